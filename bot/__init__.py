@@ -1,0 +1,1 @@
+"""Threadtree: a chat-ops bot for GitHub that runs a coding agent per conversation."""

@@ -1,0 +1,59 @@
+"""The words every module shares: identities, states and what a request comes from. Values only, no I/O."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
+WorktreeState = Literal["reserved", "ready", "removing", "removed", "lost"]
+DeliveryState = Literal["received", "done", "ignored", "failed", "dead"]
+EndReason = Literal[
+    "reset-requested",
+    "conversation-closed",
+    "worktree-removed",
+    "worktree-reset",
+    "worktree-missing",
+    "agent-lost",
+    "node-lost",
+]
+ThreadKind = Literal["issue", "pull"]
+TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
+"""What on GitHub was spoken to: an issue comment, an inline review comment, a review, or the thread's own body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A GitHub repository as the last payload named it; identity is `(platform, id)`, never the name."""
+
+    platform: str
+    id: int
+    owner: str
+    name: str
+    default_branch: str | None = None
+    installation_id: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        """`owner/name`, as GitHub shows it."""
+        return f"{self.owner}/{self.name}"
+
+    @property
+    def lane(self) -> str:
+        """Writes to GitHub are serial per lane: the App's installation, or the token's one lane."""
+        return f"{self.platform}/{self.installation_id or 'token'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a reaction or an answer belongs: a comment or review by id, or the thread's body (`id` is None)."""
+
+    kind: TargetKind
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who did something on GitHub; the numeric id is the identity, the login is what people read."""
+
+    login: str
+    id: int
+    is_bot: bool = False
