@@ -57,3 +57,19 @@ class Actor:
     login: str
     id: int
     is_bot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorktree:
+    """A live worktree as decide sees it: from the row alone."""
+
+    id: int
+    node: str
+    path: str
+    branch: str | None
+    issue: int | None = None
+
+    @property
+    def reserved_branch(self) -> str | None:
+        """The branch it has, or will have once it is made for its issue."""
+        return self.branch or (f"threadtree/issue-{self.issue}" if self.issue else None)

@@ -36,6 +36,7 @@ create table worktrees (
     state         text        not null default 'reserved'
                   check (state in ('reserved', 'ready', 'removing', 'removed', 'lost')),
     claim         uuid,                                  -- held by whoever removes it
+    worker        text,                                  -- whose process lock tells whether that is still going on
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),
     foreign key (platform, repository_id) references codebases (platform, repository_id),

@@ -1,0 +1,55 @@
+# `make` lists the targets. ARGS are handed on: make demo ARGS=--keep, make test ARGS="-k reset tests/unit"
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help venv demo test lint bench lock clean payloads
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+venv: $(INSTALLED) ## the virtual environment with the pinned versions, in .venv
+
+$(INSTALLED): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "Threadtree needs Python 3.11 or later, and $(PYTHON) is: $$($(PYTHON) --version 2>&1 || true)." \
+	         "Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@echo 'Installing the pinned packages into .venv (a minute or two, once)'
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
+	@touch $@
+
+demo: venv ## the whole story on this machine
+	@$(BIN)/threadtree demo $(ARGS)
+
+test: venv payloads ## unit, integration and end-to-end tests
+	$(BIN)/pytest $(ARGS)
+
+payloads: venv # GitHub's recorded webhooks, which tests send in
+	@$(BIN)/python tests/recorded/install.py
+
+lint: venv ## ruff, mypy, import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv ## how fast webhooks are acknowledged
+	$(BIN)/python -m bench $(ARGS)
+
+lock: venv ## newest versions that pyproject.toml allows, into requirements/
+	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-header --output-file requirements/dev.txt
+
+clean: ## everything that was made here
+	rm -rf .venv .node dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

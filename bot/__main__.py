@@ -1,0 +1,5 @@
+"""`python -m bot` is `threadtree`."""
+
+from bot.cli import main
+
+main()

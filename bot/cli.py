@@ -1,0 +1,155 @@
+"""The command line `threadtree`. Errors are one line on stderr: status 2 for what is to be corrected, else 1."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import asyncpg
+import typer
+
+from bot import compose, listings_cli, settings
+from bot.compose import CannotStartError, Role
+from bot.deliveries_cli import add_replay
+from bot.github.errors import GitHubError
+from bot.logs import configure_logs
+from bot.receive.file import receive_file
+from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
+from bot.settings import Settings, SettingsError
+from bot.store.database import DATABASE_AWAY, Connection, database
+from bot.store.embedded import EmbeddedPostgresError
+from bot.store.migrate import MigrationError, migrate
+
+app = typer.Typer(
+    name="threadtree",
+    help="A chat-ops bot for GitHub that runs a coding agent per conversation.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    with _errors_in_one_line():
+        app()
+
+
+@contextmanager
+def _errors_in_one_line():  # type: ignore[no-untyped-def]
+    """What the operator can mend is said in a line; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except SettingsError as error:
+        for line in error.lines:
+            print(f"threadtree: {line}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except (CannotStartError, EmbeddedPostgresError, MigrationError, GitHubError) as error:
+        print(f"threadtree: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    except (asyncpg.PostgresError, *DATABASE_AWAY) as error:
+        print(f"threadtree: DATABASE_URL cannot be used: {error or type(error).__name__}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+
+
+@app.command()
+def serve() -> None:
+    """Run web and worker in one process, after bringing the schema up."""
+    _run(_serve(settings.load(needs=settings.SERVE), frozenset({Role.WEB, Role.WORKER}), bring_up=True))
+
+
+@app.command()
+def web() -> None:
+    """Run only the web process: it stores deliveries for some worker."""
+    _run(_serve(settings.load(needs=settings.WEB), frozenset({Role.WEB})))
+
+
+@app.command()
+def worker() -> None:
+    """Run only a worker: it decides, runs turns and answers."""
+    _run(_serve(settings.load(needs=settings.WORKER), frozenset({Role.WORKER})))
+
+
+@app.command("migrate")
+def migrate_command() -> None:
+    """Bring the database's schema up to this version."""
+
+    async def bring_up() -> None:
+        async with compose.database_url(settings.load()) as dsn:
+            for name in await migrate(dsn):
+                typer.echo(f"applied {name}")
+
+    _run(bring_up())
+
+
+@app.command()
+def receive(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="A payload as JSON.")],
+    event: Annotated[str, typer.Option(help="GitHub's name of the event, such as issue_comment.")],
+) -> None:
+    """Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID."""
+
+    async def store() -> None:
+        known = settings.load()
+        async with _ready_database(known) as dsn, database(dsn, size=2) as pool, Inbox(pool) as inbox:
+            delivery, outcome = await receive_file(inbox, event, file.read_bytes(), known.platform)
+        if isinstance(outcome, Unavailable):
+            raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
+        assert isinstance(outcome, Stored | Duplicate)
+        if delivery.state == "dead":
+            raise SettingsError([f"{file} was stored as dead: {delivery.error}"])
+        typer.echo(delivery.guid)
+
+    _run(store())
+
+
+@asynccontextmanager
+async def _connection() -> AsyncIterator[Connection]:
+    async with _ready_database(settings.load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def _ready_database(known: Settings) -> AsyncIterator[str]:
+    """The database with its schema: an embedded one is brought up like `serve` does, another must be current."""
+    async with compose.database_url(known) as dsn:
+        if known.database_url is None:
+            await migrate(dsn)
+        yield dsn
+
+
+add_replay(listings_cli.mount(app, _connection)["deliveries"], _connection)
+
+
+async def _serve(known: Settings, roles: frozenset[Role], *, bring_up: bool = False) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with compose.database_url(known) as dsn:
+        if bring_up:
+            await migrate(dsn)
+        await compose.run(known, dsn, roles, stopping, on_listening=_listening)
+
+
+def _listening(address: str) -> None:
+    typer.echo(f"threadtree listens on {address}; GitHub's webhook goes to {address}/webhooks/github", err=True)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    configure_logs(json=not sys.stderr.isatty())
+    try:
+        asyncio.run(work)
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one problem of a group worth a line."""
+    problem: BaseException = group
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem

@@ -1,0 +1,262 @@
+"""The composition root: settings in, a running web process, worker or both. Nothing else builds the object graph."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+import httpx
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+
+from bot.authority import Policy
+from bot.decide.decider import Decider
+from bot.decide.serving import Premises
+from bot.github.auth import AppCredentials, Credentials, TokenCredentials
+from bot.github.answers import Identity
+from bot.github.client import GitHub
+from bot.github.errors import Transient
+from bot.health import database_probe, health_routes
+from bot.receive.endpoint import Receiver
+from bot.receive.inbox import Inbox
+from bot.reply.outbox import Sender
+from bot.run import git as git_runner
+from bot.run.agents.driver import Limits
+from bot.run.credentials import credential_server
+from bot.run.liveness import worker_lock
+from bot.run.runner import Runner
+from bot.run.workshop import Workshop
+from bot.settings import Settings, known_secrets
+from bot.store import bells, upkeep
+from bot.store.database import Pool, database
+from bot.store.embedded import embedded_postgres
+from bot.store.engine import Handlers, engine, run_pool
+from bot.store.migrate import Current, schema_state
+from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine
+
+WEB_CONNECTIONS = 6
+WORKER_CONNECTIONS = 16
+DECIDE_AT_ONCE = 8
+LANES_AT_ONCE = 8
+GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+Clock = Callable[[], datetime]
+Sleep = Callable[[float], Awaitable[None]]
+_log = structlog.get_logger()
+
+
+class Role(Enum):
+    """What a process does."""
+
+    WEB = auto()
+    WORKER = auto()
+
+
+class CannotStartError(Exception):
+    """The process cannot start as it is set up; the message names the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a test moves by hand."""
+
+    clock: Clock = lambda: datetime.now(UTC)
+    sleep: Sleep = asyncio.sleep
+
+
+@asynccontextmanager
+async def database_url(settings: Settings) -> AsyncIterator[str]:
+    """The address of the database: the one that is set, or the embedded Postgres, started if nobody uses it yet."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    async with embedded_postgres(settings.with_data_dir().data_dir / "postgres", settings.postgres_bin_dir) as dsn:
+        yield dsn
+
+
+async def run(
+    settings: Settings,
+    dsn: str,
+    roles: frozenset[Role],
+    stopping: asyncio.Event,
+    *,
+    surroundings: Surroundings | None = None,
+    on_listening: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Runs until `stopping` is set. Raises CannotStartError for what only the operator can mend."""
+    around = surroundings or Surroundings()
+    async with AsyncExitStack() as stack:
+        connections = WEB_CONNECTIONS + (WORKER_CONNECTIONS if Role.WORKER in roles else 0)
+        pool = await stack.enter_async_context(database(dsn, size=connections))
+        await _require_current_schema(pool)
+        worker = None
+        if Role.WORKER in roles:
+            worker = await stack.enter_async_context(_worker(settings, dsn, pool, stopping, around))
+        async with asyncio.TaskGroup() as group:
+            if worker is not None:
+                worker(group)
+            if Role.WEB in roles:
+                group.create_task(_web(settings, pool, stopping, on_listening), name="web")
+
+
+async def _require_current_schema(pool: Pool) -> None:
+    async with pool.acquire() as connection:
+        state = await schema_state(connection)
+    if not isinstance(state, Current):
+        raise CannotStartError(
+            f"The database's schema does not fit this version ({type(state).__name__.lower()}); "
+            "run `threadtree migrate`."
+        )
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, which has more than a server to stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+async def _web(settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]) -> None:
+    async with Inbox(pool) as inbox:
+        receiver = Receiver(inbox, settings.webhook_secrets, settings.platform)
+        app = Starlette(routes=[receiver.route(), *health_routes(database_probe(pool))])
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=10,
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve())
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            if server.started:
+                host, port = server.servers[0].sockets[0].getsockname()[:2]
+                on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            server.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def _worker(
+    settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, around: Surroundings
+) -> AsyncIterator[Callable[[asyncio.TaskGroup], None]]:
+    """Everything a worker needs, opened; yields what starts its tasks."""
+    settings.with_data_dir()
+    secrets = known_secrets(settings)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=GITHUB_TIMEOUT))
+        github = GitHub(
+            api_url=settings.github_api_url,
+            graphql_url=settings.github_graphql_url,
+            credentials=_credentials(settings),
+            http=http,
+            clock=around.clock,
+            sleep=around.sleep,
+        )
+        me = await _identity(github, stopping)
+        policy = _policy(settings, me)
+        name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
+        helper = await stack.enter_async_context(
+            credential_server(settings.data_dir, settings.github_server_url, _token_source(settings, pool, github))
+        )
+        shop = Workshop(
+            pool=pool,
+            github=github,
+            git=git_runner.Git(helper.git_config, search_path=settings.path),
+            node=settings.node_name,
+            data_dir=settings.data_dir,
+            server_url=settings.github_server_url,
+            policy=policy,
+            author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
+            agent=settings.agent,
+            agent_command=settings.agent_command,
+            agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
+            search_path=settings.path,
+            lang=settings.lang,
+            limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
+            secrets=secrets,
+            clock=around.clock,
+        )
+        runner = Runner(shop, name, settings.max_concurrent_turns, settings.max_turns_per_repository)
+        premises = Premises(settings.node_name, str(settings.data_dir / "worktrees"))
+        decider = Decider(pool, github, settings.platform, policy, premises, around.clock, around.sleep)
+        rounds = OutboxRounds(Sender(pool, github, secrets, around.clock, around.sleep), around.clock, around.sleep)
+
+        async def ring() -> None:
+            runner.ring()
+
+        app = engine(dsn, Handlers(decider.decide, rounds.go, ring))
+        await stack.enter_async_context(open_engine(app))
+        async with pool.acquire() as connection:
+            await upkeep.heartbeat(connection, settings.node_name)
+        keeper = Housekeeper(pool, app, runner, settings)
+
+        def start(group: asyncio.TaskGroup) -> None:
+            group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
+            group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, stopping), name="outbox")
+            group.create_task(run_pool(app, bells.turns_queue(settings.node_name), 1, stopping), name="doorbell")
+            group.create_task(runner.serve(stopping, settings.shutdown_grace_seconds), name="turns")
+            group.create_task(keeper.keep(stopping), name="housekeeping")
+            group.create_task(listen_for_stops(dsn, runner.stop_asked, stopping), name="stops")
+
+        yield start
+
+
+def _credentials(settings: Settings) -> Credentials:
+    if settings.github_token is not None:
+        return TokenCredentials(settings.github_token.get_secret_value())
+    if settings.github_app_id is None or settings.github_private_key is None:
+        raise CannotStartError("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH.")
+    return AppCredentials(str(settings.github_app_id), settings.github_private_key.get_secret_value())
+
+
+async def _identity(github: GitHub, stopping: asyncio.Event) -> Identity:
+    """Who the bot is. GitHub away: asked again until it answers, since without it nothing can be decided."""
+    while True:
+        try:
+            return await github.identity()
+        except Transient as problem:
+            _log.warning("github-away", problem=str(problem))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), timeout=problem.retry_after_seconds or 5)
+            if stopping.is_set():
+                raise CannotStartError("Stopped before GitHub answered.") from problem
+
+
+def _policy(settings: Settings, me: Identity) -> Policy:
+    return Policy(
+        bot_id=me.id,
+        bot_login=me.login,
+        bot_name=settings.bot_name or me.mention,
+        label=settings.bot_label,
+        allowed_repositories=settings.allowed_repos,
+        allowed_users=settings.allowed_users,
+        allowed_bots=settings.allowed_bots,
+        turns_per_person_per_day=settings.max_turns_per_person_per_day,
+    )
+
+
+def _token_source(settings: Settings, pool: Pool, github: GitHub) -> Callable[[str], Awaitable[str]]:
+    async def token_for(full_name: str) -> str:
+        async with pool.acquire() as connection:
+            repository = await upkeep.codebase_named(connection, settings.platform, full_name)
+        if repository is None:
+            raise LookupError(f"{full_name} is not a repository of this bot")
+        return await github.git_token(repository)
+
+    return token_for

@@ -1,0 +1,189 @@
+"""From an event to what it asks of the bot, before anybody's permission is looked up. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+
+from bot.decide.asks import Asks, Mention, ask_by_gesture, read_asks
+from bot.authority import Policy
+from bot.github.payloads import (
+    CodePlace,
+    CommentCreated,
+    CommentEdited,
+    Event,
+    Remark,
+    ReviewCommentCreated,
+    ReviewCommentEdited,
+    ReviewEdited,
+    ReviewSubmitted,
+    Thread,
+    ThreadAssigned,
+    ThreadClosed,
+    ThreadEdited,
+    ThreadLabeled,
+    ThreadOpened,
+    ThreadReopened,
+)
+from bot.model import Actor, Repository, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Nothing for the bot; `why` goes to the log."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The thread was closed, by whoever."""
+
+    repository: Repository
+    number: int
+    closed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """The thread is open again."""
+
+    repository: Repository
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Somebody asked something. `identity` is the text's: node id, content, time (DESIGN.md §3.2)."""
+
+    repository: Repository
+    thread: Thread
+    speaker: Actor
+    target: Target
+    asks: Asks
+    asked_at: datetime
+    identity: bytes
+    context: str = ""
+    review_id: int | None = None
+    by_gesture: bool = False
+
+    def effect(self, index: int) -> bytes:
+        """The key under which the text's command or request number `index` is acted on only once."""
+        return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
+
+
+Action = Ignore | Close | Reopen | Hear
+
+
+def action_of(event: Event, policy: Policy) -> Action:
+    """What one event asks for."""
+    match event:
+        case CommentCreated(remark=remark):
+            return _hear(event, policy, remark, Target("comment", remark.id))
+        case CommentEdited(remark=remark, body_before=before):
+            return _hear(event, policy, remark, Target("comment", remark.id), before=before)
+        case ReviewCommentCreated(remark=remark, place=place):
+            return _hear(event, policy, remark, Target("review-comment", remark.id), place=place)
+        case ReviewCommentEdited(remark=remark, place=place, body_before=before):
+            return _hear(event, policy, remark, Target("review-comment", remark.id), place=place, before=before)
+        case ReviewSubmitted(remark=remark):
+            return _hear(event, policy, remark, Target("review", remark.id), review_id=remark.id)
+        case ReviewEdited(remark=remark, body_before=before):
+            return _hear(event, policy, remark, Target("review", remark.id), before=before)
+        case ThreadOpened():
+            return _hear_thread(
+                event, policy, read_asks(event.thread.body, Mention(policy.bot_name)), event.thread.created_at
+            )
+        case ThreadEdited(body_before=before):
+            asks = read_asks(event.thread.body, Mention(policy.bot_name), before)
+            return _hear_thread(event, policy, asks, event.thread.updated_at)
+        case ThreadLabeled(label=label):
+            if label.casefold() != policy.label.casefold():
+                return Ignore("another label")
+            return _hear_thread(
+                event, policy, ask_by_gesture(event.thread.body, Mention(policy.bot_name)), by_gesture=True
+            )
+        case ThreadAssigned(assignee=assignee):
+            if assignee.id != policy.bot_id:
+                return Ignore("somebody else was assigned")
+            return _hear_thread(
+                event, policy, ask_by_gesture(event.thread.body, Mention(policy.bot_name)), by_gesture=True
+            )
+        case ThreadClosed(closed_at=closed_at):
+            # GitHub does not date a transfer or a deletion: the thread's last change is when it happened.
+            return Close(event.repository, event.thread.number, closed_at or event.thread.updated_at)
+        case ThreadReopened():
+            return Reopen(event.repository, event.thread.number)
+        case _:
+            assert_never(event)
+
+
+_SpokenEvent = (
+    CommentCreated | CommentEdited | ReviewCommentCreated | ReviewCommentEdited | ReviewSubmitted | ReviewEdited
+)
+_ThreadEvent = ThreadOpened | ThreadEdited | ThreadLabeled | ThreadAssigned
+
+
+def _hear(
+    event: _SpokenEvent,
+    policy: Policy,
+    remark: Remark,
+    target: Target,
+    *,
+    before: str = "",
+    place: CodePlace | None = None,
+    review_id: int | None = None,
+) -> Ignore | Hear:
+    if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
+        return Ignore("the bot's own words")
+    asks = read_asks(remark.body, Mention(policy.bot_name), before)
+    if not asks:
+        return Ignore("nothing asked")
+    context = ""
+    if place is not None:
+        line = f", line {place.line}" if place.line else ""
+        context = f"The request is a review comment on `{place.path}`{line}:\n\n{place.diff_hunk}"
+        review_id = place.review_id if not before else None
+    return Hear(
+        repository=event.repository,
+        thread=event.thread,
+        speaker=event.sender,
+        target=target,
+        asks=asks,
+        asked_at=remark.updated_at,
+        identity=_identity(remark.node_id, remark.body, remark.updated_at),
+        context=context,
+        review_id=review_id,
+    )
+
+
+def _hear_thread(
+    event: _ThreadEvent,
+    policy: Policy,
+    asks: Asks,
+    asked_at: datetime | None = None,
+    *,
+    by_gesture: bool = False,
+) -> Ignore | Hear:
+    thread = event.thread
+    if policy.is_own(event.sender, thread.body) and not by_gesture:
+        return Ignore("the bot's own words")
+    if by_gesture and event.sender.id == policy.bot_id:
+        return Ignore("the bot's own gesture")
+    if not asks:
+        return Ignore("nothing asked")
+    gesture = type(event).__name__ if by_gesture else "text"
+    return Hear(
+        repository=event.repository,
+        thread=thread,
+        speaker=event.sender,
+        target=Target(thread.kind),
+        asks=asks,
+        asked_at=asked_at or thread.updated_at,
+        identity=_identity(f"{thread.node_id}/{gesture}", thread.body, thread.updated_at),
+        by_gesture=by_gesture,
+    )
+
+
+def _identity(node_id: str, text: str, updated_at: datetime) -> bytes:
+    return hashlib.sha256(f"{node_id}\0{updated_at.isoformat()}\0{text}".encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,44 @@
+"""A thread closes or opens again: sessions and turns end, the worktree goes with its last conversation."""
+
+from datetime import datetime, timedelta
+
+from bot import sentences
+from bot.decide.actions import Close, Reopen
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.store import conversations, turns
+from bot.store.database import Connection
+
+
+CLOSE_WITH_COMMENT_SECONDS = 2
+"""\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
+
+
+async def close(connection: Connection, action: Close) -> None:
+    """Ends the conversation's session and its earlier turns and lets its worktree go, in the caller's transaction."""
+    conversation = await conversations.find_conversation(connection, action.repository, action.number)
+    if conversation is None:
+        return
+    await conversations.close_conversation(connection, conversation.id, action.closed_at)
+    await conversations.end_session(connection, conversation.id, "conversation-closed")
+    before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
+    here = Here(action.repository, conversation.id)
+    await stop_turns(connection, here, sentences.thread_closed(), asked_before=before, queued=True)
+    if conversation.worktree_id is not None:
+        await conversations.let_go(connection, conversation.worktree_id)
+
+
+async def reopen(connection: Connection, action: Reopen) -> None:
+    """Marks the conversation open; its next turn starts a new session in the worktree that is there, or a new one."""
+    conversation = await conversations.find_conversation(connection, action.repository, action.number)
+    if conversation is not None:
+        await conversations.reopen_conversation(connection, conversation.id)
+
+
+async def stop_turns(connection: Connection, here: Here, reason: str, *, asked_before: datetime, queued: bool) -> int:
+    """Stops the conversation's running turn and, if asked, its waiting ones; returns how many were found."""
+    conversation_id = here.conversation_id
+    ended = await turns.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
+    for turn_id, target in ended:
+        await voice.ended(connection, here, turn_id, target, "stopped", reason)
+    return len(ended) + len(await turns.stop_running(connection, conversation_id, reason, asked_before))

@@ -1,0 +1,188 @@
+"""One stored delivery: read it, decide what it asks, and write the consequences in one transaction."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+import orjson
+import structlog
+
+from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
+from bot.decide.closing import close, reopen
+from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
+from bot.decide.placing import PullPlace
+from bot.decide.serving import Facts, Premises, deny, give_up, serve
+from bot.github.answers import PullFacts
+from bot.github.client import GitHub
+from bot.github.errors import GitHubError, Transient
+from bot.github.payloads import Unreadable, read
+from bot.model import Repository
+from bot.store import decisions
+from bot.store.database import DATABASE_AWAY, Connection, Pool
+from bot.store.decisions import Delivery
+from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
+
+YOUNG_PULL_SECONDS = 60
+CLOSING_REFERENCES_WAITS_SECONDS = (3.0, 5.0)
+"""GitHub links a new pull request to its issues a little later: asked again within 10 s, then it means none."""
+
+_log = structlog.get_logger()
+
+
+class Decider:
+    """Handles deliveries one at a time per conversation (the job's lock sees to that)."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        github: GitHub,
+        platform: str,
+        policy: Policy,
+        premises: Premises,
+        clock: Callable[[], datetime],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._pool = pool
+        self._github = github
+        self._platform = platform
+        self._policy = policy
+        self._premises = premises
+        self._clock = clock
+        self._sleep = sleep
+
+    async def decide(self, guid: str, attempts: int) -> None:
+        """Handles the delivery; does nothing if it was handled. Raises RetryLaterError for what passes."""
+        async with self._pool.acquire() as connection:
+            delivery = await decisions.load(connection, guid)
+        if delivery is None:
+            return
+        log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
+        hear: Hear | None = None
+        try:
+            action = self._read(delivery)
+            hear = action if isinstance(action, Hear) else None
+            outcome = await self._act(guid, action)
+            log.info("decided", action=type(action).__name__.lower(), outcome=outcome)
+        except (Transient, *DATABASE_AWAY) as problem:
+            if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
+                await self._note(guid, problem)
+                wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
+                raise RetryLaterError(wait, f"{type(problem).__name__}: {problem}") from problem
+            await self._give_up(guid, hear, problem)
+            raise
+        except Exception as bug:
+            await self._give_up(guid, hear, bug)
+            raise
+
+    def _read(self, delivery: Delivery) -> Action:
+        event = read(delivery.event, orjson.loads(delivery.body), self._platform)
+        if event is None or isinstance(event, Unreadable):
+            return Ignore(event.why if event else "unused")
+        return action_of(event, self._policy)
+
+    async def _act(self, guid: str, action: Action) -> str:
+        """Looks up what the action needs, then writes everything in one transaction. Returns a word for the log."""
+        verdict = await self._verdict(action) if isinstance(action, Hear) else None
+        facts = await self._facts(action) if isinstance(action, Hear) and isinstance(verdict, Allowed) else None
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await decisions.begin(connection, guid):
+                return "handled already"
+            outcome = await self._write(connection, action, verdict, facts)
+            await decisions.finish(connection, guid)
+        return outcome
+
+    async def _write(
+        self, connection: Connection, action: Action, verdict: Allowed | Denied | None, facts: Facts | None
+    ) -> str:
+        match action:
+            case Hear():
+                if facts is not None:
+                    await serve(connection, self._premises, action, facts)
+                    return "served"
+                if isinstance(verdict, Denied) and verdict.visible:
+                    await deny(connection, action)
+                return f"denied: {verdict.why}" if isinstance(verdict, Denied) else "denied"
+            case Close():
+                await close(connection, action)
+                return "closed"
+            case Reopen():
+                await reopen(connection, action)
+                return "reopened"
+            case Ignore(why=why):
+                return why
+            case _:
+                assert_never(action)
+
+    async def _verdict(self, hear: Hear) -> Allowed | Denied:
+        """Whether the sender may; an answer GitHub does not give is no permission: it raises."""
+        verdict = before_asking_github(self._policy, hear.speaker, hear.repository)
+        if verdict is not None:
+            return verdict
+        return by_permission(await self._github.permission(hear.repository, hear.speaker.login))
+
+    async def _facts(self, hear: Hear) -> Facts:
+        request = hear.asks.request
+        facts = Facts(
+            self._clock(),
+            request=request,
+            turns_per_person_per_day=self._policy.turns_per_person_per_day,
+            bot_name=self._policy.bot_name,
+        )
+        if hear.review_id is not None and request is not None:
+            facts = replace(facts, request=await self._whole_review(hear, request))
+        if hear.thread.kind == "issue" or not hear.asks:
+            return facts
+        pull = await self._github.pull(hear.repository, hear.thread.number)
+        place = await self._pull_place(hear.repository, pull)
+        closes = await self._closes(hear.repository, pull) if place.same_repository else ()
+        return replace(facts, pull=place, closes=closes)
+
+    async def _pull_place(self, repository: Repository, pull: PullFacts) -> PullPlace:
+        same = pull.head_repository_id == repository.id
+        protected = same and (
+            pull.head_ref == pull.default_branch or await self._github.is_protected(repository, pull.head_ref)
+        )
+        return PullPlace(pull.number, pull.head_ref, pull.head_sha, same, protected)
+
+    async def _closes(self, repository: Repository, pull: PullFacts) -> tuple[int, ...]:
+        """The issues of this repository that the pull request closes; a failure means none, never an error."""
+        for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
+            try:
+                found = await self._github.closing_issues(repository, pull.number)
+            except GitHubError as problem:
+                _log.warning("closing-references-unknown", pull=pull.number, problem=str(problem))
+                found = ()
+            numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
+            young = self._clock() - pull.created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
+            if numbers or wait is None or not young:
+                return numbers
+            await self._sleep(wait)
+        return ()
+
+    async def _whole_review(self, hear: Hear, request: str) -> str:
+        """The review's text and its inline comments by the same person as one request (DESIGN.md §3.2)."""
+        assert hear.review_id is not None
+        remarks = await self._github.review_comments(hear.repository, hear.thread.number, hear.review_id)
+        mine = [remark for remark in remarks if remark.author is not None and remark.author.id == hear.speaker.id]
+        if hear.target.kind == "review-comment" and len(mine) <= 1:
+            return request
+        parts = [request] if hear.target.kind == "review" else []
+        parts += [f"{remark.path}{f':{remark.line}' if remark.line else ''}\n{remark.body}" for remark in mine]
+        return "\n\n".join(parts)
+
+    async def _note(self, guid: str, problem: BaseException) -> None:
+        with contextlib.suppress(*DATABASE_AWAY):
+            async with self._pool.acquire() as connection:
+                await decisions.tried(connection, guid, f"{type(problem).__name__}: {problem}")
+
+    async def _give_up(self, guid: str, hear: Hear | None, problem: BaseException) -> None:
+        """The delivery failed for good: its row says why, and who asked something hears one sentence."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await decisions.begin(connection, guid):
+                return
+            if hear is not None:
+                await give_up(connection, hear, guid)
+            await decisions.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")

@@ -1,0 +1,61 @@
+"""What a person says in Markdown: the lines that are speech, not code, quotation, link or comment."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+_SILENT_BLOCKS = {"blockquote_open": 1, "blockquote_close": -1}
+_SILENT_HTML = re.compile(r"<(pre|code|a|blockquote|script|style)\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_HTML_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_HTML_TAG = re.compile(r"<[^>]*>")
+_SILENT_INLINE_TAG = re.compile(r"<(/?)(?:a|code|pre)\b", re.IGNORECASE)
+_BARE_ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
+# A text of one character per nesting level must not cost the parser more than this.
+_MAX_NESTING = 40
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
+
+
+def spoken_lines(text: str) -> list[str]:
+    """The lines of `text` that address a reader, in order.
+
+    Left out: code, block quotes, link texts and addresses, images, HTML comments (DESIGN.md §4, triggers).
+    """
+    lines: list[str] = []
+    quoted = 0
+    for token in _parser().parse(text.replace("\r\n", "\n")):
+        quoted += _SILENT_BLOCKS.get(token.type, 0)
+        if quoted:
+            continue
+        if token.type == "inline":
+            lines += "".join(_spoken_inline(token.children or [])).split("\n")
+        elif token.type == "html_block":
+            without_comments = _HTML_COMMENT.sub("", token.content)
+            lines += _HTML_TAG.sub("", _SILENT_HTML.sub("", without_comments)).split("\n")
+    return [_BARE_ADDRESS.sub(" ", line).strip() for line in lines if line.strip()]
+
+
+def _spoken_inline(children: list[Token]) -> Iterator[str]:
+    silent = 0
+    for child in children:
+        match child.type:
+            case "link_open":
+                silent += 1
+            case "link_close":
+                silent -= 1
+            case "html_inline":
+                if tag := _SILENT_INLINE_TAG.match(child.content):
+                    silent = max(0, silent + (-1 if tag.group(1) else 1))
+            case "text" if not silent:
+                yield child.content
+            case "softbreak" | "hardbreak":
+                yield "\n"
+            case _:
+                # A gap, so that the words around code or an image do not grow together.
+                yield " "

@@ -1,0 +1,98 @@
+"""With what the bot speaks to GitHub: a personal token, or a GitHub App's short-lived installation tokens."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gidgethub.apps import get_jwt
+
+from bot.github.errors import Unauthenticated
+from bot.model import Repository
+
+# An App's token is at most ten minutes old, an installation's token lives an hour
+# (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/about-authentication-with-a-github-app)
+APP_TOKEN_SECONDS = 9 * 60
+REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCredentials:
+    """A personal access token."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AppCredentials:
+    """A GitHub App: its id and the PEM text of its private key."""
+
+    app_id: str
+    private_key: str = field(repr=False)
+
+    def app_token(self) -> str:
+        """A fresh JWT for the endpoints that want the App itself."""
+        return get_jwt(app_id=self.app_id, private_key=self.private_key, expiration=APP_TOKEN_SECONDS)
+
+
+Credentials = TokenCredentials | AppCredentials
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationToken:
+    """What GitHub issued, and until when it holds."""
+
+    value: str = field(repr=False)
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """Whose token: an installation's, or one that opens a single repository of it."""
+
+    installation_id: int
+    repository_id: int | None = None
+
+
+IssueToken = Callable[[AppCredentials, TokenKey], Awaitable[InstallationToken]]
+
+
+class Tokens:
+    """The token for a repository; concurrent callers share one request for a new one."""
+
+    def __init__(self, credentials: Credentials, issue: IssueToken, clock: Callable[[], datetime]) -> None:
+        self._credentials = credentials
+        self._issue = issue
+        self._clock = clock
+        self._issued: dict[TokenKey, InstallationToken] = {}
+        self._locks: defaultdict[TokenKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def of(self, repository: Repository, *, only_this_repository: bool = False) -> str:
+        """The token to use now. An App that is not known to be installed there raises Unauthenticated."""
+        match self._credentials:
+            case TokenCredentials(token):
+                return token
+            case AppCredentials() as app:
+                if repository.installation_id is None:
+                    raise Unauthenticated(f"no installation of the GitHub App is known for {repository.full_name}")
+                only = repository.id if only_this_repository else None
+                return await self.of_installation(app, TokenKey(repository.installation_id, only))
+            case _:
+                assert_never(self._credentials)
+
+    async def of_installation(self, app: AppCredentials, key: TokenKey) -> str:
+        """The token of this key, cached until shortly before it expires."""
+        async with self._locks[key]:
+            cached = self._issued.get(key)
+            if cached is None or cached.expires_at - REFRESH_BEFORE_EXPIRY <= self._clock():
+                cached = self._issued[key] = await self._issue(app, key)
+            return cached.value
+
+    def reject(self, token: str) -> bool:
+        """Forget a token that GitHub did not accept; True if a new one can be had."""
+        rejected = [key for key, issued in self._issued.items() if issued.value == token]
+        for key in rejected:
+            del self._issued[key]
+        return isinstance(self._credentials, AppCredentials)

@@ -1,0 +1,201 @@
+"""GitHub, as far as the bot needs it: one method per question or wish, values in, values out, `GitHubError`s raised."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar, assert_never
+
+import httpx
+
+from bot.github import answers, closing
+from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment
+from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
+from bot.github.closing import IssueRef
+from bot.github.errors import NotFound, Unauthenticated
+from bot.github.transport import Clock, Sleep, Transport, reading
+from bot.model import Repository, Target
+
+T = TypeVar("T")
+ReactionContent = Literal["eyes", "confused", "+1", "-1", "rocket", "hooray", "heart", "laugh"]
+
+REPOSITORY = "/repos/{owner}/{name}"
+# https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
+PER_PAGE = 100
+
+
+class GitHub:
+    """The one client of a process. Reads are retried; a write is sent once, and the outbox decides what then."""
+
+    def __init__(
+        self,
+        *,
+        api_url: str,
+        graphql_url: str,
+        credentials: Credentials,
+        http: httpx.AsyncClient,
+        clock: Clock,
+        sleep: Sleep,
+    ) -> None:
+        self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, clock=clock, sleep=sleep)
+        self._credentials = credentials
+        self._tokens = Tokens(credentials, self._api.installation_token, clock)
+        self._identity: Identity | None = None
+
+    async def identity(self) -> Identity:
+        """Who the bot is; asked once."""
+        if self._identity is None:
+            match self._credentials:
+                case TokenCredentials(token):
+                    self._identity = await self._user_identity(token)
+                case AppCredentials() as app:
+                    self._identity = await self._app_identity(app)
+                case _:
+                    assert_never(self._credentials)
+        return self._identity
+
+    async def permission(self, repository: Repository, login: str) -> Permission:
+        """The person's live permission; "none" for strangers. Any other failure raises: the caller fails closed."""
+        try:
+            answer = await self._get(repository, "/collaborators/{login}/permission", login=login)
+        except NotFound:
+            return "none"
+        return answers.permission(answer)
+
+    async def closing_issues(self, repository: Repository, number: int) -> tuple[IssueRef, ...]:
+        """The issues a pull request closes when it is merged, of any repository."""
+        found: list[IssueRef] = []
+        after: str | None = None
+        while True:
+            variables = {"owner": repository.owner, "name": repository.name, "number": number, "after": after}
+            page = closing.page(await self._query(repository, variables))
+            found += page.references
+            after = page.after
+            if after is None:
+                return tuple(found)
+
+    async def pull(self, repository: Repository, number: int) -> PullFacts:
+        """The pull request as it is now."""
+        return answers.pull_facts(await self._get(repository, "/pulls/{number}", number=str(number)))
+
+    async def is_protected(self, repository: Repository, branch: str) -> bool:
+        """Whether a rule protects the branch; one that does not exist is not protected."""
+        try:
+            answer = await self._get(repository, "/branches/{branch}", branch=branch)
+        except NotFound:
+            return False
+        return bool(answer["protected"])
+
+    async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
+        """The inline comments of one review; none when it is gone."""
+        path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
+        try:
+            found = await self._list(repository, path, number=str(number), review=str(review_id))
+        except NotFound:
+            return ()
+        return tuple(answers.review_comment(one) for one in found)
+
+    async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
+        """React once, however often it is asked (https://docs.github.com/rest/reactions/reactions)."""
+        match target.kind:
+            case "comment":
+                path, identifier = "/issues/comments/{id}/reactions", target.id
+            case "review-comment":
+                path, identifier = "/pulls/comments/{id}/reactions", target.id
+            case "issue" | "pull" | "review":  # a review itself takes no reactions over REST: its pull request does
+                path, identifier = "/issues/{id}/reactions", number
+            case _:
+                assert_never(target.kind)
+        await self._post(repository, path, {"content": content}, id=str(identifier))
+
+    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> Posted:
+        """Say something: in the thread of the inline comment that is answered, else at the end of the conversation."""
+        if target.kind == "review-comment":
+            # Only a thread's first comment can be replied to
+            # (https://docs.github.com/rest/pulls/comments#create-a-reply-for-a-review-comment).
+            asked = await self._get(repository, "/pulls/comments/{id}", id=str(target.id))
+            first = asked.get("in_reply_to_id") or target.id
+            path = "/pulls/{number}/comments/{first}/replies"
+            return answers.posted(
+                await self._post(repository, path, {"body": body}, number=str(number), first=str(first))
+            )
+        path = "/issues/{number}/comments"
+        return answers.posted(await self._post(repository, path, {"body": body}, number=str(number)))
+
+    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
+        """Replace the text of an own comment that answers `target`."""
+        path = REPOSITORY + ("/pulls" if target.kind == "review-comment" else "/issues") + "/comments/{id}"
+        variables = self._variables(repository, id=str(comment_id))
+        return answers.posted(
+            await self._authorised(
+                repository,
+                lambda token: self._api.patch(path, variables, data={"body": body}, oauth_token=token),
+            )
+        )
+
+    async def find_comment(
+        self, repository: Repository, number: int, target: Target, marker: str, since: datetime
+    ) -> Posted | None:
+        """The bot's own comment that ends with `marker` and was written after `since`; other people's do not count."""
+        me = await self.identity()
+        path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
+        stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = await self._list(repository, path + "{?per_page,since}", number=str(number), since=stamp)
+        for answer in found:
+            author = answer.get("user")
+            if author and author["id"] == me.id and (answer["body"] or "").rstrip().endswith(marker):
+                return answers.posted(answer)
+        return None
+
+    async def git_token(self, repository: Repository) -> str:
+        """What git pushes and fetches with: for an App a token that opens this repository only."""
+        return await self._tokens.of(repository, only_this_repository=True)
+
+    async def _user_identity(self, token: str) -> Identity:
+        """https://docs.github.com/rest/users/users#get-the-authenticated-user"""
+        user = await reading(self._api.getitem("/user", oauth_token=token))
+        return Identity(user["login"], user["id"], user["login"])
+
+    async def _app_identity(self, app: AppCredentials) -> Identity:
+        """The App's bot account; asked with an installation's token, as a private server answers nobody else."""
+        slug = (await reading(self._api.getitem("/app", jwt=app.app_token())))["slug"]
+        # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
+        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token()))
+        token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"])) if installations else None
+        user = await reading(self._api.getitem("/users/{login}", {"login": f"{slug}[bot]"}, oauth_token=token))
+        return Identity(user["login"], user["id"], slug)
+
+    async def _get(self, repository: Repository, path: str, **variables: str) -> Any:
+        expanded = self._variables(repository, **variables)
+        return await self._authorised(
+            repository, lambda token: self._api.getitem(REPOSITORY + path, expanded, oauth_token=token)
+        )
+
+    async def _list(self, repository: Repository, path: str, **variables: str) -> list[Any]:
+        expanded = self._variables(repository, per_page=str(PER_PAGE), **variables)
+
+        async def every_page(token: str) -> list[Any]:
+            return [item async for item in self._api.getiter(REPOSITORY + path, expanded, oauth_token=token)]
+
+        return await self._authorised(repository, every_page)
+
+    async def _post(self, repository: Repository, path: str, data: dict[str, str], **variables: str) -> Any:
+        expanded = self._variables(repository, **variables)
+        return await self._authorised(
+            repository, lambda token: self._api.post(REPOSITORY + path, expanded, data=data, oauth_token=token)
+        )
+
+    async def _query(self, repository: Repository, variables: dict[str, Any]) -> Any:
+        return await self._authorised(repository, lambda token: self._api.query(closing.QUERY, variables, token=token))
+
+    async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
+        """Run with a token; one that GitHub no longer accepts is replaced once: a 401 has done nothing."""
+        token = await self._tokens.of(repository)
+        try:
+            return await reading(use(token))
+        except Unauthenticated:
+            if not self._tokens.reject(token):
+                raise
+        return await reading(use(await self._tokens.of(repository)))
+
+    @staticmethod
+    def _variables(repository: Repository, **more: str) -> dict[str, str]:
+        return {"owner": repository.owner, "name": repository.name, **more}

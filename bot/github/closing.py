@@ -1,0 +1,53 @@
+"""Which issues a pull request closes: GraphQL's `closingIssuesReferences`, the only place GitHub tells it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bot.github.errors import NotFound
+
+# https://docs.github.com/graphql/reference/objects#pullrequest, `closingIssuesReferences`; at most 100 a page:
+# https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
+QUERY = """
+query($owner: String!, $name: String!, $number: Int!, $after: String) {
+  repository(owner: $owner, name: $name) {
+    pullRequest(number: $number) {
+      closingIssuesReferences(first: 100, after: $after) {
+        nodes { number state repository { databaseId } }
+        pageInfo { hasNextPage endCursor }
+      }
+    }
+  }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IssueRef:
+    """An issue, perhaps of another repository."""
+
+    repository_id: int
+    number: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of references and the cursor of the next, if there is one."""
+
+    references: tuple[IssueRef, ...]
+    after: str | None
+
+
+def page(data: Any) -> Page:
+    """Read one answer; issues that the credentials may not see come as null and are left out."""
+    pull = ((data or {}).get("repository") or {}).get("pullRequest")
+    if pull is None:
+        raise NotFound("the pull request is gone")
+    connection = pull["closingIssuesReferences"]
+    references = tuple(
+        IssueRef(node["repository"]["databaseId"], node["number"], node["state"] == "OPEN")
+        for node in connection["nodes"]
+        if node is not None
+    )
+    info = connection["pageInfo"]
+    return Page(references, info["endCursor"] if info["hasNextPage"] else None)

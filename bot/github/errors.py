@@ -1,0 +1,136 @@
+"""What can go wrong with a request to GitHub, by what it means for the caller; and how an answer is classed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import orjson
+
+Scope = Literal["request", "installation"]
+
+# https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
+SECONDARY_LIMIT_SECONDS = 60.0
+_LONGEST_MESSAGE = 300
+
+
+class GitHubError(Exception):
+    """Any of the four below; nothing else leaves `bot.github`."""
+
+
+@dataclass(eq=False)
+class Transient(GitHubError):  # noqa: N818 - named by what it means
+    """Worth trying again: this request alone, or nothing of this installation before `retry_after_seconds` have passed.
+
+    `may_have_happened`: the request may have reached GitHub, so a write must be looked for before it is repeated.
+    """
+
+    scope: Scope
+    retry_after_seconds: float | None
+    detail: str
+    may_have_happened: bool = True
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+@dataclass(eq=False)
+class NotFound(GitHubError):  # noqa: N818 - named by what it means
+    """The thing is gone, or not visible to these credentials: GitHub does not tell which."""
+
+    detail: str
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+@dataclass(eq=False)
+class Refused(GitHubError):  # noqa: N818 - named by what it means
+    """A permanent no to this request: repeating it changes nothing."""
+
+    status: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
+
+
+@dataclass(eq=False)
+class Unauthenticated(GitHubError):  # noqa: N818 - named by what it means
+    """The credentials themselves are not accepted."""
+
+    detail: str
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> GitHubError:
+    """The error that an answer outside 2xx is; `headers` look names up in lower case."""
+    message = _message(body) or f"HTTP {status}"
+    if status == 401:
+        return Unauthenticated(message)
+    if status in (404, 410):
+        return NotFound(message)
+    if status in (403, 429) and (wait := _limit_seconds(status, headers, message, now)) is not None:
+        return Transient("installation", wait, message, may_have_happened=False)
+    if status == 408 or status >= 500:
+        return Transient("request", _retry_after_seconds(headers), message)
+    return Refused(status, message)
+
+
+def classify_graphql(errors: object, headers: Mapping[str, str], now: datetime) -> GitHubError:
+    """The error that the `errors` of a GraphQL answer are."""
+    first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
+    message = str(first.get("message", "the query failed"))[:_LONGEST_MESSAGE]
+    match first.get("type"):
+        case "NOT_FOUND":
+            return NotFound(message)
+        case "FORBIDDEN" | "INSUFFICIENT_SCOPES" | "SAML":
+            return Refused(403, message)
+        # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#exceeding-the-rate-limit
+        case "RATE_LIMITED":
+            return Transient("installation", _reset_seconds(headers, now) or SECONDARY_LIMIT_SECONDS, message)
+        case _:
+            return Transient("request", None, message)
+
+
+def _limit_seconds(status: int, headers: Mapping[str, str], message: str, now: datetime) -> float | None:
+    """How long a rate limit asks to wait; None where the 403 is no limit."""
+    if (wait := _retry_after_seconds(headers)) is not None:
+        return wait
+    if headers.get("x-ratelimit-remaining") == "0":
+        return _reset_seconds(headers, now) or SECONDARY_LIMIT_SECONDS
+    limited = status == 429 or "rate limit" in message.lower() or "abuse detection" in message.lower()
+    return SECONDARY_LIMIT_SECONDS if limited else None
+
+
+def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    return float(value) if value.isascii() and value.isdigit() else SECONDARY_LIMIT_SECONDS
+
+
+def _reset_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
+    value = headers.get("x-ratelimit-reset", "")
+    # One second more: the reset is told in whole seconds.
+    return max(1.0, float(value) - now.timestamp() + 1) if value.isascii() and value.isdigit() else None
+
+
+def _message(body: bytes) -> str:
+    """GitHub's own words with the details of a 422 (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    if not isinstance(parsed, dict):
+        return ""
+    errors = parsed.get("errors")
+    details = [
+        str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
+        for error in (errors if isinstance(errors, list) else [])
+    ]
+    return ": ".join(filter(None, [str(parsed.get("message", "")), ", ".join(filter(None, details))]))[
+        :_LONGEST_MESSAGE
+    ]

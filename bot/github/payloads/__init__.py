@@ -1,0 +1,50 @@
+"""The only place that knows GitHub's webhook JSON: `envelope` for receive, `read` for decide."""
+
+from bot.github.payloads.envelope import Envelope, envelope
+from bot.github.payloads.events import (
+    CodePlace,
+    CommentCreated,
+    CommentEdited,
+    Event,
+    PullHead,
+    Remark,
+    ReviewCommentCreated,
+    ReviewCommentEdited,
+    ReviewEdited,
+    ReviewSubmitted,
+    Thread,
+    ThreadAssigned,
+    ThreadClosed,
+    ThreadEdited,
+    ThreadEvent,
+    ThreadLabeled,
+    ThreadOpened,
+    ThreadReopened,
+    Unreadable,
+)
+from bot.github.payloads.reading import read
+
+__all__ = [
+    "CodePlace",
+    "CommentCreated",
+    "CommentEdited",
+    "Envelope",
+    "Event",
+    "PullHead",
+    "Remark",
+    "ReviewCommentCreated",
+    "ReviewCommentEdited",
+    "ReviewEdited",
+    "ReviewSubmitted",
+    "Thread",
+    "ThreadAssigned",
+    "ThreadClosed",
+    "ThreadEdited",
+    "ThreadEvent",
+    "ThreadLabeled",
+    "ThreadOpened",
+    "ThreadReopened",
+    "Unreadable",
+    "envelope",
+    "read",
+]

@@ -1,0 +1,145 @@
+"""One request to GitHub: gidgethub's sans-I/O client on our httpx client, errors classed, reads retried."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from time import perf_counter
+from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import orjson
+import structlog
+from gidgethub.abc import GitHubAPI
+
+from bot.github.auth import AppCredentials, InstallationToken, TokenKey
+from bot.github.errors import Refused, Transient, classify, classify_graphql
+
+Clock = Callable[[], datetime]
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+USER_AGENT = "threadtree"
+# https://docs.github.com/rest/about-the-rest-api/api-versions
+API_VERSION = "2022-11-28"
+# GitHub ends a request after 10 s (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts)
+TIMEOUT_SECONDS = 15.0
+# GitHub answers for renamed and transferred repositories with redirects that keep the method
+# (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects).
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_MOST_REDIRECTS = 3
+_READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
+_LONGEST_WAIT_SECONDS = 10.0
+
+log = structlog.get_logger()
+
+
+class Transport(GitHubAPI):
+    """gidgethub's URLs, headers, JSON and paging; every answer outside 2xx raises a `GitHubError`."""
+
+    def __init__(self, http: httpx.AsyncClient, *, api_url: str, graphql_url: str, clock: Clock, sleep: Sleep) -> None:
+        super().__init__(USER_AGENT, base_url=api_url)
+        self._http = http
+        self._graphql_url = graphql_url
+        self._clock = clock
+        self._sleep = sleep
+
+    async def sleep(self, seconds: float) -> None:
+        await self._sleep(seconds)
+
+    async def installation_token(self, app: AppCredentials, key: TokenKey) -> InstallationToken:
+        """https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
+        answer = await reading(
+            self.post(
+                "/app/installations/{id}/access_tokens",
+                {"id": str(key.installation_id)},
+                data={} if key.repository_id is None else {"repository_ids": [key.repository_id]},
+                jwt=app.app_token(),
+            )
+        )
+        return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]))
+
+    async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
+        """`data` of a GraphQL query (never a mutation: it is retried like a read)."""
+        headers = {
+            "user-agent": USER_AGENT,
+            "authorization": f"bearer {token}",
+            "accept": "application/json",
+            "content-type": "application/json",
+        }
+        body = orjson.dumps({"query": document, "variables": dict(variables)})
+        return await self._retried(lambda: self._query_once(headers, body))
+
+    async def _query_once(self, headers: Mapping[str, str], body: bytes) -> Any:
+        _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)
+        try:
+            parsed = orjson.loads(answer)
+        except orjson.JSONDecodeError as error:
+            raise Transient("request", None, "GitHub's GraphQL answer is no JSON") from error
+        if parsed.get("errors"):
+            raise classify_graphql(parsed["errors"], answer_headers, self._clock())
+        return parsed.get("data")
+
+    async def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {**headers, "x-github-api-version": API_VERSION}
+        # A second installation token does no harm; anything else that is no read could happen twice.
+        if method == "GET" or url.endswith("/access_tokens"):
+            return await self._retried(lambda: self._once(method, url, headers, body))
+        return await self._once(method, url, headers, body)
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        for backoff in _READ_BACKOFF_SECONDS:
+            try:
+                return await attempt()
+            except Transient as error:
+                wait = max(backoff, error.retry_after_seconds or 0)
+                if wait > _LONGEST_WAIT_SECONDS:
+                    raise
+            await self._sleep(wait)
+        return await attempt()
+
+    async def _once(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        answer = await self._exchange(method, url, headers, body)
+        for _ in range(_MOST_REDIRECTS):
+            if answer.status_code not in _REDIRECTS:
+                break
+            target = urljoin(url, answer.headers.get("location", ""))
+            if urlsplit(target)[:2] != urlsplit(url)[:2]:
+                raise Refused(answer.status_code, "GitHub redirected to another host; the credentials stay here")
+            url = target
+            answer = await self._exchange(method, url, headers, body)
+        if 200 <= answer.status_code < 300:
+            return answer.status_code, answer.headers, answer.content
+        raise classify(answer.status_code, answer.headers, answer.content, self._clock())
+
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
+        started = perf_counter()
+        request = log.bind(method=method, path=urlsplit(url).path)
+        try:
+            answer = await self._http.request(
+                method, url, headers=dict(headers), content=body, timeout=TIMEOUT_SECONDS, follow_redirects=False
+            )
+        except httpx.TransportError as error:
+            request.warning("github-unreachable", error=type(error).__name__, detail=str(error))
+            never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+            detail = f"GitHub cannot be reached ({type(error).__name__})"
+            raise Transient("request", None, detail, may_have_happened=not never_sent) from error
+        request.info(
+            "github-request",
+            status=answer.status_code,
+            milliseconds=round((perf_counter() - started) * 1000),
+            remaining=answer.headers.get("x-ratelimit-remaining"),
+            github_request_id=answer.headers.get("x-github-request-id"),
+        )
+        return answer
+
+
+async def reading(request: Awaitable[T]) -> T:
+    """An answer that is no JSON comes from something between here and GitHub."""
+    try:
+        return await request
+    except ValueError as error:
+        raise Transient("request", None, "GitHub's answer cannot be read") from error

@@ -1,0 +1,79 @@
+"""`GET /healthz` says that the process runs, `GET /readyz` whether the bot works: database, schema, a live worker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, assert_never
+
+import asyncpg
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from bot.store.database import DATABASE_AWAY, Pool
+from bot.store.migrate import Ahead, Behind, Changed, Current, schema_state
+
+HEARTBEAT_MAX_AGE_SECONDS: Final = 30
+PROBE_TIMEOUT_SECONDS: Final = 3.0
+
+A_WORKER_IS_ALIVE = """
+-- Heartbeats are written with the database's clock, so it is the one to compare with.
+select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
+"""
+
+Probe = Callable[[], Awaitable[str | None]]
+"""Why the bot cannot work at present; None when it can."""
+
+
+def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> list[Route]:
+    """The two pages; `/readyz` answers 503 with the reason after `timeout_seconds` at the latest."""
+    running: asyncio.Task[str | None] | None = None
+
+    async def healthz(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(_: Request) -> JSONResponse:
+        # A probe that hangs holds a connection and may resist being cancelled: it is left alone, and never doubled.
+        nonlocal running
+        if running is None or running.done():
+            running = asyncio.create_task(_reason(probe))
+        finished, _pending = await asyncio.wait({running}, timeout=timeout_seconds)
+        reason = running.result() if finished else "the database does not answer"
+        if reason:
+            return JSONResponse({"status": "unready", "reason": reason}, status_code=503)
+        return JSONResponse({"status": "ready"})
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def database_probe(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> Probe:
+    """Asks the database for its schema and for a worker's heartbeat."""
+
+    async def probe() -> str | None:
+        async with pool.acquire(timeout=timeout_seconds) as connection:
+            state = await schema_state(connection)
+            if not isinstance(state, Current):
+                return _schema_reason(state)
+            if not await connection.fetchval(A_WORKER_IS_ALIVE, HEARTBEAT_MAX_AGE_SECONDS, timeout=timeout_seconds):
+                return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
+        return None
+
+    return probe
+
+
+async def _reason(probe: Probe) -> str | None:
+    try:
+        return await probe()
+    except (asyncpg.PostgresError, *DATABASE_AWAY) as problem:
+        return f"the database does not answer ({type(problem).__name__})"
+
+
+def _schema_reason(state: Behind | Changed | Ahead) -> str:
+    match state:
+        case Behind(missing):
+            return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
+        case Changed(name):
+            return f"the schema is not this version's: {name} was applied with another content"
+        case Ahead():
+            return "the schema is of a newer version of the bot"
+        case _:
+            assert_never(state)

@@ -1,0 +1,37 @@
+"""Logging: structlog and the standard library's loggers through one pipe to stderr."""
+
+import logging
+import sys
+
+import structlog
+
+NOISY = ("httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
+
+
+def configure_logs(*, json: bool) -> None:
+    """Lines for people on a terminal, JSON elsewhere; nothing of a request's secrets is logged by anybody."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info] if json else []
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,37 @@
+"""From signed bytes to the row that is stored: parsed once, judged without I/O."""
+
+from urllib.parse import parse_qsl
+
+import orjson
+
+from bot.github.payloads import envelope
+from bot.store.deliveries import NewDelivery
+
+
+def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: bool = False) -> NewDelivery:
+    """The delivery in `body`, which is JSON or a form with the JSON in its field `payload`; any bytes are allowed."""
+    try:
+        content = _payload_field(body) if is_form else body
+        payload = orjson.loads(content)
+    except ValueError as problem:
+        return NewDelivery(guid, event, "dead", body=body, error=f"The body could not be parsed: {problem}"[:500])
+    about = envelope(event, payload, platform)
+    if not about.used:
+        return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key)
+    return NewDelivery(
+        guid,
+        event,
+        "received",
+        about.action,
+        about.conversation,
+        # One that names no conversation is alone with its lock; decide finds out what is wrong with it.
+        about.lock_key or f"{platform}/{guid}",
+        content,
+    )
+
+
+def _payload_field(form: bytes) -> bytes:
+    fields = dict(parse_qsl(form.decode("ascii"), errors="strict", max_num_fields=10))
+    if "payload" not in fields:
+        raise ValueError("the form has no field 'payload'")
+    return fields["payload"].encode()

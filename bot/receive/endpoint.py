@@ -1,0 +1,112 @@
+"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged; what it means is decided later."""
+
+import re
+from collections.abc import Sequence
+from typing import assert_never
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bot.receive.delivery import delivery_of
+from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
+from bot.receive.signature import Signature, check_signature
+from bot.store.deliveries import NewDelivery
+
+PATH = "/webhooks/github"
+# https://docs.github.com/en/webhooks/webhook-events-and-payloads#payload-cap
+LARGEST_BODY_BYTES = 25 * 1024 * 1024
+RETRY_AFTER_SECONDS = 5
+
+_EVENT = re.compile(r"[a-z0-9_]{1,64}")
+_GUID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_log = structlog.get_logger()
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+class Receiver:
+    """Takes deliveries signed with one of `secrets` by the GitHub server with the host `platform`."""
+
+    def __init__(self, inbox: Inbox, secrets: Sequence[bytes], platform: str) -> None:
+        self._inbox = inbox
+        self._secrets = tuple(secrets)
+        self._platform = platform
+
+    def route(self) -> Route:
+        """The route; other methods than POST are answered 405."""
+        return Route(PATH, self.receive, methods=["POST"])
+
+    async def receive(self, request: Request) -> Response:
+        """202 only when the delivery is committed; otherwise what is wrong with it, or 503 to come again."""
+        event = request.headers.get("x-github-event", "")
+        guid = request.headers.get("x-github-delivery", "")
+        if not _EVENT.fullmatch(event):
+            return _refusal(400, "The header X-GitHub-Event is missing or malformed.")
+        if not _GUID.fullmatch(guid):
+            return _refusal(400, "The header X-GitHub-Delivery is missing or malformed.")
+        try:
+            body = await _read_body(request)
+        except _TooLargeError:
+            return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
+        except ClientDisconnect:
+            _log.info("delivery.client-gone", delivery=guid)
+            return Response(status_code=400)  # nobody reads it
+        match check_signature(body, request.headers.get("x-hub-signature-256"), self._secrets):
+            case Signature.VALID:
+                delivery = delivery_of(guid, event, body, self._platform, is_form=_is_form(request))
+                return await self._store(delivery)
+            case Signature.MISSING:
+                _log.warning("delivery.unsigned", delivery=guid)
+                return _refusal(401, "The header X-Hub-Signature-256 is missing.")
+            case Signature.WRONG:
+                _log.warning("delivery.wrong-signature", delivery=guid)
+                return _refusal(401, "The signature does not fit the body and the webhook secret.")
+            case never:
+                assert_never(never)
+
+    async def _store(self, delivery: NewDelivery) -> Response:
+        match await self._inbox.store(delivery):
+            case Unavailable(why):
+                headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+                return _refusal(503, f"The delivery was not stored: {why}.", headers)
+            case Stored() | Duplicate() if delivery.state == "dead":
+                _log.warning("delivery.dead", delivery=delivery.guid, error=delivery.error)
+                return _refusal(400, delivery.error or "The body could not be parsed.")
+            case Stored():
+                return _accepted(delivery.guid, "ignored" if delivery.state == "ignored" else "accepted")
+            case Duplicate():
+                return _accepted(delivery.guid, "duplicate")
+            case never:
+                assert_never(never)
+
+
+async def _read_body(request: Request) -> bytes:
+    """The body, counted as it comes: a Content-Length may be absent or untrue."""
+    declared = request.headers.get("content-length", "")
+    if re.fullmatch(r"[0-9]{1,20}", declared) and int(declared) > LARGEST_BODY_BYTES:
+        raise _TooLargeError
+    chunks = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > LARGEST_BODY_BYTES:
+            raise _TooLargeError
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _is_form(request: Request) -> bool:
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    return media_type.strip().lower() == "application/x-www-form-urlencoded"
+
+
+def _accepted(guid: str, status: str) -> Response:
+    return JSONResponse({"status": status, "delivery": guid}, status_code=202)
+
+
+def _refusal(status: int, why: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": why}, status_code=status, headers=headers)

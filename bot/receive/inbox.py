@@ -1,0 +1,152 @@
+"""The writer of the inbox: what arrives together is committed together, and only then acknowledged."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import asyncpg
+import structlog
+
+from bot.store import deliveries
+from bot.store.database import DATABASE_AWAY, Pool
+from bot.store.deliveries import NewDelivery
+
+WRITERS = 2
+GROUP_SIZE = 16
+# GitHub gives up after 10 s: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
+ATTEMPT_SECONDS = 3.0
+ANSWER_SECONDS = 8.0
+
+# What asyncpg raises on a connection that was told of its end but is not closed yet.
+_AWAY = (*DATABASE_AWAY, asyncpg.InternalClientError)
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Committed now, for the first time or to run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Was committed before; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Not known to be committed: the sender has to come again."""
+
+    why: str
+
+
+Outcome = Stored | Duplicate | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    delivery: NewDelivery
+    outcome: asyncio.Future[Outcome]
+
+    def tell(self, outcome: Outcome) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+    def fail(self, problem: Exception) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(problem)
+
+
+class Inbox:
+    """Stores deliveries while it is entered; `writers` groups of at most `group_size` rows are on their way at once."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        writers: int = WRITERS,
+        group_size: int = GROUP_SIZE,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._pool = pool
+        self._group_size = group_size
+        self._attempt_seconds = attempt_seconds
+        self._answer_seconds = answer_seconds
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._writer_count = writers
+        self._writers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._writers = [asyncio.create_task(self._write_groups()) for _ in range(self._writer_count)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+        while not self._queue.empty():
+            self._queue.get_nowait().tell(Unavailable("shutting down"))
+
+    async def store(self, delivery: NewDelivery) -> Outcome:
+        """Returns once the delivery is committed, or after `answer_seconds`. Raises what Postgres says of a bad row."""
+        if not self._writers:
+            return Unavailable("shutting down")
+        waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                return await waiting.outcome
+        except TimeoutError:
+            return Unavailable("the database did not answer in time")
+
+    async def _write_groups(self) -> None:
+        while True:
+            group = [await self._queue.get()]
+            while len(group) < self._group_size and not self._queue.empty():
+                group.append(self._queue.get_nowait())
+            try:
+                await self._write(group)
+            finally:
+                for waiting in group:
+                    waiting.tell(Unavailable("shutting down"))
+
+    async def _write(self, group: Sequence[_Waiting]) -> None:
+        try:
+            stored = await self._commit([waiting.delivery for waiting in group])
+        except _AWAY as problem:
+            _log.warning("inbox.unavailable", deliveries=len(group), problem=type(problem).__name__)
+            for waiting in group:
+                waiting.tell(Unavailable("the database is away"))
+        except Exception as problem:  # noqa: BLE001 -- handed to whoever waits for the row that caused it
+            if len(group) == 1:
+                group[0].fail(problem)
+                return
+            # One of them is bad, or two have the same GUID.
+            for waiting in group:
+                await self._write([waiting])
+        else:
+            for waiting in group:
+                waiting.tell(Stored() if waiting.delivery.guid in stored else Duplicate())
+
+    async def _commit(self, rows: Sequence[NewDelivery]) -> set[str]:
+        """One more try where a connection was lost: one that was idle then is found out only by using it."""
+        try:
+            return await self._attempt(rows)
+        except _AWAY:
+            # The others of the pool may have been lost with it.
+            await self._pool.expire_connections()
+            return await self._attempt(rows)
+
+    async def _attempt(self, rows: Sequence[NewDelivery]) -> set[str]:
+        async with self._pool.acquire(timeout=self._attempt_seconds) as connection:
+            # Cutting the connection also ends the roll-back, which would wait for a server that hangs.
+            watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
+            try:
+                return await deliveries.store(connection, rows)
+            finally:
+                watchdog.cancel()

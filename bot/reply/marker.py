@@ -1,0 +1,29 @@
+"""The invisible line that tells the bot's own comments apart, so that one already posted is found again."""
+
+import re
+
+# What a marker looks like, however it is spaced or written.
+_LOOKALIKE = re.compile(r"threadtree:(?=\s*(?:turn|reply)\s*=)", re.IGNORECASE)
+_ZERO_WIDTH_SPACE = "\u200b"
+
+LONGEST_MARKER = 80
+
+
+def turn_marker(turn_id: int, part: int) -> str:
+    """The marker of a turn's comment; part 1 is its tracking comment."""
+    return f"<!-- threadtree:turn={turn_id} part={part} -->"
+
+
+def reply_marker(outbox_id: int) -> str:
+    """The marker of a comment without a turn."""
+    return f"<!-- threadtree:reply={outbox_id} -->"
+
+
+def without_markers(text: str) -> str:
+    """The same text to the eye, but nothing in it is a marker."""
+    return _LOOKALIKE.sub(f"threadtree{_ZERO_WIDTH_SPACE}:", text)
+
+
+def signed(content: str, marker: str) -> str:
+    """The body to send: the content, and after it the only marker."""
+    return f"{without_markers(content)}\n\n{marker}"

@@ -1,0 +1,79 @@
+"""Secrets out of everything that leaves the machine: the known ones in any usual encoding, and what looks like one."""
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+
+REDACTED = "[redacted]"
+SHORTEST_SECRET = 8
+"""Shorter known secrets are left alone: they cannot be told from words."""
+
+# https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github#githubs-token-formats
+# https://docs.github.com/code-security/secret-scanning/introduction/supported-secret-scanning-patterns for the others
+_FORMATS = re.compile(
+    r"""
+    \b gh[pousr]_ [A-Za-z0-9_.-]{16,}                  # GitHub
+  | \b github_pat_ [A-Za-z0-9_]{20,}
+  | \b sk-ant- [A-Za-z0-9_-]{16,}                      # Anthropic
+  | \b sk- (?:[a-z]+-){0,2} [A-Za-z0-9_-]{20,}         # OpenAI and those that copied its form
+  | \b A(?:KIA|SIA) [A-Z0-9]{16} \b                    # Amazon Web Services
+  | \b AIza [A-Za-z0-9_-]{35}                          # Google
+  | \b xox[a-z]- [A-Za-z0-9-]{10,}                     # Slack
+  | \b eyJ [A-Za-z0-9_-]{8,} \. eyJ [A-Za-z0-9_-]{8,} \. [A-Za-z0-9_-]*   # JSON web tokens
+  | -----BEGIN\ (?P<label>[A-Z0-9\ ]*PRIVATE\ KEY(?:\ BLOCK)?)-----
+    (?: .*? -----END\ (?P=label)----- | [A-Za-z0-9+/=\s\\]* )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# One word of base64, also where it was wrapped into lines.
+_BASE64_RUN = re.compile(r"[A-Za-z0-9+/_=-]{8,}(?:\s*\n[ \t>]*[A-Za-z0-9+/_=-]+)*")
+_LINE_BREAKS = re.compile(r"[\s>]+")
+_MOST_PASSES = 5
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret replaced by `[redacted]`; doing it twice changes nothing more."""
+    known = sorted({s for s in secrets if len(s) >= SHORTEST_SECRET and s not in REDACTED}, key=len, reverse=True)
+    # A replacement may complete another pattern, so go on until nothing changes.
+    for _ in range(_MOST_PASSES):
+        cleaned = _once(text, known)
+        if cleaned == text:
+            break
+        text = cleaned
+    return text
+
+
+def _once(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = _spelled(secret).sub(REDACTED, text)
+    cores = [core for secret in secrets for core in _base64_cores(secret)]
+    if cores:
+        text = _BASE64_RUN.sub(lambda run: REDACTED if _holds(run[0], cores) else run[0], text)
+    return _FORMATS.sub(REDACTED, text)
+
+
+def _spelled(secret: str) -> re.Pattern[str]:
+    """The secret with any of its characters percent-encoded, its line breaks also as `\\n`."""
+    return re.compile("".join(_spellings(character) for character in secret))
+
+
+def _spellings(character: str) -> str:
+    encoded = "".join(f"%(?i:{byte:02x})" for byte in character.encode())
+    others = {"\n": r"|\\n", " ": r"|\+"}.get(character, "")
+    return f"(?:{re.escape(character)}|{encoded}{others})"
+
+
+def _base64_cores(secret: str) -> Iterable[str]:
+    """What base64 text holds wherever the secret stands in the encoded bytes: one text for each alignment."""
+    raw = secret.encode()
+    for offset in range(3):
+        encoded = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
+        # The first and last characters also hold bits of the neighbours.
+        first = (0, 2, 3)[offset]
+        last = len(encoded) - ((offset + len(raw)) % 3 != 0)
+        yield encoded[first:last]
+
+
+def _holds(run: str, cores: Iterable[str]) -> bool:
+    joined = _LINE_BREAKS.sub("", run).replace("-", "+").replace("_", "/")
+    return any(core in joined for core in cores)

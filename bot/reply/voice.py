@@ -1,0 +1,165 @@
+"""What the bot says on a thread: each function states a wish in the outbox, within the caller's transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bot import sentences
+from bot.model import Repository, Target
+from bot.reply import limits, pacing
+from bot.reply.outbound import answer_parts
+from bot.sentences import Changes, EndState, Outcome, PlanEntry
+from bot.store import bells, outbox, sending
+from bot.store.database import Connection
+from bot.store.jobs import defer
+
+AT_ONCE, FINAL, PROGRESS = 0, 1, 2
+"""Urgencies: reactions and command answers go before finals before progress."""
+NEW_COMMENT_AFTER = timedelta(seconds=60)
+"""Edits notify nobody: the answer of a longer turn comes as a comment of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The thread that is spoken on."""
+
+    repository: Repository
+    conversation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The end of a turn. `answer` is the agent's own text; `reason` is None only for `done`."""
+
+    turn_id: int
+    target: Target
+    state: EndState
+    reason: str | None = None
+    answer: str = ""
+    changes: Changes | None = None
+    patch: str | None = None
+    notices: tuple[str, ...] = ()
+    duration: timedelta | None = None
+    steps: tuple[str, ...] = ()
+    server_url: str = ""
+    secrets: tuple[str, ...] = ()
+
+
+async def seen(connection: Connection, here: Here, target: Target) -> None:
+    """👀: it was noticed."""
+    await _react(connection, here, target, "eyes")
+
+
+async def confused(connection: Connection, here: Here, target: Target) -> None:
+    """😕: it will not be done."""
+    await _react(connection, here, target, "confused")
+
+
+async def reply(connection: Connection, here: Here, target: Target, words: str) -> None:
+    """A comment that belongs to no turn, such as a command's answer."""
+    await outbox.wish_reply(
+        connection,
+        lane=here.repository.lane,
+        conversation_id=here.conversation_id,
+        target=target,
+        content=words,
+        urgency=AT_ONCE,
+    )
+    await _ring(connection, here)
+
+
+async def queued(connection: Connection, here: Here, turn_id: int, target: Target, ahead: int) -> None:
+    """The turn's tracking comment begins with its place in line."""
+    await _track(connection, here, turn_id, target, sentences.queued(ahead), PROGRESS)
+
+
+async def running(
+    connection: Connection,
+    here: Here,
+    turn_id: int,
+    target: Target,
+    plan: Sequence[PlanEntry],
+    steps: Sequence[str],
+    elapsed: timedelta,
+) -> None:
+    """The tracking comment shows the agent at work."""
+    await _track(connection, here, turn_id, target, sentences.running(plan, steps, elapsed), PROGRESS)
+
+
+async def next_progress(
+    connection: Connection, here: Here, started_at: datetime, last_edit_at: datetime | None, now: datetime
+) -> datetime | None:
+    """When the tracking comment may change again; None: not at all, too much was written in the last hour."""
+    created = await sending.created_within(connection, here.repository.lane, limits.HOUR, now)
+    return pacing.next_edit(started_at, last_edit_at, now, len(created))
+
+
+async def ended(connection: Connection, here: Here, turn_id: int, target: Target, state: EndState, reason: str) -> None:
+    """A turn that never ran, or whose run is gone, has ended."""
+    await run_ended(connection, here, Report(turn_id, target, state, reason))
+
+
+async def run_ended(connection: Connection, here: Here, report: Report) -> None:
+    """The answer: in the tracking comment, or after a long turn in a new one that the tracking comment links to."""
+    outcome = Outcome(
+        state=report.state,
+        answer=answer_parts(report.answer, secrets=report.secrets, server_url=report.server_url),
+        reason=report.reason,
+        changes=report.changes,
+        patch=report.patch,
+        notices=report.notices,
+        duration=report.duration,
+        steps=report.steps,
+    )
+    parts = sentences.final(outcome)
+    long = report.duration is not None and report.duration > NEW_COMMENT_AFTER
+    first_part = 2 if long else 1
+    rows = []
+    for part, content in enumerate(parts, start=first_part):
+        rows.append(await _wish(connection, here, report.turn_id, part, report.target, content, FINAL))
+    if long:
+        await _wish(connection, here, report.turn_id, 1, report.target, sentences.moved(report.state), FINAL, rows[0])
+    await _ring(connection, here)
+
+
+async def _track(connection: Connection, here: Here, turn_id: int, target: Target, content: str, urgency: int) -> None:
+    await _wish(connection, here, turn_id, 1, target, content, urgency)
+    await _ring(connection, here)
+
+
+async def _wish(
+    connection: Connection,
+    here: Here,
+    turn_id: int,
+    part: int,
+    target: Target,
+    content: str,
+    urgency: int,
+    waits_for: int | None = None,
+) -> int:
+    return await outbox.wish_comment(
+        connection,
+        lane=here.repository.lane,
+        conversation_id=here.conversation_id,
+        turn_id=turn_id,
+        part=part,
+        target=target,
+        content=content,
+        urgency=urgency,
+        waits_for=waits_for,
+    )
+
+
+async def _react(connection: Connection, here: Here, target: Target, content: str) -> None:
+    await outbox.wish_reaction(
+        connection,
+        lane=here.repository.lane,
+        conversation_id=here.conversation_id,
+        target=target,
+        content=content,
+    )
+    await _ring(connection, here)
+
+
+async def _ring(connection: Connection, here: Here) -> None:
+    await defer(connection, bells.outbox_bell(here.repository.lane))

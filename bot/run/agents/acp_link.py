@@ -1,0 +1,128 @@
+"""A running ACP agent and the JSON-RPC connection to it: ask it, hear it, answer it.
+
+The bot is the client of the protocol and offers nothing: no file system, no terminal, nobody to ask.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from acp import RequestError
+from acp.connection import Connection
+from acp.meta import AGENT_METHODS, CLIENT_METHODS
+from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification
+from pydantic import ValidationError
+
+from bot.run.agents.process import AgentProcess
+
+_UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
+
+log = structlog.get_logger()
+
+
+class Link:
+    """`acp`'s own `ClientSideConnection` is not used: one update or stop reason newer than its schema breaks it."""
+
+    def __init__(self, process: AgentProcess) -> None:
+        self.process = process
+        self.capabilities: dict[str, Any] = {}
+        self.cancelling = False
+        self._connection = Connection(self._handle, process)
+        self._listener: tuple[str, Callable[[SessionNotification], None]] | None = None
+        self._heard = asyncio.Event()
+
+    async def ask(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+        """The answer to one request, `method` as a key of AGENT_METHODS.
+
+        Raises RequestError (the agent's), ConnectionError (it is gone), TimeoutError.
+        """
+        async with asyncio.timeout(seconds):
+            return as_object(await self._connection.send_request(AGENT_METHODS[method], params))
+
+    async def cancel(self, session: str) -> None:
+        """Ask the agent to leave its prompt; from now on it gets no permission. Raises ConnectionError."""
+        self.cancelling = True
+        await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": session})
+
+    def listen(self, session: str, listener: Callable[[SessionNotification], None]) -> None:
+        """Hand this session's updates on. Those of other sessions, and all while nobody listens, are dropped."""
+        self.cancelling = False
+        self._listener = (session, listener)
+
+    def unlisten(self) -> None:
+        self._listener = None
+
+    async def silence(self, quiet_seconds: float, at_most_seconds: float) -> None:
+        """Wait until the agent has sent nothing for a while."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + at_most_seconds
+        while loop.time() < until:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(quiet_seconds):
+                    await self._heard.wait()
+            except TimeoutError:
+                return
+
+    async def how_it_ended(self) -> str:
+        """The end of a connection that broke, as the predicate of a sentence."""
+        status = await self.process.exit_status()
+        if status is None:
+            return "closed its connection"
+        return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
+
+    async def close(self) -> None:
+        """End the agent with all its processes."""
+        try:
+            await self._connection.close()
+        finally:
+            await self.process.end()
+
+    async def _handle(self, method: str, params: object, is_notification: bool) -> dict[str, Any] | None:
+        # Never awaits: so updates are taken in the order they were sent, and before the answer that follows them.
+        self._heard.set()
+        if method == CLIENT_METHODS["session_update"]:
+            self._take_update(params)
+        elif method == CLIENT_METHODS["session_request_permission"]:
+            return self._decide_permission(params)
+        elif not is_notification:
+            raise RequestError.method_not_found(method)
+        return None
+
+    def _take_update(self, params: object) -> None:
+        try:
+            notification = SessionNotification.model_validate(params)
+        except ValidationError:
+            # A kind of update that a newer version of the protocol has.
+            log.debug("agent_update_unknown")
+            return
+        if self._listener is not None and notification.session_id == self._listener[0]:
+            self._listener[1](notification)
+
+    def _decide_permission(self, params: object) -> dict[str, Any]:
+        try:
+            request = RequestPermissionRequest.model_validate(params)
+        except ValidationError as error:
+            raise RequestError.invalid_params() from error
+        choice = None if self.cancelling else unattended_choice(request.options)
+        outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
+        return {"outcome": outcome}
+
+
+def unattended_choice(options: list[PermissionOption]) -> str | None:
+    """The option to take where nobody can be asked: the narrowest yes, else a no, else None."""
+    by_kind = {option.kind: option.option_id for option in reversed(options)}
+    return next((by_kind[kind] for kind in _UNATTENDED if kind in by_kind), None)
+
+
+def in_its_words(error: RequestError) -> str:
+    """The error as the agent put it, with the detail that JSON-RPC keeps apart."""
+    data = error.data
+    detail = data.get("details") or data.get("message") if isinstance(data, dict) else data
+    return f"{error} ({detail})" if isinstance(detail, str) and detail else str(error)
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """A JSON value that should be an object; the empty one if it is not."""
+    return value if isinstance(value, dict) else {}

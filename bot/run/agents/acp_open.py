@@ -1,0 +1,188 @@
+"""Start an ACP agent and get a session: the stored one if it can be continued, else a fresh one.
+
+Set-up: https://agentclientprotocol.com/protocol/initialization and …/session-setup
+"""
+
+import asyncio
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from acp import PROTOCOL_VERSION, RequestError
+
+from bot.run.agents.acp_link import Link, as_object, in_its_words
+from bot.run.agents.driver import Launch, Opened, OpenFailed
+from bot.run.agents.process import AgentProcess
+from bot.run.sandbox import command_of
+
+_AUTH_REQUIRED = RequestError.auth_required().code
+_BUSY = ("busy", "active writer")
+_CLIENT = {
+    "protocolVersion": PROTOCOL_VERSION,
+    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientInfo": {"name": "threadtree", "version": "1"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long opening waits: for each answer, for silence after a load, before asking a busy agent again."""
+
+    answer_seconds: float = 60
+    quiet_seconds: float = 0.5
+    busy_seconds: float = 2
+
+
+async def open_session(launch: Launch, patience: Patience, resume: str | None) -> tuple[Link, Opened] | OpenFailed:
+    """A running agent with a session, whose end is the caller's; after anything else no process is left."""
+    opening = _Opening(launch, patience)
+    try:
+        opened = await opening.session(resume)
+        link = await opening.linked()
+    except _CannotOpenError as error:
+        await opening.close()
+        return error.failure
+    except BaseException:
+        await opening.close()
+        raise
+    return link, opened
+
+
+class _CannotOpenError(Exception):
+    def __init__(self, reason: str, next_step: str, stderr_tail: str = "") -> None:
+        super().__init__(reason)
+        self.failure = OpenFailed(reason, next_step, stderr_tail)
+
+
+class _Opening:
+    def __init__(self, launch: Launch, patience: Patience) -> None:
+        self._launch = launch
+        self._patience = patience
+        self._command = shlex.join(command_of(launch.argv))
+        self._link: Link | None = None
+
+    async def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def linked(self) -> Link:
+        """The running agent; started and greeted if there is none."""
+        if self._link is None:
+            self._link = Link(await self._start())
+            await self._greet(self._link)
+        return self._link
+
+    async def session(self, resume: str | None) -> Opened:
+        lost = None
+        if resume is not None:
+            continued = await self._continue(resume)
+            if isinstance(continued, Opened):
+                return continued
+            lost = continued
+        link = await self.linked()
+        params = {"cwd": str(self._launch.cwd), "mcpServers": []}
+        answer = await self._must_answer(link, "session_new", params, "begin a session")
+        session = answer.get("sessionId")
+        if not isinstance(session, str) or not session:
+            raise _CannotOpenError(
+                f"`{self._command}` began a session without an id.", "Update the agent.", link.process.stderr_tail
+            )
+        return Opened(session, resumed=False, lost=lost)
+
+    async def _start(self) -> AgentProcess:
+        try:
+            return await AgentProcess.start(self._launch)
+        except OSError as error:
+            what = error.filename or self._launch.argv[0]
+            raise _CannotOpenError(
+                f"`{self._command}` could not be started: {error.strerror}: {what}",
+                "Check AGENT_COMMAND, and that the worktree's directory is there.",
+            ) from error
+
+    async def _greet(self, link: Link) -> None:
+        answer = await self._must_answer(link, "initialize", _CLIENT, "start")
+        version = answer.get("protocolVersion")
+        if version != PROTOCOL_VERSION:
+            raise _CannotOpenError(
+                f"`{self._command}` speaks version {version} of the Agent Client Protocol, not {PROTOCOL_VERSION}.",
+                "Install a version of the agent that speaks it.",
+                link.process.stderr_tail,
+            )
+        link.capabilities = as_object(answer.get("agentCapabilities"))
+
+    async def _must_answer(self, link: Link, method: str, params: dict[str, Any], what: str) -> dict[str, Any]:
+        try:
+            return await link.ask(method, params, self._patience.answer_seconds)
+        except RequestError as error:
+            raise self._refused(link, what, error) from error
+        except TimeoutError as error:
+            how = f"gave no answer within {self._patience.answer_seconds:g} s"
+            raise self._silent(link, what, how) from error
+        except ConnectionError as error:
+            raise self._silent(link, what, await link.how_it_ended()) from error
+
+    def _refused(self, link: Link, what: str, error: RequestError) -> _CannotOpenError:
+        words, tail = in_its_words(error), link.process.stderr_tail
+        if error.code == _AUTH_REQUIRED:
+            step = "Give the agent its key or login; AGENT_ENV names the variables it is handed."
+            return _CannotOpenError(f"`{self._command}` wants to be logged in: {words}", step, tail)
+        step = "The agent's own documentation knows this error."
+        return _CannotOpenError(f"`{self._command}` could not {what}: {words}", step, tail)
+
+    def _silent(self, link: Link, what: str, how: str) -> _CannotOpenError:
+        return _CannotOpenError(
+            f"`{self._command}` {how} when asked to {what}.",
+            "Check that AGENT_COMMAND is a program that is installed and speaks the Agent Client Protocol on stdio.",
+            link.process.stderr_tail,
+        )
+
+    async def _continue(self, session: str) -> Opened | str:
+        """Continue the stored session, or say why it cannot be; what may pass by itself is tried once more.
+
+        After a failed attempt the agent is ended: a half-loaded session must not colour the fresh one.
+        """
+        reason, passing = await self._try_to_continue(session)
+        if isinstance(reason, str) and passing:
+            reason, _ = await self._try_to_continue(session)
+        return reason
+
+    async def _try_to_continue(self, session: str) -> tuple[Opened | str, bool]:
+        """The session or the reason, and whether the reason may pass by itself."""
+        link = await self.linked()
+        method = _way_to_continue(link.capabilities)
+        if method is None:
+            return "the agent cannot continue earlier sessions", False
+        params = {"sessionId": session, "cwd": str(self._launch.cwd), "mcpServers": []}
+        try:
+            answer = await link.ask(method, params, self._patience.answer_seconds)
+        except RequestError as error:
+            words = in_its_words(error)
+            busy = any(word in words.lower() for word in _BUSY)
+            if error.code == _AUTH_REQUIRED and not busy:
+                raise self._refused(link, "continue its session", error) from error
+            await self.close()
+            if busy:
+                await asyncio.sleep(self._patience.busy_seconds)
+            return f"the agent could not continue it: {words}", busy
+        except TimeoutError:
+            await self.close()
+            return f"the agent did not continue it within {self._patience.answer_seconds:g} s", False
+        except ConnectionError:
+            how = await link.how_it_ended()
+            await self.close()
+            return f"the agent {how} when it should continue it", True
+        if answer.get("sessionId", session) != session:
+            await self.close()
+            return "the agent answered with another session", False
+        if method == "session_load":
+            # Some agents answer the load first and replay the session's past afterwards.
+            await link.silence(self._patience.quiet_seconds, self._patience.answer_seconds)
+        return Opened(session, resumed=True, lost=None), False
+
+
+def _way_to_continue(capabilities: dict[str, Any]) -> str | None:
+    """The method that continues a session, of those the agent announces; `{}` announces `session/resume`."""
+    if as_object(capabilities.get("sessionCapabilities")).get("resume") is not None:
+        return "session_resume"
+    return "session_load" if capabilities.get("loadSession") is True else None

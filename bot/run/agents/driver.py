@@ -1,0 +1,172 @@
+"""What a turn needs of an agent, whichever agent and protocol it is: types only."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start: the argv (see `bot.run.sandbox`), the whole environment of the process, the worktree."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path
+
+
+# What an agent reports while it works on a prompt.
+
+
+@dataclass(frozen=True, slots=True)
+class AgentText:
+    """The next piece of the answer; the pieces put together are the text of `Completed`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentThought:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """The whole plan as it is now; it replaces the one before."""
+
+    entries: tuple[PlanEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    call_id: str
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """Comes once for each `ToolStarted` that the agent brings to an end."""
+
+    call_id: str
+    title: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported:
+    """The context window in tokens, and what the session has cost since it began."""
+
+    context_used: int
+    context_size: int
+    session_cost: float | None
+    currency: str | None
+
+
+AgentEvent = AgentText | AgentThought | PlanChanged | ToolStarted | ToolEnded | UsageReported
+
+
+# How opening a session ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session is there. `lost` says why the stored one could not be continued and this one is fresh."""
+
+    assistant_session_id: str
+    resumed: bool
+    lost: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    """No session can be had. `next_step` is what the operator can do about it."""
+
+    reason: str
+    next_step: str
+    stderr_tail: str
+
+
+# How a prompt ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the agent told about its use: tokens as it counts them, cost of the *session* so far."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    session_cost: float | None = None
+    currency: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The agent ended its turn. `text` is its whole message of this prompt and never blank."""
+
+    text: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    reason: str
+    stderr_tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """`seconds` is the limit that was reached."""
+
+    kind: Literal["total", "idle"]
+    seconds: float
+
+
+Outcome = Completed | Failed | Cancelled | TimedOut
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a prompt may take, may be silent while no tool call is open, and may take to obey a cancel."""
+
+    total_seconds: float
+    idle_seconds: float
+    cancel_grace_seconds: float = 5
+
+
+class AgentDriver(Protocol):
+    """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
+
+    async def open(self, resume: str | None) -> Opened | OpenFailed:
+        """Start the agent and continue the session `resume`, or begin one. Bounded in time."""
+        ...
+
+    async def prompt(
+        self,
+        blocks: Sequence[str],
+        limits: Limits,
+        stop: asyncio.Event,
+        on_event: Callable[[AgentEvent], None],
+    ) -> Outcome:
+        """Send one prompt and wait for its end. `on_event` is called in this task; what it raises comes out here.
+
+        An agent that had to be killed is gone: `open` again before the next prompt.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the agent with all its processes. May be called twice."""
+        ...

@@ -1,0 +1,156 @@
+"""What a turn left in its worktree becomes commits on the worktree's branch."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.run import entries, refs
+from bot.run.clone import Clone, CloneLock
+from bot.run.git import Identity
+
+MAX_FILE_BYTES = 10_000_000
+_UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
+
+
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """HEAD was on the worktree's branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """HEAD was elsewhere but descended from the branch, which now has its `commits`."""
+
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrayWork:
+    """HEAD was elsewhere and did not descend from the branch: commits and files are kept as `sha` under `ref`."""
+
+    ref: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit of `files` files; `left_out` were too big or are repositories of their own, and stay in the worktree."""
+
+    sha: str
+    files: int
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToCommit:
+    """Nothing but `left_out` was uncommitted."""
+
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A merge or rebase was left with conflicts in these files; nothing was committed."""
+
+    files: tuple[str, ...]
+
+
+async def settle_head(
+    lock: CloneLock, path: Path, branch: str, rescue: str, identity: Identity
+) -> OnBranch | Returned | StrayWork:
+    """Puts the worktree back on its branch, with the work that was done elsewhere, or that work kept under `rescue`.
+
+    Raises GitError, InvalidNameError.
+    """
+    clone = lock.clone
+    entries.clear_stale_locks(clone, path)
+    ref = refs.local(branch)
+    if await entries.branch_of(clone, path) == branch:
+        return OnBranch()
+    head, tip = await entries.head_of(clone, path), await clone.commit_at(ref)
+    if head is not None and (tip is None or await clone.is_ancestor(tip, head)):
+        await clone.run("update-ref", ref, head, tip or "0" * len(head))
+        # The commit stays the same, so neither the index nor a file has to change.
+        await clone.git.on_worktree(path, "symbolic-ref", "HEAD", ref)
+        await _quit_rebase(clone, path)
+        return Returned(await clone.count(head, *([f"^{tip}"] if tip else [])))
+    kept = await _snapshot(clone, path, head, identity)
+    await clone.run("update-ref", rescue, kept)
+    await _quit_rebase(clone, path)
+    await clone.git.on_worktree(path, "symbolic-ref", "HEAD", ref)
+    await clone.git.on_worktree(path, "reset", "--quiet", "--hard")
+    # A single f: repositories inside the worktree are in no snapshot and stay.
+    await clone.git.on_worktree(path, "clean", "--quiet", "-f", "-d")
+    return StrayWork(rescue, kept)
+
+
+async def commit_all(
+    lock: CloneLock, path: Path, message: str, author: Identity, co_author: Identity | None
+) -> Committed | NothingToCommit | Unresolved:
+    """Commits what is neither ignored, nor over MAX_FILE_BYTES, nor a repository of its own. Raises GitError."""
+    clone = lock.clone
+    entries.clear_stale_locks(clone, path)
+    changed = await entries.changed_files(clone, path)
+    unresolved = tuple(name for state, name in changed if state in _UNRESOLVED)
+    if unresolved:
+        return Unresolved(unresolved)
+    left_out = tuple(name for _, name in changed if name.endswith("/") or _bytes(path / name) > MAX_FILE_BYTES)
+    await _stage(clone, path, [name for _, name in changed if name not in left_out], {})
+    await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
+    staged = await clone.git.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+    if not staged.fields:
+        return NothingToCommit(left_out)
+    # Lines that begin with # are references to issues here, not comments.
+    options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", "--file=-")
+    await clone.git.on_worktree(
+        path, "commit", *options, input=_message(message, co_author), environment=author.environment
+    )
+    sha = (await clone.git.on_worktree(path, "rev-parse", "HEAD")).text
+    return Committed(sha, len(staged.fields), left_out)
+
+
+def _message(message: str, co_author: Identity | None) -> bytes:
+    trailer = f"\n\nCo-authored-by: {co_author}" if co_author else ""
+    return (message.replace("\0", " ").rstrip() + trailer + "\n").encode(errors="replace")
+
+
+def _bytes(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+async def _snapshot(clone: Clone, path: Path, head: str | None, identity: Identity) -> str:
+    """A commit of the whole working state on top of `head`, made in an index of its own; `head` if all is in it."""
+    changed = [name for _, name in await entries.changed_files(clone, path)]
+    if head is not None and not changed:
+        return head
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = identity.environment | {"GIT_INDEX_FILE": f"{scratch}/index"}
+        await clone.git.on_worktree(path, "read-tree", head or "--empty", environment=environment)
+        await _stage(clone, path, [name for name in changed if not name.endswith("/")], environment)
+        tree = (await clone.git.on_worktree(path, "write-tree", environment=environment)).text
+    arguments = ("commit-tree", "-m", "Working state", *(["-p", head] if head else []), tree)
+    return (await clone.git.on_worktree(path, *arguments, environment=environment)).text
+
+
+async def _stage(clone: Clone, path: Path, names: list[str], environment: Mapping[str, str]) -> None:
+    """Puts files into the index as they are on disk, gone ones too. Names go by stdin: argv has an end."""
+    listed = b"".join(os.fsencode(name) + b"\0" for name in names)
+    arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+    await clone.git.on_worktree(path, *arguments, input=listed, environment=environment)
+
+
+async def _unstage(clone: Clone, path: Path, names: list[str]) -> None:
+    if names:
+        arguments = ("reset", "--quiet", "--pathspec-from-file=-", "--pathspec-file-nul")
+        await clone.git.on_worktree(path, *arguments, input=b"\0".join(os.fsencode(name) for name in names))
+
+
+async def _quit_rebase(clone: Clone, path: Path) -> None:
+    admin = entries.admin_directory(clone, path)
+    if isinstance(admin, Path) and entries.operation_in_progress(admin) == "rebase":
+        await clone.git.on_worktree(path, "rebase", "--quit")

@@ -1,0 +1,30 @@
+"""What git runs as its credential helper: hands git's request to the bot's socket and the answer back to git.
+
+Started by path and isolated (`python -I -S credential_client.py SOCKET OPERATION`), so that no file in git's working
+directory is imported. https://git-scm.com/docs/gitcredentials#_custom_helpers
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+TIMEOUT_SECONDS = 60
+
+
+def main() -> None:
+    path, operation = Path(sys.argv[1]), sys.argv[2]
+    if operation != "get":
+        return
+    os.chdir(path.parent)  # a socket address holds 107 bytes, fewer than many a directory
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT_SECONDS)
+        connection.connect(path.name)
+        connection.sendall(b"get\n" + sys.stdin.buffer.read())
+        connection.shutdown(socket.SHUT_WR)
+        while answer := connection.recv(4096):
+            sys.stdout.buffer.write(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The one place that starts git: argv only, an environment built from nothing, a time limit, no hooks."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+# git removes its lock files on SIGTERM; a SIGKILL leaves them behind.
+TERMINATION_GRACE_SECONDS = 2.0
+
+# What configuration can take from a repository that wants to run code or to reach other repositories.
+_NEUTRAL: tuple[tuple[str, str], ...] = (
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.untrackedCache", "false"),
+    ("core.attributesFile", "/dev/null"),
+    ("core.excludesFile", "/dev/null"),
+    ("core.quotePath", "false"),
+    ("core.editor", "false"),
+    ("core.askPass", ""),
+    ("core.sshCommand", "false"),
+    ("core.alternateRefsCommand", ""),
+    ("protocol.ext.allow", "never"),
+    ("submodule.recurse", "false"),
+    ("fetch.recurseSubmodules", "false"),
+    ("push.recurseSubmodules", "no"),
+    ("push.followTags", "false"),
+    ("push.gpgSign", "false"),
+    ("commit.gpgSign", "false"),
+    ("tag.gpgSign", "false"),
+    ("merge.verifySignatures", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("checkout.workers", "0"),
+    ("advice.detachedHead", "false"),
+)
+
+
+class GitProblem(StrEnum):
+    """What kind of failure git reported, as far as the caller can act on it."""
+
+    NOT_FOUND = "not found"
+    AUTH = "auth"
+    NETWORK = "network"
+    REJECTED = "rejected"
+    LOCKED = "locked"
+    CORRUPT = "corrupt"
+    TIMEOUT = "timeout"
+    OTHER = "other"
+
+
+# First that matches wins: "could not read from remote repository" follows every other message of a remote.
+_PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
+    (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
+    (
+        GitProblem.AUTH,
+        re.compile(
+            r"authentication failed|could not read (username|password)|terminal prompts disabled"
+            r"|requested url returned error: 40[13]|permission to .* denied",
+            re.I,
+        ),
+    ),
+    (
+        GitProblem.NETWORK,
+        re.compile(
+            r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
+            r"|operation (timed out|too slow)|early eof|hung up|rpc failed|requested url returned error: (429|5\d\d)"
+            r"|gnutls|ssl_|transfer closed",
+            re.I,
+        ),
+    ),
+    (GitProblem.REJECTED, re.compile(r"\[(remote )?rejected\]", re.I)),
+    (
+        GitProblem.CORRUPT,
+        re.compile(
+            r"loose object .* is corrupt|bad object|unable to read (tree|sha1)|index file corrupt|missing blob", re.I
+        ),
+    ),
+    (
+        GitProblem.NOT_FOUND,
+        re.compile(
+            r"not a git repository|does not appear to be a git repository|repository .*not found|not our ref"
+            r"|couldn't find remote ref|unknown revision|not a valid (ref|object)|requested url returned error: 404"
+            r"|no such file or directory|needed a single revision",
+            re.I,
+        ),
+    ),
+)
+_SECRETS = re.compile(
+    r"(?P<scheme>://)[^/@\s]+@|(?P<header>authorization: *)[^\r\n]+|gh[pousr]_\w+|github_pat_\w+", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a git command left: its output as bytes (file names have no encoding), its redacted stderr, its status."""
+
+    stdout: bytes
+    stderr: str
+    status: int
+
+    @property
+    def text(self) -> str:
+        return os.fsdecode(self.stdout).rstrip("\n")
+
+    @property
+    def fields(self) -> list[str]:
+        """The entries of output made with `-z`."""
+        return [field for field in os.fsdecode(self.stdout).split("\0") if field]
+
+
+class GitError(Exception):
+    """A git command that failed. Its text holds no credential and no environment."""
+
+    def __init__(self, problem: GitProblem, command: str, stderr: str) -> None:
+        super().__init__(f"git {command}: {stderr.strip() or problem.value}")
+        self.problem = problem
+        self.stderr = stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person or bot as a commit names it."""
+
+    name: str
+    email: str
+
+    def __str__(self) -> str:
+        name, email = (re.sub(r"[<>\x00-\x1f\x7f]", " ", part).strip() for part in (self.name, self.email))
+        return f"{name or email} <{email}>"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Identity by environment only: `user.email` set in a worktree would write the configuration all share."""
+        roles = ("AUTHOR", "COMMITTER")
+        return {
+            f"GIT_{role}_{key}": value
+            for role in roles
+            for key, value in (("NAME", self.name or self.email), ("EMAIL", self.email))
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """Runs git. `remote_config` (credential helpers) goes to commands on a clone only, never to those on a worktree."""
+
+    remote_config: Sequence[tuple[str, str]] = ()
+    protocols: Sequence[str] = ("http", "https")
+    search_path: str = "/usr/local/bin:/usr/bin:/bin"
+
+    async def on_clone(
+        self,
+        clone: Path,
+        *args: str,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Completed:
+        """Ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
+        config = (*_NEUTRAL, ("credential.helper", ""), *self.remote_config)
+        argv = (f"--git-dir={clone}", *args)
+        extra = _config_environment(config) | dict(environment or {})
+        return await self.run(
+            *argv, cwd=None, input=input, check=check, environment=extra, timeout_seconds=timeout_seconds
+        )
+
+    async def on_worktree(
+        self,
+        worktree: Path,
+        *args: str,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Completed:
+        """Every git command that reads a worktree, whose files are the agent's: what a cage wraps. Raises GitError."""
+        extra = _config_environment((*_NEUTRAL, ("credential.helper", ""))) | dict(environment or {})
+        # Without a .git of its own, a directory must not be taken for part of a repository above it.
+        extra["GIT_CEILING_DIRECTORIES"] = str(worktree.parent)
+        return await self.run(
+            *args, cwd=worktree, input=input, check=check, environment=extra, timeout_seconds=timeout_seconds
+        )
+
+    async def run(
+        self,
+        *args: str,
+        cwd: Path | None,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Completed:
+        """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it."""
+        command = next((arg for arg in args if not arg.startswith("-")), "")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "git",
+                *args,
+                cwd=cwd or "/",
+                env={**self._environment(), **(environment or {})},
+                stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise GitError(GitProblem.NOT_FOUND, command, str(error)) from error
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                stdout, stderr = await process.communicate(input)
+        except TimeoutError as error:
+            raise GitError(GitProblem.TIMEOUT, command, f"not done after {timeout_seconds:g} s") from error
+        finally:
+            if process.returncode is None:
+                await asyncio.shield(_end(process))
+        completed = Completed(stdout, redact(stderr.decode(errors="replace")), process.returncode or 0)
+        if check and completed.status:
+            raise failure(command, completed)
+        return completed
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": self.search_path,
+            "HOME": "/nonexistent",
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_ALLOW_PROTOCOL": ":".join(self.protocols),
+        }
+
+
+def failure(command: str, completed: Completed) -> GitError:
+    """The error for a command that ended with a status the caller cannot use."""
+    problem = next((kind for kind, pattern in _PROBLEMS if pattern.search(completed.stderr)), GitProblem.OTHER)
+    return GitError(problem, command, completed.stderr or f"exit status {completed.status}")
+
+
+def redact(text: str) -> str:
+    """`text` without credentials in URLs, authorization headers, or GitHub tokens."""
+    return _SECRETS.sub(lambda m: f"{m['scheme']}***@" if m["scheme"] else f"{m['header'] or ''}***", text)
+
+
+def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Configuration above the repository's own, out of argv; git hands it on to what it starts in submodules."""
+    variables = {"GIT_CONFIG_COUNT": str(len(config))}
+    for number, (key, value) in enumerate(config):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    _signal_group(process.pid, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(TERMINATION_GRACE_SECONDS):
+            await process.wait()
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)

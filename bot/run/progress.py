@@ -1,0 +1,93 @@
+"""What the tracking comment shows while the agent works: its plan and its steps, edited at a bearable pace."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import assert_never
+
+import structlog
+
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.run.agents.driver import (
+    AgentEvent,
+    AgentText,
+    AgentThought,
+    PlanChanged,
+    PlanEntry,
+    ToolEnded,
+    ToolStarted,
+    UsageReported,
+)
+from bot.sentences import PlanEntry as ShownEntry
+from bot.store import turns
+from bot.store.database import DATABASE_AWAY, Pool
+from bot.store.turns import ClaimedTurn, ClaimLostError
+
+_log = structlog.get_logger()
+
+
+class Progress:
+    """Collects what the agent reports; `shown` keeps the tracking comment in step with it."""
+
+    def __init__(self) -> None:
+        self.plan: tuple[PlanEntry, ...] = ()
+        self.steps: list[str] = []
+        self.changed = asyncio.Event()
+
+    def note(self, event: AgentEvent) -> None:
+        """Takes one event of the agent in."""
+        match event:
+            case PlanChanged(entries=entries):
+                self.plan = entries
+            case ToolStarted(title=title):
+                self.steps.append(title)
+            case ToolEnded(title=title, ok=ok):
+                if not ok:
+                    self.steps.append(f"{title} (failed)")
+            case AgentText() | AgentThought() | UsageReported():
+                return
+            case _:
+                assert_never(event)
+        self.changed.set()
+
+    @property
+    def checklist(self) -> list[ShownEntry]:
+        """The plan as the tracking comment shows it."""
+        return [ShownEntry(entry.content, entry.status) for entry in self.plan]
+
+    @asynccontextmanager
+    async def shown(
+        self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]
+    ) -> AsyncIterator[None]:
+        """While the context lasts, what was noted shows up on the thread: at once that it runs, then at its pace."""
+        showing = asyncio.create_task(self._show(pool, here, turn, clock))
+        try:
+            yield
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+    async def _show(self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
+        last_edit_at: datetime | None = None
+        while True:
+            self.changed.clear()
+            try:
+                async with pool.acquire() as connection, connection.transaction():
+                    due = await voice.next_progress(connection, here, turn.started_at, last_edit_at, clock())
+                    if due is not None and due <= clock():
+                        await turns.look_again(connection, turn.claim)
+                        elapsed = clock() - turn.started_at
+                        await voice.running(connection, here, turn.id, turn.target, self.checklist, self.steps, elapsed)
+                        last_edit_at = clock()
+                        due = None
+            except ClaimLostError:
+                return
+            except DATABASE_AWAY as problem:
+                _log.warning("progress-not-shown", turn=turn.id, problem=type(problem).__name__)
+                due = None
+            if due is None:
+                await self.changed.wait()
+            else:
+                await asyncio.sleep((due - clock()).total_seconds())

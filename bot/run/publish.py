@@ -1,0 +1,173 @@
+"""After a turn that is done: the branch is settled, what is left is committed, and exactly that branch is pushed."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from bot.run import entries, refs
+from bot.run.clone import Clone, CloneLock, fetch
+from bot.run.git import GitError, GitProblem, Identity, failure
+
+
+class WithheldRule(StrEnum):
+    """Which rule kept a push back."""
+
+    PROTECTED_BRANCH = "protected-branch"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """`branch` on the remote went from `before` (None: it is new) to `after`, with `commits` that it did not have."""
+
+    branch: str
+    before: str | None
+    after: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Someone else's commits are in the way and do not merge; ours were pushed to `branch` instead."""
+
+    branch: str
+    after: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToPush:
+    """The remote has every commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A rule forbids this push; the work stays where it is."""
+
+    rule: WithheldRule
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The remote refused for a reason that merging does not cure (a hook, a rule of its own)."""
+
+    detail: str
+
+
+PushResult = Pushed | Parked | NothingToPush | Withheld | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class DiffStat:
+    """What changed between two commits; binary files have no lines."""
+
+    files: int
+    insertions: int
+    deletions: int
+
+
+async def push(
+    lock: CloneLock, path: Path, branch: str, forbidden: frozenset[str], park_as: str, identity: Identity
+) -> PushResult:
+    """Pushes `branch` only, without force. When someone pushed meanwhile: merged once, else parked on `park_as`.
+
+    `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
+    """
+    clone = lock.clone
+    if branch in forbidden or park_as in forbidden:
+        explanation = f"`{branch}` is the default branch or protected, and is never pushed to."
+        return Withheld(WithheldRule.PROTECTED_BRANCH, explanation)
+    for merged in (False, True):
+        before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
+        commits = await _commits_to_push(clone, before, after)
+        if after is None or not commits:
+            return NothingToPush()
+        refused = await _push_ref(clone, branch, branch)
+        if refused is None:
+            return Pushed(branch, before, after, commits)
+        if not _is_race(refused):
+            return Rejected(refused)
+        if merged:
+            break
+        await fetch(lock)
+        if not await _merge(clone, path, branch, identity):
+            break
+    return await _park(clone, branch, park_as)
+
+
+async def changes(clone: Clone, before: str, after: str) -> DiffStat:
+    """What `after` changed since it left `before`; both object names or full refs. Raises GitError."""
+    listed = await clone.run(
+        "diff", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", f"{before}...{after}"
+    )
+    counts = [line.split("\t", 2) for line in listed.fields]
+    return DiffStat(len(counts), *(sum(int(row[i]) for row in counts if row[i] != "-") for i in (0, 1)))
+
+
+async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
+    """The committed work of a detached worktree since `base`, as `git apply` takes it. Raises GitError."""
+    head = await entries.head_of(clone, path)
+    if head is None:
+        return b""
+    diff = ("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", f"{base}...{head}")
+    return (await clone.run(*diff)).stdout
+
+
+async def _commits_to_push(clone: Clone, before: str | None, after: str | None) -> int:
+    if after is None:
+        return 0
+    return await clone.count(after, f"^{before}") if before else await clone.unpublished(after)
+
+
+async def _push_ref(clone: Clone, branch: str, target: str) -> str | None:
+    """None when the remote took it, else what it said. Raises GitError for anything but a refusal."""
+    refspec = f"{refs.local(branch)}:{refs.local(target)}"
+    done = await clone.run("push", "--porcelain", "--no-verify", "origin", refspec, check=False)
+    if done.status == 0:
+        return None
+    refusals = [line.split("\t", 2)[-1] for line in done.text.splitlines() if line.startswith("!\t")]
+    if not refusals:
+        raise failure("push", done)
+    said = [line for line in done.stderr.splitlines() if line.startswith("remote:")]
+    return "\n".join([*refusals, *said])
+
+
+def _is_race(refused: str) -> bool:
+    """Whether the remote refused because its branch moved, from https://git-scm.com/docs/git-push#_output."""
+    races = ("fetch first", "non-fast-forward", "cannot lock ref", "failed to update ref", "stale info")
+    return any(race in refused.splitlines()[0] for race in races)
+
+
+async def _merge(clone: Clone, path: Path, branch: str, identity: Identity) -> bool:
+    """Merges the remote's branch; False, with the worktree as it was, when that conflicts."""
+    theirs = await clone.commit_at(refs.remote(branch))
+    if theirs is None:
+        return True
+    message = f"Merge branch '{branch}' of origin into {branch}"
+    try:
+        await clone.git.on_worktree(
+            path,
+            "merge",
+            "--quiet",
+            "--no-verify",
+            "--no-edit",
+            "-m",
+            message,
+            theirs,
+            environment=identity.environment,
+        )
+    except GitError as error:
+        if error.problem is GitProblem.TIMEOUT:
+            raise
+        admin = entries.admin_directory(clone, path)
+        if isinstance(admin, Path) and entries.operation_in_progress(admin) == "merge":
+            await clone.git.on_worktree(path, "merge", "--abort")
+        return False
+    return True
+
+
+async def _park(clone: Clone, branch: str, park_as: str) -> Parked | Rejected:
+    after = (await clone.run("rev-parse", "--verify", refs.local(branch))).text
+    commits = await clone.unpublished(after)
+    refused = await _push_ref(clone, branch, park_as)
+    return Parked(park_as, after, commits) if refused is None else Rejected(refused)

@@ -1,0 +1,89 @@
+"""Names in git: which are allowed, and the ones Threadtree makes. Pure."""
+
+import re
+from datetime import UTC, datetime
+
+ISSUE_BRANCH_PREFIX = "threadtree/issue-"
+RESCUE_PREFIX = "refs/threadtree/rescue/"
+# Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
+FETCHED_PREFIX = "refs/threadtree/fetched/"
+
+_FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+_FOLDER = re.compile(r"[A-Za-z0-9._-]{1,140}")
+
+
+class InvalidNameError(ValueError):
+    """A name that must not reach git or the file system."""
+
+
+def is_ref(name: str) -> bool:
+    """Whether `name` is a full ref by the rules of https://git-scm.com/docs/git-check-ref-format."""
+    if not name.startswith("refs/") or name.endswith(("/", ".")) or _FORBIDDEN_IN_REF.search(name):
+        return False
+    return all(not part.startswith(".") and not part.endswith(".lock") for part in name.split("/"))
+
+
+def is_branch(name: str) -> bool:
+    """Whether `name` may be a branch, as `git check-ref-format --branch` decides."""
+    return bool(name) and not name.startswith("-") and name not in {"HEAD", "@"} and is_ref(f"refs/heads/{name}")
+
+
+def is_commit(text: str) -> bool:
+    """Whether `text` is a full object name, SHA-1 or SHA-256."""
+    return _COMMIT.fullmatch(text) is not None
+
+
+def local(branch: str) -> str:
+    """The full ref of a branch in the clone; raises InvalidNameError."""
+    if not is_branch(branch):
+        raise InvalidNameError(f"not a branch name: {branch!r}")
+    return f"refs/heads/{branch}"
+
+
+def remote(branch: str) -> str:
+    """The full ref under which the clone knows the remote's branch; raises InvalidNameError."""
+    if not is_branch(branch):
+        raise InvalidNameError(f"not a branch name: {branch!r}")
+    return f"refs/remotes/origin/{branch}"
+
+
+def fetched(remote_ref: str) -> str:
+    """Where a ref outside the remote's branches (`refs/pull/7/head`) is kept in the clone; raises InvalidNameError."""
+    if not is_ref(remote_ref):
+        raise InvalidNameError(f"not a ref: {remote_ref!r}")
+    return FETCHED_PREFIX + remote_ref.removeprefix("refs/")
+
+
+def rescue_ref(worktree_id: str, at: datetime) -> str:
+    """`refs/threadtree/rescue/<worktree id>/<time in UTC>`; raises InvalidNameError."""
+    ref = f"{RESCUE_PREFIX}{worktree_id}/{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
+    if not is_ref(ref):
+        raise InvalidNameError(f"not part of a ref: {worktree_id!r}")
+    return ref
+
+
+def issue_branch(issue: int, sequel: int = 1) -> str:
+    """`threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue."""
+    return f"{ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
+
+
+def sequel_of(branch: str, issue: int) -> int | None:
+    """Which branch of this issue `branch` is, counted from 1; None when it is none of them."""
+    match = re.fullmatch(rf"{ISSUE_BRANCH_PREFIX}{issue}(?:-([2-9]|[1-9]\d+))?", branch)
+    return int(match[1] or 1) if match else None
+
+
+def checked_owner(name: str) -> str:
+    """A GitHub owner's login as a folder name; raises InvalidNameError."""
+    if not _OWNER.fullmatch(name):
+        raise InvalidNameError(f"not an owner's name: {name!r}")
+    return name
+
+
+def checked_folder(name: str) -> str:
+    """A repository's name (or that name with its id appended) as a folder name; raises InvalidNameError."""
+    if not _FOLDER.fullmatch(name) or name in {".", ".."}:
+        raise InvalidNameError(f"not a repository's name: {name!r}")
+    return name

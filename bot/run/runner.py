@@ -1,0 +1,141 @@
+"""This node's turns and removals: claims them when the doorbell rings, and finds those whose run is gone."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from bot import sentences
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.run.liveness import is_alive
+from bot.run.removing import remove_all
+from bot.run.turn import TurnRun
+from bot.run.workshop import Workshop
+from bot.store import conversations, removals, turns
+from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.turns import Claim, ClaimLostError
+
+_log = structlog.get_logger()
+
+
+class Runner:
+    """Runs at most `slots` turns at once under the process lock `worker` (see `liveness`)."""
+
+    def __init__(self, shop: Workshop, worker: str, slots: int, per_repository: int) -> None:
+        self._shop = shop
+        self._worker = worker
+        self._slots = slots
+        self._per_repository = per_repository
+        self._runs: dict[int, tuple[TurnRun, asyncio.Task[None]]] = {}
+        self._removing: asyncio.Task[None] | None = None
+        self._bell = asyncio.Event()
+
+    @property
+    def workers(self) -> Path:
+        """Where the process locks of this node lie."""
+        return self._shop.data_dir / "workers"
+
+    def ring(self) -> None:
+        """Something of this node's may wait."""
+        self._bell.set()
+
+    def stop_asked(self, turn_id: int) -> None:
+        """A running turn was asked to stop."""
+        if (held := self._runs.get(turn_id)) is not None:
+            held[0].look_again()
+
+    async def serve(self, stopping: asyncio.Event, grace_seconds: float) -> None:
+        """Claims and runs until `stopping`; then lets running turns go on for the grace and hands the rest back."""
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not stopping.is_set():
+                self._bell.clear()
+                try:
+                    await self._claim_all()
+                except DATABASE_AWAY as problem:
+                    _log.warning("database-away", problem=type(problem).__name__)
+                rung = asyncio.create_task(self._bell.wait())
+                await asyncio.wait({rung, stop}, return_when=asyncio.FIRST_COMPLETED)
+                rung.cancel()
+        finally:
+            stop.cancel()
+            await self._wind_down(grace_seconds)
+
+    async def _claim_all(self) -> None:
+        shop = self._shop
+        while len(self._runs) < self._slots:
+            async with shop.pool.acquire() as connection:
+                turn = await turns.claim_next(connection, shop.node, self._worker, self._per_repository)
+            if turn is None:
+                break
+            run = TurnRun(shop, turn)
+            task = asyncio.create_task(run.run(), name=f"turn {turn.id}")
+            self._runs[turn.id] = (run, task)
+            task.add_done_callback(partial(self._ended, turn.id))
+        if self._removing is None:
+            self._removing = asyncio.create_task(remove_all(shop, self._worker), name="removals")
+            self._removing.add_done_callback(self._removals_ended)
+
+    def _ended(self, turn_id: int, _: asyncio.Task[None]) -> None:
+        del self._runs[turn_id]
+        self._bell.set()
+
+    def _removals_ended(self, task: asyncio.Task[None]) -> None:
+        self._removing = None
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            _log.error("removal-broke", exc_info=problem)
+
+    async def _wind_down(self, grace_seconds: float) -> None:
+        tasks = [task for _, task in self._runs.values()]
+        if tasks:
+            _log.info("waiting-for-turns", turns=len(tasks), seconds=grace_seconds)
+            await asyncio.wait(tasks, timeout=grace_seconds)
+        if self._removing is not None:
+            tasks.append(self._removing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def recover(self) -> None:
+        """Turns and removals whose process is gone: waiting again, or ended `interrupted` the second time."""
+        shop = self._shop
+        async with shop.pool.acquire() as connection:
+            running = await turns.running_on(connection, shop.node)
+            removing = await removals.held_on(connection, shop.node)
+        for claim in running:
+            if self._is_gone(claim):
+                await self._cut_off(claim)
+        for worktree_id, worker in removing:
+            gone = self._removing is None if worker == self._worker else not is_alive(self.workers, worker)
+            if gone:
+                async with shop.pool.acquire() as connection:
+                    await removals.give_back(connection, worktree_id, worker)
+                self.ring()
+
+    def _is_gone(self, claim: Claim) -> bool:
+        if claim.worker == self._worker:
+            return claim.turn_id not in self._runs
+        return not is_alive(self.workers, claim.worker)
+
+    async def _cut_off(self, claim: Claim) -> None:
+        shop = self._shop
+        async with shop.pool.acquire() as connection, connection.transaction():
+            if await turns.cut_off(connection, claim):
+                _log.warning("turn-cut-off", turn=claim.turn_id)
+            else:
+                await self._interrupted(connection, claim)
+        self.ring()
+
+    async def _interrupted(self, connection: Connection, claim: Claim) -> None:
+        reason = sentences.interrupted_twice()
+        try:
+            await turns.end(connection, claim, "interrupted", reason)
+        except ClaimLostError:
+            return
+        place = await turns.place_of(connection, claim.turn_id)
+        here = Here(place.repository, place.conversation_id)
+        await voice.ended(connection, here, claim.turn_id, place.target, "interrupted", reason)
+        await conversations.leave(connection, place.conversation_id, place.worktree_id)
+        _log.warning("turn-interrupted", turn=claim.turn_id)

@@ -1,0 +1,38 @@
+"""The place of the agent's cage: what stands in front of its command, and the whole of its environment.
+
+Every agent is started with an argv and an environment made here and nowhere else, so that a cage around
+it is a change of this module alone.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_END_OF_OPTIONS = "--"
+
+
+def agent_argv(command: Sequence[str]) -> tuple[str, ...]:
+    """The argv that runs the command so that it dies with the bot, also when the bot is killed outright.
+
+    The kernel sends the signal when the *thread* that started the process ends (prctl(2), PR_SET_PDEATHSIG):
+    start agents from the thread of the event loop. A machine without setpriv runs the command as it is.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return tuple(command)
+    return (setpriv, "--pdeathsig", "KILL", _END_OF_OPTIONS, *command)
+
+
+def command_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command inside an argv of `agent_argv`: what people know the agent by."""
+    if _END_OF_OPTIONS in argv:
+        return tuple(argv[argv.index(_END_OF_OPTIONS) + 1 :])
+    return tuple(argv)
+
+
+def agent_environment(home: Path, path: str, lang: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment, built from nothing: these three and the variables named in AGENT_ENV.
+
+    HOME, PATH and LANG stand, whatever `extra` says.
+    """
+    return {**extra, "HOME": str(home), "PATH": path, "LANG": lang}

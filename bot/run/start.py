@@ -1,0 +1,120 @@
+"""What a new worktree checks out: an issue's branch, a pull request's branch, or one commit without a branch."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from bot.run import refs
+from bot.run.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+
+
+@dataclass(frozen=True, slots=True)
+class IssueBranch:
+    """The branch of an issue: continued while it has unmerged commits, else new from the default branch."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBranch:
+    """The head branch of a pull request from the same repository."""
+
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedHead:
+    """A pull request's head that is never pushed to; `ref_to_fetch` is the remote's `refs/pull/N/head`."""
+
+    sha: str
+    ref_to_fetch: str
+
+
+Start = IssueBranch | HeadBranch | DetachedHead
+
+
+class RefusedReason(StrEnum):
+    """Why no worktree was made."""
+
+    NO_DEFAULT_BRANCH = "no-default-branch"
+    NO_REMOTE_BRANCH = "no-remote-branch"
+    BRANCH_IN_USE = "branch-in-use"
+    PATH_IN_USE = "path-in-use"
+    COMMITS_GONE = "commits-gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No worktree was made; `next_step` is what a person can do about it."""
+
+    reason: RefusedReason
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """What to check out: `branch` at `commit`, or `commit` alone. `moves_from` is where the local branch is now."""
+
+    branch: str | None
+    base_branch: str | None
+    commit: str
+    moves_from: str | None = None
+
+
+async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
+    """Decides branch and commit, after a fetch; changes nothing. Raises GitError, InvalidNameError."""
+    match start:
+        case IssueBranch(number):
+            return await _issue(lock, number)
+        case HeadBranch(branch):
+            tip = await lock.clone.commit_at(refs.remote(branch))
+            if tip is None:
+                advice = f"The branch `{branch}` is not on GitHub any more. Restore it there, then ask again."
+                return Refused(RefusedReason.NO_REMOTE_BRANCH, advice)
+            return await _branch(lock, branch, None, tip)
+        case DetachedHead(sha, ref_to_fetch):
+            fetched = await fetch_ref(lock, ref_to_fetch)
+            known = refs.is_commit(sha) and await lock.clone.commit_at(sha) is not None
+            return Checkout(None, None, sha if known else fetched)
+        case _:
+            assert_never(start)
+
+
+async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
+    clone = lock.clone
+    default = await remote_default_branch(lock)
+    if isinstance(default, NoDefaultBranch):
+        return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
+    base = await clone.commit_at(refs.remote(default.name)) or default.tip
+    local, remote = await _sequels(clone, "refs/heads", number), await _sequels(clone, "refs/remotes/origin", number)
+    unmerged = [
+        sequel
+        for sequel in local.keys() | remote.keys()
+        for tip in (local.get(sequel), remote.get(sequel))
+        if tip and not await clone.is_ancestor(tip, base)
+    ]
+    # A branch the remote has and the default branch contains is finished: its name stays with what it was merged for.
+    sequel = max(unmerged) if unmerged else max(remote, default=0) + 1
+    return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
+
+
+async def _sequels(clone: Clone, namespace: str, number: int) -> dict[int, str]:
+    """The tips of an issue's branches in `namespace`, by their sequel number."""
+    pattern = f"{namespace}/{refs.issue_branch(number)}"
+    listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", pattern, f"{pattern}-*")
+    found: dict[int, str] = {}
+    for line in listed.text.splitlines():
+        tip, ref = line.split(" ", 1)
+        sequel = refs.sequel_of(ref.removeprefix(f"{namespace}/"), number)
+        if sequel is not None:
+            found[sequel] = tip
+    return found
+
+
+async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout:
+    """The local branch, fast-forwarded to `onto` where that loses nothing; where there is none, one at `onto`."""
+    clone = lock.clone
+    tip = await clone.commit_at(refs.local(branch))
+    if tip is None:
+        return Checkout(branch, base_branch, onto)
+    return Checkout(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)

@@ -1,0 +1,274 @@
+"""One turn, from its claim to its visible end: authority, worktree, session, agent, push, answer."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+import structlog
+
+from bot import sentences
+from bot.authority import Denied, before_asking_github, by_permission
+from bot.github.errors import GitHubError
+from bot.model import Actor
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.run import metadata
+from bot.run.agents.acp import acp_agent
+from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut
+from bot.run.checkout import NotReady, Ready, prepare
+from bot.run.delivering import compare_url, deliver
+from bot.run.ends import End
+from bot.run.git import GitError
+from bot.run.progress import Progress
+from bot.run.prompt import prompt_blocks
+from bot.run.refs import InvalidNameError
+from bot.run.workshop import Workshop
+from bot.sentences import Changes
+from bot.store import bells, conversations, turns
+from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.jobs import defer
+from bot.store.turns import ClaimedTurn, ClaimLostError
+
+DATABASE_PATIENCE = timedelta(minutes=10)
+LOOK_AGAIN_SECONDS = 2.0
+T = TypeVar("T")
+_log = structlog.get_logger()
+
+
+class TurnRun:
+    """Runs one claimed turn. Every effect is written under its claim; a lost claim ends the run in silence."""
+
+    def __init__(self, shop: Workshop, turn: ClaimedTurn) -> None:
+        self._shop = shop
+        self._turn = turn
+        self._here = Here(turn.repository, turn.conversation_id)
+        self._notices = list(turn.notices)
+        self._stop = asyncio.Event()
+        self._progress = Progress()
+        self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
+
+    def look_again(self) -> None:
+        """Somebody asked this turn to stop: do not wait for the next look at the row."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Ends when the turn has ended, was handed back, or is no longer ours. Raises nothing but cancellation."""
+        self._log.info("turn-started", resuming=self._turn.resuming)
+        try:
+            end = await self._to_an_end()
+            await self._finish(end)
+            self._log.info("turn-ended", state=end.state, reason=end.reason)
+        except ClaimLostError:
+            self._log.warning("claim-lost")
+        except asyncio.CancelledError:
+            await asyncio.shield(self._hand_back())
+            raise
+
+    async def _to_an_end(self) -> End:
+        watch = asyncio.create_task(self._watch())
+        work = asyncio.create_task(self._work())
+        try:
+            done, _ = await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
+            if work not in done:
+                watch.result()  # only a lost claim ends the watch
+            return await work
+        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+            self._log.warning("turn-failed", problem=str(problem))
+            return End("failed", sentences.trouble(str(problem)))
+        except ClaimLostError:
+            raise
+        except Exception:
+            self._log.exception("turn-broke")
+            return End("failed", sentences.own_error(self._turn.id))
+        finally:
+            for task in (watch, work):
+                task.cancel()
+            await asyncio.gather(watch, work, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Looks at the row now and then: a stop that no notification told of, or a claim that was taken away."""
+        while True:
+            with contextlib.suppress(*DATABASE_AWAY):
+                async with self._shop.pool.acquire() as connection:
+                    if await turns.look_again(connection, self._turn.claim) is not None:
+                        self._stop.set()
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _work(self) -> End:
+        turn = self._turn
+        if turn.answer is None and (denied := await self._denied()) is not None:
+            return End("refused", denied)
+        ready = await prepare(self._shop, turn)
+        if isinstance(ready, NotReady):
+            return End("refused", ready.reason)
+        self._notices += ready.notices
+        await self._persist(lambda connection: self._save_worktree(connection, ready))
+        if turn.answer is not None:
+            return await self._deliver(ready, turn.answer)  # cut off after the agent was done: it is not asked again
+        outcome = await self._ask_agent(ready)
+        if isinstance(outcome, End):
+            return outcome
+        match outcome:
+            case Completed(text=text):
+                notices = tuple(self._notices)
+                await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, notices))
+                return await self._deliver(ready, text)
+            case Cancelled():
+                reason = await self._persist(lambda connection: turns.look_again(connection, turn.claim))
+                return End("stopped", reason or sentences.stopped_by(None))
+            case TimedOut(kind=kind, seconds=seconds):
+                return End("timed-out", sentences.timed_out(kind, seconds))
+            case Failed(reason=reason, stderr_tail=stderr_tail):
+                self._log.warning("agent-failed", reason=reason, stderr=stderr_tail)
+                return End("failed", sentences.agent_failed(reason))
+            case _:
+                assert_never(outcome)
+
+    async def _denied(self) -> str | None:
+        """Asked once more before the agent starts: the permission may be gone since the request was made."""
+        turn, policy = self._turn, self._shop.policy
+        sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in policy.allowed_bots)
+        verdict = before_asking_github(policy, sender, turn.repository)
+        if verdict is None:
+            verdict = by_permission(await self._shop.github.permission(turn.repository, turn.requested_by))
+        return sentences.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
+
+    async def _save_worktree(self, connection: Connection, ready: Ready) -> None:
+        turn = self._turn
+        await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch)
+        if ready.made_again:
+            await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
+
+    async def _ask_agent(self, ready: Ready) -> Outcome | End:
+        turn, shop = self._turn, self._shop
+        stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
+        async with acp_agent(shop.launch(turn)) as agent:
+            opened = await agent.open(stored[1] if stored else None)
+            if isinstance(opened, OpenFailed):
+                self._log.warning("agent-not-started", reason=opened.reason, stderr=opened.stderr_tail)
+                return End("failed", sentences.agent_not_started(opened.reason, opened.next_step))
+            if stored is not None and not opened.resumed:
+                self._log.warning("context-lost", why=opened.lost)
+                self._notices.append(sentences.context_lost())
+            await self._persist(
+                lambda connection: self._join_session(
+                    connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
+                )
+            )
+            return await self._prompt(agent, ready)
+
+    async def _join_session(
+        self, connection: Connection, stored: int | None, assistant_session_id: str, *, resumed: bool
+    ) -> None:
+        turn = self._turn
+        session = stored
+        if stored is not None and not resumed:
+            await conversations.end_session(connection, turn.conversation_id, "agent-lost")
+        if session is None or not resumed:
+            session = await turns.start_session(connection, turn.claim, self._shop.agent, assistant_session_id)
+        await turns.join_session(connection, turn.claim, session)
+
+    async def _prompt(self, agent: AgentDriver, ready: Ready) -> Outcome:
+        turn = self._turn
+        blocks = prompt_blocks(
+            requested_by=turn.requested_by,
+            kind=turn.kind,
+            thread=f"{turn.repository.full_name}#{turn.number}",
+            title=turn.title,
+            branch=ready.branch,
+            context=turn.context,
+            remarks=ready.remarks,
+            resuming=turn.resuming,
+            request=turn.request,
+        )
+        async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
+            return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
+
+    async def _deliver(self, ready: Ready, answer: str) -> End:
+        """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
+        stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
+        if stopped is not None:
+            return End("stopped", stopped)
+        change, notices = await deliver(self._shop, self._turn, ready, await self._forbidden(ready))
+        self._notices += notices
+        return End("done", None, answer, change)
+
+    async def _forbidden(self, ready: Ready) -> frozenset[str]:
+        """Branches that are never pushed: the default branch, and the worktree's own where a rule protects it."""
+        turn = self._turn
+        names = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
+        if ready.branch and await self._shop.github.is_protected(turn.repository, ready.branch):
+            names.add(ready.branch)
+        return frozenset(names)
+
+    async def _finish(self, end: End) -> None:
+        """Writes the end, the answer and the doorbell for the next turn in one transaction."""
+        turn = self._turn
+
+        async def write(connection: Connection) -> None:
+            await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
+            await voice.run_ended(connection, self._here, self._report(end))
+            await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
+            await defer(connection, bells.turns_bell(self._shop.node))
+
+        await self._persist(write)
+        await asyncio.to_thread(self._note_in_metadata, end)
+
+    def _report(self, end: End) -> voice.Report:
+        """The end as the thread is told of it."""
+        turn, shop, change = self._turn, self._shop, end.change
+        changes = None
+        if change.branch and change.after and change.stat:
+            url = compare_url(shop, turn, change)
+            stat = change.stat
+            changes = Changes(change.branch, url, change.commits, stat.files, stat.insertions, stat.deletions)
+        return voice.Report(
+            turn_id=turn.id,
+            target=turn.target,
+            state=end.state,
+            reason=end.reason,
+            answer=end.answer,
+            changes=changes,
+            patch=change.patch or None,
+            notices=tuple(self._notices),
+            duration=shop.clock() - turn.started_at,
+            steps=tuple(self._progress.steps),
+            server_url=shop.server_url,
+            secrets=shop.secrets,
+        )
+
+    def _note_in_metadata(self, end: End) -> None:
+        path = Path(self._turn.path)
+        known = metadata.read(path)
+        if isinstance(known, metadata.Metadata):
+            noted = replace(
+                known,
+                updated_at=self._shop.clock(),
+                execution_count=known.execution_count + 1,
+                last_error=end.reason if end.state != "done" else None,
+            )
+            metadata.write(path, noted)
+
+    async def _hand_back(self) -> None:
+        """The process stops: another run goes on with the turn."""
+        async with self._shop.pool.acquire() as connection:
+            if await turns.hand_back(connection, self._turn.claim):
+                self._log.info("turn-handed-back")
+
+    async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
+        """Runs `write` in a transaction; while Postgres is away it is tried again, for minutes, so nothing is lost."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DATABASE_PATIENCE.total_seconds()
+        while True:
+            try:
+                async with self._shop.pool.acquire() as connection, connection.transaction():
+                    return await write(connection)
+            except DATABASE_AWAY as problem:
+                if loop.time() > deadline:
+                    raise
+                self._log.warning("database-away", problem=type(problem).__name__)
+            await asyncio.sleep(1)

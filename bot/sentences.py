@@ -1,0 +1,415 @@
+"""Every sentence people read on GitHub: values in, Markdown out. First the result, then the next step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Literal, assert_never
+
+from bot.reply.escape import inline_code, inline_text, url_target
+from bot.reply.split import COMMENT_CHARACTERS
+from bot.reply.wording import count, fold, listed, short, span
+
+EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
+EntryState = Literal["pending", "in_progress", "completed"]
+PushRule = Literal["protected-branch", "workflow-files", "secret"]
+
+COMMANDS = {
+    "/help": "shows this list",
+    "/status": "says what is running, what waits, and on which branch",
+    "/stop": "stops the running request; `/stop all` also drops those that wait",
+    "/retry": "runs the last request again that did not finish",
+    "/reset-context": "starts a fresh conversation with the agent and keeps the files as they are",
+}
+CONTEXT_RESET = (
+    "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
+)
+NO_SESSION_TO_RESET = "No active session to reset."
+
+_MOST_STEPS = 60
+_MOST_READ = 15
+_LONGEST_PATCH = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One line of the agent's plan."""
+
+    text: str
+    state: EntryState
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a turn put on its branch; `url` compares it or is its pull request."""
+
+    branch: str
+    url: str | None
+    commits: int
+    files: int
+    insertions: int
+    deletions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished turn. `answer` holds the agent's words, already safe and cut to comments; notices are sentences."""
+
+    state: EndState
+    answer: Sequence[str] = ()
+    reason: str | None = None
+    next_step: str | None = None
+    changes: Changes | None = None
+    patch: str | None = None
+    notices: Sequence[str] = ()
+    duration: timedelta | None = None
+    cost_usd: float | None = None
+    steps: Sequence[str] = ()
+    read: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `/status` tells about a conversation."""
+
+    branch: str | None
+    running_for: timedelta | None
+    waiting: int
+    session_active: bool
+
+
+# The tracking comment
+
+
+def queued(ahead: int) -> str:
+    """`ahead`: how many requests run or wait before this one."""
+    match ahead:
+        case 0:
+            return "Queued. This starts in a moment."
+        case 1:
+            return "Queued. One request is ahead of this one."
+        case _:
+            return f"Queued. {ahead} requests are ahead of this one."
+
+
+def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta) -> str:
+    """The agent at work: its plan as a checklist, and what it did last."""
+    lines = [f"Working on it, for {span(elapsed)} so far."]
+    if plan:
+        lines += ["", *(_plan_line(entry) for entry in plan[:_MOST_STEPS])]
+    if steps:
+        lines += ["", f"Last step: {inline_code(short(steps[-1]))}"]
+    return "\n".join(lines)
+
+
+def final(outcome: Outcome, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
+    """The finished comment, in as many parts as the answer needs; none is longer than `limit`."""
+    parts = list(outcome.answer)
+    head, tail = _headline(outcome, answered=bool(parts)), _footer(outcome)
+    parts = _joined_ifshort(head, parts[0], limit) + parts[1:] if parts else [head]
+    parts = parts[:-1] + _joined_ifshort(parts[-1], tail, limit)
+    return tuple(part for part in parts if part)
+
+
+def moved(state: EndState) -> str:
+    """What is left of the tracking comment when the answer is a comment of its own; the sender fills in its address."""
+    return f"{_STATE_WORDS[state]} [Go to the answer](%ANSWER_URL%)."
+
+
+_STATE_WORDS: dict[EndState, str] = {
+    "done": "Done.",
+    "failed": "This failed.",
+    "stopped": "Stopped.",
+    "timed-out": "This ran out of time.",
+    "interrupted": "This was interrupted.",
+    "refused": "This was not started.",
+}
+_NEXT_STEPS: dict[EndState, str | None] = {
+    "done": None,
+    "failed": "What was done so far is kept. Write `/retry` to run the request again.",
+    "stopped": "What was done so far is kept. Write `/retry` to run the request again.",
+    "timed-out": "What was done so far is kept. Write `/retry` to go on, or ask for a smaller piece.",
+    "interrupted": "What was done so far is kept. Write `/retry` to run the request again.",
+    "refused": None,
+}
+
+
+# Answers to commands
+
+
+def help_text(mention: str) -> str:
+    """`mention`: the bot's name without the `@`."""
+    commands = "\n".join(f"- `{name}` {does}" for name, does in COMMANDS.items())
+    return (
+        f"Mention `@{inline_text(mention)}` with a request, and an agent works on it in this conversation's worktree. "
+        f"A command stands alone on its line:\n\n{commands}"
+    )
+
+
+def unknown_command(written: str) -> str:
+    """A command that does not exist, written after a mention."""
+    near = get_close_matches(written.lower(), COMMANDS, n=1)
+    advice = f"Did you mean `{near[0]}`?" if near else "`/help` lists the commands."
+    return f"There is no command {inline_code(short(written))}. {advice}"
+
+
+def status(now: Status) -> str:
+    """The conversation at a glance."""
+    work = (
+        "Nothing is running" if now.running_for is None else f"A request has been running for {span(now.running_for)}"
+    )
+    waiting = {0: "nothing waits", 1: "one request waits"}.get(now.waiting, f"{now.waiting} requests wait")
+    branch = "There is no worktree yet." if now.branch is None else f"The branch is {inline_code(now.branch)}."
+    memory = (
+        "The agent remembers this conversation."
+        if now.session_active
+        else "The next request starts a fresh conversation with the agent."
+    )
+    return f"{work}, {waiting}.\n\n{branch} {memory}"
+
+
+def stopping(*, running: bool, dropped: int) -> str:
+    """What `/stop` did: `dropped` requests that waited are gone as well."""
+    if not running and not dropped:
+        return "Nothing is running, so there is nothing to stop."
+    parts = ["Stopping the running request."] if running else []
+    if dropped:
+        parts.append(f"Dropped {count(dropped, 'waiting request')}.")
+    return " ".join(parts)
+
+
+def nothing_to_retry() -> str:
+    return "Every request here finished, so there is nothing to retry."
+
+
+def gave_up(guid: str) -> str:
+    """A delivery whose handling failed for good."""
+    return (
+        "This could not be handled, and trying again did not help. "
+        f"Whoever runs the bot can repeat it with {inline_code(f'threadtree deliveries replay {guid}')}."
+    )
+
+
+# Refusals: the reason of a turn that was not started
+
+
+def over_daily_limit(limit: int) -> str:
+    used = count(limit, "request")
+    return f"You have used your {used} for the day (`MAX_TURNS_PER_PERSON_PER_DAY`). Ask again tomorrow."
+
+
+def no_worktree(advice: str) -> str:
+    """`advice`: the sentence that says what can be done about it."""
+    return f"No worktree could be made for this conversation, and nothing was changed. {short(advice)}"
+
+
+def cannot_fetch(full_name: str) -> str:
+    return (
+        f"The bot may not read {inline_code(full_name)} with git. Whoever runs it can give its account access to the "
+        "repository's contents; then write `/retry`."
+    )
+
+
+def permission_withdrawn(login: str) -> str:
+    return f"{inline_code(login)} no longer has write access to this repository."
+
+
+def head_moved(asked_sha: str) -> str:
+    """New commits on a fork's pull request since it was looked at."""
+    return (
+        f"The pull request has changed since you asked (it was at {inline_code(asked_sha[:10])}). "
+        "Look at the new commits and ask again."
+    )
+
+
+# Why a turn ended otherwise
+
+
+def thread_closed() -> str:
+    return "The thread was closed."
+
+
+def stopped_by(login: str | None) -> str:
+    return f"{inline_code(login)} asked for it." if login else "Somebody asked for it."
+
+
+def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
+    """The limit that was reached, and the setting behind it."""
+    length = span(timedelta(seconds=seconds))
+    if kind == "total":
+        return f"It was still running after {length} (`TURN_TIMEOUT_SECONDS`)."
+    return f"The agent was silent for {length} (`TURN_IDLE_TIMEOUT_SECONDS`)."
+
+
+def interrupted_twice() -> str:
+    return "The bot went down while this ran, twice, so it was not started a third time."
+
+
+def agent_failed(why: str) -> str:
+    return f"The agent could not finish: {inline_text(short(why))}."
+
+
+def agent_not_started(why: str, next_step: str) -> str:
+    """`next_step` is for whoever runs the bot."""
+    return f"The agent could not start: {inline_text(short(why))}. {inline_text(short(next_step))}"
+
+
+def trouble(what: str) -> str:
+    """Git, GitHub or the disk failed in a way that trying again may cure."""
+    return f"It could not be carried out: {inline_text(short(what))}."
+
+
+def own_error(turn: int) -> str:
+    return f"The bot met an error of its own. Whoever runs it finds it in the log, under turn {turn}."
+
+
+# Notices: what an answer must say besides itself
+
+
+def worktree_remade(branch: str | None) -> str:
+    source = inline_code(branch) if branch else "the pull request's head"
+    return (
+        f"The worktree was missing. It was made again from {source}, and the agent started without its earlier context."
+    )
+
+
+def context_lost() -> str:
+    return "The agent could not pick up its earlier conversation and started without that context."
+
+
+def resumed_after_cut_off() -> str:
+    return "This request was cut off once and went on from where it was."
+
+
+def in_worktree_of(number: int) -> str:
+    return f"This ran in the worktree of #{number}, which this pull request closes."
+
+
+def branch_switched(branch: str) -> str:
+    return f"The worktree now follows {inline_code(branch)}: the next request here changes that branch."
+
+
+def own_worktree(number: int, why: str) -> str:
+    """A pull request that did not get the worktree of the issue it closes."""
+    return f"The worktree of #{number} could not be shared ({inline_text(short(why))}), so this ran in its own."
+
+
+def diverged(branch: str) -> str:
+    return f"{inline_code(branch)} has moved on differently on GitHub. The agent worked on the local state."
+
+
+def pushed_elsewhere(branch: str, url: str, instead_of: str) -> str:
+    return (
+        f"{inline_code(instead_of)} had changed in a way that does not merge, so the commits are on "
+        f"[{inline_code(branch)}]({url_target(url)})."
+    )
+
+
+def not_pushed(rule: PushRule, branch: str) -> str:
+    """Why the work stays in the worktree."""
+    match rule:
+        case "protected-branch":
+            why = f"{inline_code(branch)} is protected or the default branch"
+        case "workflow-files":
+            why = "the commits change workflows or actions under `.github`, which needs `ALLOW_WORKFLOW_CHANGES=true`"
+        case "secret":
+            why = "the commits hold a secret that the bot knows"
+        case _:
+            assert_never(rule)
+    return f"Not pushed: {why}. The work is kept in the worktree."
+
+
+def push_failed(branch: str) -> str:
+    where = inline_code(branch)
+    return f"The commits could not be pushed to {where}. They are kept, and the next request pushes them too."
+
+
+def files_left_out(names: Sequence[str]) -> str:
+    return f"Too large to commit, so left out: {listed(names)}."
+
+
+def stray_work(ref: str) -> str:
+    """The agent left HEAD on commits that do not belong to the branch."""
+    return f"Work on another branch does not build on this one. It is kept on the bot's machine as {inline_code(ref)}."
+
+
+def unresolved(files: Sequence[str]) -> str:
+    return f"A merge was left with conflicts in {listed(files)}, so nothing was committed. The work is kept."
+
+
+def nothing_changed() -> str:
+    return "No files were changed."
+
+
+# Parts
+
+
+def _plan_line(entry: PlanEntry) -> str:
+    text = inline_text(short(entry.text))
+    match entry.state:
+        case "completed":
+            return f"- [x] {text}"
+        case "in_progress":
+            return f"- [ ] **{text}**"
+        case "pending":
+            return f"- [ ] {text}"
+        case _:
+            assert_never(entry.state)
+
+
+def _headline(outcome: Outcome, *, answered: bool) -> str:
+    """Empty for an answer that speaks for itself."""
+    if outcome.state == "done":
+        return "" if answered else "Done. The agent left no message."
+    words = [f"**{_STATE_WORDS[outcome.state]}** {outcome.reason or ''}".strip()]
+    if (step := outcome.next_step or _NEXT_STEPS[outcome.state]) is not None:
+        words.append(step)
+    if answered:
+        words.append("What the agent wrote until then:")
+    return "\n\n".join(words)
+
+
+def _footer(outcome: Outcome) -> str:
+    sections = [f"> [!NOTE]\n> {notice}" for notice in outcome.notices]
+    if outcome.changes is not None:
+        sections.append(_changes(outcome.changes))
+    if outcome.patch is not None:
+        sections.append(_patch(outcome.patch))
+    if outcome.steps:
+        skipped = len(outcome.steps) - _MOST_STEPS
+        lines = [f"- {inline_code(short(step))}" for step in outcome.steps[-_MOST_STEPS:]]
+        earlier = [f"- {count(skipped, 'earlier step')}"] if skipped > 0 else []
+        sections.append(fold(f"{count(len(outcome.steps), 'step')} of the agent", "\n".join(earlier + lines)))
+    if outcome.read or outcome.left_out:
+        read = [f"- {inline_text(short(item))}" for item in outcome.read[:_MOST_READ]]
+        left = [f"- left out: {inline_text(short(item))}" for item in outcome.left_out[:_MOST_READ]]
+        sections.append(fold("What the agent was given to read", "\n".join(read + left)))
+    facts = [] if outcome.duration is None else [span(outcome.duration)]
+    if outcome.cost_usd is not None:
+        facts.append(f"${outcome.cost_usd:.2f}")
+    if facts:
+        sections.append(f"<sub>{' · '.join(facts)}</sub>")
+    return "\n\n".join(sections)
+
+
+def _changes(changes: Changes) -> str:
+    branch = inline_code(changes.branch)
+    where = branch if changes.url is None else f"[{branch}]({url_target(changes.url)})"
+    return (
+        f"**Changed** on {where}: {count(changes.commits, 'commit')}, {count(changes.files, 'file')}, "
+        f"+{changes.insertions} −{changes.deletions}"
+    )
+
+
+def _patch(patch: str) -> str:
+    if len(patch) > _LONGEST_PATCH:
+        return "The edits are too long to show here; they are kept in the worktree."
+    longest = max((len(word) - len(word.lstrip("`")) for word in patch.split("\n")), default=0)
+    fence = "`" * max(3, longest + 1)
+    return fold("The edits as a patch (`git apply`)", f"{fence}diff\n{patch.rstrip()}\n{fence}")
+
+
+def _joined_ifshort(first: str, second: str, limit: int) -> list[str]:
+    joined = "\n\n".join(filter(None, [first, second]))
+    return [joined] if len(joined) <= limit else [first, second]

@@ -1,0 +1,288 @@
+"""Settings: the environment and `.env` as one frozen value. No other module reads the environment."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot import settings_values as values
+
+
+class Need(Enum):
+    """What a command cannot start without; everything else has a default."""
+
+    WEBHOOK_SECRET = auto()
+    GITHUB = auto()
+    AGENT = auto()
+
+
+WEB = frozenset({Need.WEBHOOK_SECRET})
+WORKER = frozenset({Need.GITHUB, Need.AGENT})
+SERVE = WEB | WORKER
+DATABASE_ONLY: frozenset[Need] = frozenset()
+
+# What only makes sense with the need, and is checked against the file system: not even read without it.
+_READ_ONLY_WITH = {
+    "agent": Need.AGENT,
+    "agent_command": Need.AGENT,
+    "agent_env": Need.AGENT,
+    "github_private_key_path": Need.GITHUB,
+}
+_OWN_SECRETS = frozenset(
+    {
+        "ADMIN_TOKEN",
+        "DATABASE_URL",
+        "GITHUB_PRIVATE_KEY",
+        "GITHUB_PRIVATE_KEY_PATH",
+        "GITHUB_TOKEN",
+        "GITHUB_WEBHOOK_SECRET",
+        "GITHUB_WEBHOOK_SECRET_OLD",
+    }
+)
+_URLS_OF_GITHUB_COM = {
+    "github_graphql_url": "https://api.github.com/graphql",
+    "github_server_url": "https://github.com",
+}
+_MIN_PASSWORD_LENGTH = 8  # shorter ones are ordinary words of an answer
+
+
+class SettingsError(Exception):
+    """The settings do not allow a start. `lines`: one sentence per problem, naming the setting and the next step."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Url = Annotated[str, BeforeValidator(values.base_url)]
+
+
+class Settings(BaseModel):
+    """Every setting that works, by its lower-cased name. Make one with `load`; secrets never show in its repr."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    database_url: Annotated[SecretStr, BeforeValidator(values.postgres_url)] | None = None
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    node_name: Annotated[str, BeforeValidator(values.node_name)] = Field(default_factory=values.host_name)
+    postgres_bin_dir: Annotated[Path, BeforeValidator(values.directory)] | None = None
+
+    github_webhook_secret: SecretStr | None = None
+    github_webhook_secret_old: SecretStr | None = None
+    github_token: SecretStr | None = None
+    github_app_id: Annotated[int, Field(ge=1)] | None = None
+    github_private_key: Annotated[SecretStr, BeforeValidator(values.private_key)] | None = None
+    github_private_key_path: Path | None = None
+    github_api_url: Url = "https://api.github.com"
+    github_graphql_url: Url = Field(default_factory=lambda given: values.graphql_url(given["github_api_url"]))
+    github_server_url: Url = Field(default_factory=lambda given: values.server_url(given["github_api_url"]))
+
+    bot_name: Annotated[str, BeforeValidator(values.bot_name)] | None = None
+    bot_label: str = "threadtree"
+    allowed_repos: Annotated[tuple[str, ...], BeforeValidator(values.repository_globs)] = ()
+    allowed_users: Annotated[tuple[str, ...], BeforeValidator(values.logins)] = ()
+    allowed_bots: Annotated[frozenset[int], BeforeValidator(values.numeric_ids)] = frozenset()
+
+    agent: Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"] = "claude"
+    agent_command: tuple[str, ...] = ()
+    agent_env: Mapping[str, SecretStr] = Field(default_factory=dict)
+    turn_timeout_seconds: Seconds = 1800
+    turn_idle_timeout_seconds: Seconds = 300
+    max_concurrent_turns: Count = 2
+    max_turns_per_repository: Count = 2
+    max_turns_per_person_per_day: Count = 50
+
+    delivery_retention_days: int = Field(default=30, ge=7)
+    sweep_interval_seconds: Seconds = 3600
+    node_timeout_seconds: Seconds = 60
+    shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
+
+    # Not ours to define, but only this module may read them: what every child process is given.
+    path: str
+    lang: str
+
+    @property
+    def platform(self) -> str:
+        """The GitHub server as `host[:port]`: the first half of every identity in the database."""
+        return urlsplit(self.github_server_url).netloc
+
+    @property
+    def webhook_secrets(self) -> tuple[bytes, ...]:
+        """The secrets a signature may be made with; two during a rotation."""
+        both = (self.github_webhook_secret, self.github_webhook_secret_old)
+        return tuple(secret.get_secret_value().encode() for secret in both if secret)
+
+    def with_data_dir(self) -> Self:
+        """Make DATA_DIR, for its owner alone, unless it is there. Raises SettingsError when that is impossible."""
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            line = f"DATA_DIR {self.data_dir} cannot be made ({error.strerror}); name one this user can write to."
+            raise SettingsError([line]) from error
+        return self
+
+
+def load(
+    environ: Mapping[str, str] | None = None,
+    *,
+    dotenv: Path | None = Path(".env"),
+    needs: frozenset[Need] = DATABASE_ONLY,
+) -> Settings:
+    """The settings of `environ` (the process's own by default), then of the `.env` file `dotenv`.
+
+    A name in the environment wins over the file, also when it is empty; an empty value means unset.
+    Raises SettingsError with all problems at once.
+    """
+    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
+    real = os.environ if environ is None else environ
+    variables = {name: value for name, value in {**file, **real}.items() if value and value.strip()}
+    given: dict[str, Any] = {
+        field: variables[field.upper()].strip()
+        for field in Settings.model_fields
+        if field.upper() in variables and _READ_ONLY_WITH.get(field) in {None, *needs}
+    }
+    problems = [*_missing_or_contradictory(given, needs)]
+
+    def resolve(field: str, parse: Callable[[], object], source: str | None = None) -> None:
+        try:
+            given[field] = parse()
+        except ValueError as error:
+            problems.append(f"{source or field.upper()} {error}")
+            given.pop(field, None)
+
+    given["path"] = variables.get("PATH", os.defpath)
+    given["lang"] = variables.get("LANG", "C.UTF-8")
+    resolve("data_dir", lambda: values.data_dir(variables))
+    if "agent_command" in given:
+        resolve("agent_command", lambda: _agent_command(variables, given["path"]))
+    if "agent_env" in given:
+        resolve("agent_env", lambda: _agent_env(variables))
+    if "github_private_key_path" in given and "github_private_key" not in given:
+        key_file = Path(given["github_private_key_path"])
+        resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
+    return _validated(given, problems)
+
+
+def known_secrets(settings: Settings) -> tuple[str, ...]:
+    """Every secret value in use, for redaction: the bot's own, and those handed to the agent."""
+    own = (
+        settings.github_webhook_secret,
+        settings.github_webhook_secret_old,
+        settings.github_token,
+        settings.github_private_key,
+        settings.database_url,
+    )
+    agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
+    found = [secret.get_secret_value() for secret in (*own, *agents) if secret]
+    if settings.database_url:
+        found += _database_passwords(settings.database_url.get_secret_value())
+    return tuple(dict.fromkeys(found))
+
+
+def _database_passwords(database_url: str) -> Iterator[str]:
+    url = urlsplit(database_url)
+    password = url.password or ""
+    # "threadtree" as user and password is no secret, and redacting it would blank every branch's name.
+    if len(password) >= _MIN_PASSWORD_LENGTH and password not in {url.username, url.path.removeprefix("/")}:
+        yield password
+        yield unquote(password)
+
+
+def _missing_or_contradictory(given: Mapping[str, Any], needs: frozenset[Need]) -> Iterator[str]:
+    if Need.WEBHOOK_SECRET in needs and "github_webhook_secret" not in given:
+        yield "GITHUB_WEBHOOK_SECRET is not set; set it to the secret entered at the webhook on GitHub."
+    if Need.GITHUB in needs:
+        yield from _credential_problems(given)
+    if Need.AGENT in needs:
+        yield from _agent_problems(given)
+    for url, default in _URLS_OF_GITHUB_COM.items():
+        if "github_api_url" not in given and given.get(url, default) != default:
+            yield (
+                f"{url.upper()} is set without GITHUB_API_URL; set that too (Enterprise Server: "
+                f"https://HOST/api/v3), or unset {url.upper()}: it follows from GITHUB_API_URL."
+            )
+
+
+def _credential_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    token, app = "github_token" in given, "github_app_id" in given
+    keys = [name for name in ("github_private_key", "github_private_key_path") if name in given]
+    if token and (app or keys):
+        yield "GITHUB_TOKEN and a GitHub App (GITHUB_APP_ID, GITHUB_PRIVATE_KEY) are both set; keep one of them."
+    elif not (token or app or keys):
+        yield "GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH of a GitHub App."
+    elif app and not keys:
+        yield "GITHUB_APP_ID is set without GITHUB_PRIVATE_KEY or GITHUB_PRIVATE_KEY_PATH; set one of the two."
+    elif keys and not app:
+        yield f"{keys[0].upper()} is set without GITHUB_APP_ID; set the App's numeric id too."
+    if len(keys) > 1:
+        yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
+
+
+def _agent_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    agent = given.get("agent")
+    if agent is None:
+        yield "AGENT is not set; this version runs AGENT=custom with AGENT_COMMAND, a command that speaks ACP on stdio."
+    elif agent != "custom" and agent in values.literals(Settings.model_fields["agent"].annotation):
+        yield f"AGENT={agent} does not work yet; this version runs AGENT=custom with AGENT_COMMAND: set these two."
+    elif agent == "custom" and "agent_command" not in given:
+        yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
+
+
+def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
+    try:
+        argv = shlex.split(variables["AGENT_COMMAND"])
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words ({error}); quote it as in a shell.") from error
+    program = shutil.which(argv[0], path=path) if argv else None
+    if program is None:
+        raise ValueError("starts with a word that is no executable file, nor the name of one on PATH; correct it.")
+    if any(variables[name] in word for name in _OWN_SECRETS & variables.keys() for word in argv):
+        raise ValueError("holds one of the bot's own secrets; take it out: every process can read a command line.")
+    return (str(Path(program).absolute()), *argv[1:])
+
+
+def _agent_env(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables AGENT_ENV names. A name that is not set is refused: the agent would fail later, and obscurely."""
+    names = values.variable_names(variables["AGENT_ENV"])
+    secrets = {variables[name] for name in _OWN_SECRETS & variables.keys()}
+    for name in names:
+        if name in _OWN_SECRETS:
+            raise ValueError(f"names {name}, one of the bot's own secrets; take it out.")
+        if name not in variables:
+            raise ValueError(f"names {name}, which is not set; set {name}, or take it out.")
+        if variables[name] in secrets:
+            raise ValueError(f"names {name}, whose value is one of the bot's own secrets; take it out.")
+    return {name: variables[name] for name in names}
+
+
+def _validated(given: Mapping[str, Any], problems: list[str]) -> Settings:
+    try:
+        settings = Settings.model_validate(given)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        lines = dict.fromkeys(line for fault in faults if (line := _line(fault)))
+        raise SettingsError([*problems, *lines]) from None  # the cause would carry the values
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _line(fault: ErrorDetails) -> str | None:
+    field = str(fault["loc"][0])
+    if fault["type"] in {"missing", "default_factory_not_called"}:
+        return None  # what it depends on has a line of its own
+    if fault["type"] == "value_error":
+        return f"{field.upper()} {fault['ctx']['error']}"
+    return f"{field.upper()} must be {values.expected(Settings.model_fields[field])}; correct or unset it."

@@ -1,0 +1,187 @@
+"""How the text of one setting becomes its value. Every ValueError continues the line that starts with its name."""
+
+import hashlib
+import ipaddress
+import os
+import pwd
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+
+MAX_NODE_NAME_BYTES: Final = 34
+"""`turns:<node>` must stay within the engine's 40 bytes for a queue's name."""
+
+SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""The names whose values are secrets, among those handed to the agent; the others are ordinary words."""
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
+
+
+def postgres_url(text: str) -> str:
+    """A libpq address. Unix sockets have no host in theirs, so little more than the scheme can be asked."""
+    if urlsplit(text).scheme not in {"postgresql", "postgres"}:
+        raise ValueError("must look like postgresql://USER:PASSWORD@HOST:5432/DATABASE; correct it.")
+    return text
+
+
+def data_dir(variables: Mapping[str, str]) -> Path:
+    """DATA_DIR, absolute, `~` and relative paths resolved; by default `threadtree` in the XDG data home."""
+    home = Path(variables.get("HOME") or _home_of_this_user())
+    if text := variables.get("DATA_DIR", "").strip():
+        first, *rest = Path(text).parts
+        return home.joinpath(*rest) if first == "~" else Path(text).absolute()
+    data_home = Path(variables.get("XDG_DATA_HOME", ""))
+    # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
+    return (data_home if data_home.is_absolute() else home / ".local" / "share") / "threadtree"
+
+
+def _home_of_this_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise ValueError("is not set and this user has no home directory; set it.") from None
+
+
+def directory(text: str) -> Path:
+    """A directory that exists."""
+    path = Path(text)
+    if not path.is_dir():
+        raise ValueError("names no directory; correct it.")
+    return path
+
+
+def node_name(text: str) -> str:
+    """The name of this machine's share of the work; a long one keeps its start and gets a digest."""
+    if not _NODE_NAME.fullmatch(text):
+        raise ValueError("may only hold letters, digits, dots, hyphens and underscores; choose another.")
+    if len(text) <= MAX_NODE_NAME_BYTES:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[: MAX_NODE_NAME_BYTES - len(digest) - 1]}-{digest}"
+
+
+def host_name() -> str:
+    """This machine's host name as a node name."""
+    return node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
+
+
+def private_key(text: str) -> str:
+    """A PEM key; `\\n` written as two characters is accepted, since environments often hold no line breaks."""
+    text = text.replace("\\n", "\n").strip() + "\n"
+    if not text.startswith("-----BEGIN"):
+        raise ValueError("is no PEM text; give the App's whole private key, or its file in GITHUB_PRIVATE_KEY_PATH.")
+    return text
+
+
+def read_private_key(path: Path) -> str:
+    """The key in the file GITHUB_PRIVATE_KEY_PATH names."""
+    try:
+        return private_key(path.read_text())
+    except (OSError, ValueError):  # ValueError: no PEM, or not even text
+        raise ValueError("names no PEM file that this user can read; correct it.") from None
+
+
+def base_url(text: str) -> str:
+    """An https address (http to loopback only) of host and path, without a slash at its end."""
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        host, url = None, urlsplit("")
+    if not host or url.scheme not in {"https", "http"} or url.query or url.fragment or "@" in url.netloc:
+        raise ValueError("must be an address like https://HOST/PATH, without user, query or fragment; correct it.")
+    if url.scheme == "http" and not _is_loopback(host):
+        raise ValueError("uses plain http to another machine, where credentials could be read; use https.")
+    return urlunsplit((url.scheme, url.netloc.lower(), url.path.rstrip("/"), "", ""))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def graphql_url(api_url: str) -> str:
+    """https://docs.github.com/en/enterprise-server@latest/graphql/guides/managing-enterprise-accounts"""
+    return f"{api_url.removesuffix('/v3') if api_url.endswith('/api/v3') else api_url}/graphql"
+
+
+def server_url(api_url: str) -> str:
+    """Where people and git go: `api.HOST` belongs to HOST (github.com, ghe.com), every other API to its own host."""
+    url = urlsplit(api_url)
+    host = url.netloc if url.path else url.netloc.removeprefix("api.")
+    return urlunsplit((url.scheme, host, "", "", ""))
+
+
+def bot_name(text: str) -> str:
+    """The mention without `@`."""
+    name = text.removeprefix("@").removesuffix("[bot]")
+    if not _BOT_NAME.fullmatch(name):
+        raise ValueError("must be one GitHub login, without @ and blanks; correct it.")
+    return name
+
+
+def _items(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def repository_globs(text: str) -> tuple[str, ...]:
+    """Patterns of `owner/name`, lower-cased: GitHub's names ignore case."""
+    for item in _items(text):
+        if not _REPOSITORY_GLOB.fullmatch(item):
+            raise ValueError(f"holds {item!r}, which is no OWNER/NAME; write it like octo/hello or octo/*.")
+    return tuple(item.lower() for item in _items(text))
+
+
+def logins(text: str) -> tuple[str, ...]:
+    """GitHub logins, lower-cased, without `@`."""
+    return tuple(item.lower().removeprefix("@") for item in _items(text))
+
+
+def numeric_ids(text: str) -> frozenset[int]:
+    """GitHub's numeric ids."""
+    for item in _items(text):
+        if not (item.isascii() and item.isdigit()):
+            raise ValueError(f"holds {item!r}; give numeric ids, like the `id` in https://api.github.com/users/NAME.")
+    return frozenset(map(int, _items(text)))
+
+
+def variable_names(text: str) -> tuple[str, ...]:
+    """Names of environment variables, besides those the agent has anyway."""
+    for item in _items(text):
+        if not _VARIABLE_NAME.fullmatch(item):
+            raise ValueError(f"holds {item!r}, which is no variable's name; give names only, separated by commas.")
+        if item in _AGENTS_OWN:
+            raise ValueError(f"names {item}, which the agent is given a value of its own for; take it out.")
+    return tuple(dict.fromkeys(_items(text)))
+
+
+def expected(field: FieldInfo) -> str:
+    """What a number or a choice must be, in words: "a whole number of at least 7"."""
+    if choices := literals(field.annotation):
+        return f"one of {', '.join(choices)}"
+    bounds = ""
+    for bound in field.metadata:
+        if isinstance(bound, Ge):
+            bounds += f" of at least {bound.ge}"
+        elif isinstance(bound, Gt):
+            bounds += f" above {bound.gt}"
+        elif isinstance(bound, Le):
+            bounds += f" and at most {bound.le}"
+    return f"{'a number' if field.annotation is float else 'a whole number'}{bounds}"
+
+
+def literals(annotation: Any) -> tuple[str, ...]:
+    """The words of a `Literal`; nothing for any other type."""
+    return tuple(word for word in get_args(annotation) if isinstance(word, str))

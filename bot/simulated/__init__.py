@@ -1,0 +1,1 @@
+"""Stand-ins for the outside world that the demo and the tests run against."""

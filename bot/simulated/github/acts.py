@@ -1,0 +1,241 @@
+"""What anyone, person or bot, can do to issues and comments, and the webhooks that GitHub sends for it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from bot.simulated.github.errors import RefusedError, invalid
+from bot.simulated.github.model import (
+    Comment,
+    Issue,
+    Label,
+    Pull,
+    Reaction,
+    ReactionContent,
+    Repository,
+    ReviewComment,
+    State,
+    User,
+)
+from bot.simulated.github.payloads import Payloads
+from bot.simulated.github.webhooks import Webhooks
+from bot.simulated.github.world import World
+
+MAX_BODY_CHARACTERS = 65_536
+
+# https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
+CLOSING_REFERENCE = re.compile(
+    r"(?<![\w-])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?[ \t]+(?P<repository>[\w.-]+/[\w.-]+)?#(?P<number>\d+)\b",
+    re.IGNORECASE,
+)
+
+
+class IssueActs:
+    """Acts on issues, on pull requests seen as issues, and on comments."""
+
+    def __init__(self, world: World, payloads: Payloads, webhooks: Webhooks) -> None:
+        self.world = world
+        self.payloads = payloads
+        self.webhooks = webhooks
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock()
+
+    def emit(self, event: str, repository: Repository, sender: User, **parts: Any) -> None:
+        """Send a webhook with what every payload has in common, and wake whoever waits for a change."""
+        installation = self.payloads.installation()
+        payload = parts | {
+            "repository": self.payloads.repository(repository),
+            "sender": self.payloads.user(sender),
+            **({} if installation is None else {"installation": installation}),
+        }
+        self.webhooks.emit(event, payload, repository.id)
+        self.world.changes.notify()
+
+    def open_issue(
+        self,
+        author: User,
+        repository: Repository,
+        title: str,
+        body: str | None,
+        labels: Iterable[str] = (),
+        assignees: Iterable[User] = (),
+    ) -> Issue:
+        """issues.opened, then labeled and assigned for what it is opened with."""
+        check_title(title)
+        check_body("Issue", body)
+        issue = Issue(
+            id=self.world.next_id(),
+            number=repository.take_number(),
+            repository=repository,
+            author=author,
+            title=title,
+            body=body,
+            created_at=self.now,
+            updated_at=self.now,
+            labels=[self.label_named(repository, name) for name in labels],
+            assignees=list(assignees),
+        )
+        repository.threads[issue.number] = issue
+        self.emit_thread("opened", issue, author)
+        for label in issue.labels:
+            self.emit_thread("labeled", issue, author, label=self.payloads.label(label, repository))
+        for user in issue.assignees:
+            self.emit_thread("assigned", issue, author, assignee=self.payloads.user(user))
+        return issue
+
+    def comment(self, author: User, thread: Issue, body: str) -> Comment:
+        """issue_comment.created, on an issue or a pull request."""
+        check_body("IssueComment", body, required=True)
+        comment = Comment(
+            id=self.world.next_id(),
+            thread=thread,
+            author=author,
+            original=body,
+            created_at=self.now,
+            updated_at=self.now,
+        )
+        thread.comments.append(comment)
+        thread.updated_at = self.now
+        self._emit_comment("created", comment, author)
+        return comment
+
+    def edit_comment(self, editor: User, comment: Comment, body: str) -> None:
+        """issue_comment.edited or pull_request_review_comment.edited, with the body it had."""
+        check_body("IssueComment", body, required=True)
+        before = comment.body
+        comment.edits.append(body)
+        comment.updated_at = self.now
+        self._emit_comment("edited", comment, editor, changes={"body": {"from": before}})
+
+    def edit_thread(self, editor: User, thread: Issue, *, title: str | None = None, body: str | None = None) -> None:
+        """issues.edited or pull_request.edited, with what was changed."""
+        changes: dict[str, dict[str, str | None]] = {}
+        if title is not None and title != thread.title:
+            changes["title"] = {"from": thread.title}
+            thread.title = title
+        if body is not None and body != thread.body:
+            changes["body"] = {"from": thread.body}
+            thread.body = body
+        thread.updated_at = self.now
+        self.emit_thread("edited", thread, editor, changes=changes)
+
+    def delete_comment(self, deleter: User, comment: Comment) -> None:
+        """issue_comment.deleted or pull_request_review_comment.deleted."""
+        if isinstance(comment, ReviewComment):
+            comment.review.pull.review_comments.remove(comment)
+        else:
+            comment.thread.comments.remove(comment)
+        self._emit_comment("deleted", comment, deleter)
+
+    def react(self, user: User, target: Issue | Comment, content: ReactionContent) -> tuple[Reaction, bool]:
+        """The user's reaction, and whether it is new; GitHub sends no webhook for it."""
+        for reaction in target.reactions:
+            if (reaction.user, reaction.content) == (user, content):
+                return reaction, False
+        reaction = Reaction(self.world.next_id(), user, content, self.now)
+        target.reactions.append(reaction)
+        self.world.changes.notify()
+        return reaction, True
+
+    def label(self, user: User, thread: Issue, name: str) -> None:
+        """issues.labeled or pull_request.labeled, unless it has the label already."""
+        label = self.label_named(thread.repository, name)
+        if label in thread.labels:
+            return
+        thread.labels.append(label)
+        thread.updated_at = self.now
+        self.emit_thread("labeled", thread, user, label=self.payloads.label(label, thread.repository))
+
+    def unlabel(self, user: User, thread: Issue, name: str) -> None:
+        """issues.unlabeled or pull_request.unlabeled; 404 when it does not have the label."""
+        label = self.label_named(thread.repository, name)
+        if label not in thread.labels:
+            raise RefusedError(404, "Label does not exist")
+        thread.labels.remove(label)
+        thread.updated_at = self.now
+        self.emit_thread("unlabeled", thread, user, label=self.payloads.label(label, thread.repository))
+
+    def assign(self, user: User, thread: Issue, assignee: User) -> None:
+        """issues.assigned or pull_request.assigned."""
+        if assignee not in thread.assignees:
+            thread.assignees.append(assignee)
+        thread.updated_at = self.now
+        self.emit_thread("assigned", thread, user, assignee=self.payloads.user(assignee))
+
+    def set_state(self, user: User, thread: Issue, state: State) -> None:
+        """issues.closed or .reopened (pull_request.… for a pull request); nothing when it is in that state."""
+        if thread.state == state:
+            return
+        if isinstance(thread, Pull) and thread.merged:
+            raise invalid("PullRequest", "state", "state cannot be changed. The pull request was merged.")
+        thread.state = state
+        thread.closed_at, thread.closed_by = (self.now, user) if state == "closed" else (None, None)
+        thread.updated_at = self.now
+        self.emit_thread("closed" if state == "closed" else "reopened", thread, user)
+
+    def transfer(self, user: User, issue: Issue, target: Repository) -> Issue:
+        """issues.transferred in the old repository, issues.opened in the new one."""
+        del issue.repository.threads[issue.number]
+        moved = self.open_issue(issue.author, target, issue.title, issue.body)
+        changes = {
+            "new_issue": self.payloads.issue(moved),
+            "new_repository": self.payloads.repository(target),
+        }
+        self.emit_thread("transferred", issue, user, changes=changes)
+        return moved
+
+    def label_named(self, repository: Repository, name: str) -> Label:
+        """The repository's label of this name, made when missing."""
+        if name not in repository.labels:
+            repository.labels[name] = Label(self.world.next_id(), name)
+        return repository.labels[name]
+
+    def emit_thread(self, action: str, thread: Issue, sender: User, **parts: Any) -> None:
+        """The webhook of an issue, or of a pull request."""
+        if isinstance(thread, Pull):
+            own = {"number": thread.number, "pull_request": self.payloads.pull(thread)}
+            self.emit("pull_request", thread.repository, sender, action=action, **own, **parts)
+        else:
+            issue = self.payloads.issue(thread)
+            self.emit("issues", thread.repository, sender, action=action, issue=issue, **parts)
+
+    def closing_issues(self, pull: Pull) -> Sequence[Issue]:
+        """The issues that merging the pull request closes; only one into the default branch closes any."""
+        if pull.base_ref != pull.repository.default_branch:
+            return []
+        found: dict[int, Issue] = {}
+        for reference in CLOSING_REFERENCE.finditer(pull.body or ""):
+            name = reference["repository"]
+            repository = pull.repository if name is None else self.world.repository(name)
+            issue = None if repository is None else repository.threads.get(int(reference["number"]))
+            if issue is not None and not isinstance(issue, Pull):
+                found[issue.id] = issue
+        return list(found.values())
+
+    def _emit_comment(self, action: str, comment: Comment, sender: User, **parts: Any) -> None:
+        repository = comment.thread.repository
+        if isinstance(comment, ReviewComment):
+            own = {
+                "comment": self.payloads.review_comment(comment),
+                "pull_request": self.payloads.pull(comment.review.pull),
+            }
+            self.emit("pull_request_review_comment", repository, sender, action=action, **own, **parts)
+        else:
+            own = {"issue": self.payloads.issue(comment.thread), "comment": self.payloads.comment(comment)}
+            self.emit("issue_comment", repository, sender, action=action, **own, **parts)
+
+
+def check_title(title: str) -> None:
+    if not title.strip():
+        raise RefusedError(422, "Validation Failed", [{"resource": "Issue", "code": "missing_field", "field": "title"}])
+
+
+def check_body(resource: str, body: str | None, *, required: bool = False) -> None:
+    """422 for a body that is missing or longer than GitHub takes."""
+    if required and not (body or "").strip():
+        raise invalid(resource, "body", "Body can't be blank")
+    if len(body or "") > MAX_BODY_CHARACTERS:
+        raise invalid(resource, "body", f"body is too long (maximum is {MAX_BODY_CHARACTERS} characters)")

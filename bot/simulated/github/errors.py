@@ -1,0 +1,23 @@
+"""Refusals, as GitHub words them."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class RefusedError(Exception):
+    """An act that GitHub answers with an error status; `errors` are the details of a 422."""
+
+    status: int
+    message: str
+    errors: list[dict[str, str]] = field(default_factory=list)
+
+
+def not_found() -> RefusedError:
+    """What GitHub also says about a thing that the caller may not see."""
+    return RefusedError(404, "Not Found")
+
+
+def invalid(resource: str, field_name: str, message: str) -> RefusedError:
+    """A failed validation of one field (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
+    detail = {"resource": resource, "field": field_name, "code": "custom", "message": message}
+    return RefusedError(422, "Validation Failed", [detail])

@@ -1,0 +1,153 @@
+"""What can go wrong with GitHub, to be switched on by a test.
+
+Each request takes the first rule that matches its method and path; a rule ends after `times` requests or at `clear()`.
+Limits as in https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The request is handled after this many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailBefore:
+    """An error status; nothing was done."""
+
+    status: int = 502
+
+
+@dataclass(frozen=True, slots=True)
+class FailAfter:
+    """An error status although the request was carried out."""
+
+    status: int = 502
+
+
+@dataclass(frozen=True, slots=True)
+class DropBefore:
+    """The connection breaks without an answer; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropAfter:
+    """The connection breaks without an answer although the request was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondaryRateLimit:
+    """Too much content in too short a time; `retry_after` in seconds, None leaves the header out."""
+
+    retry_after: int | None = 60
+    status: int = 403
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryRateLimit:
+    """The hour's requests are used up; they come back in `reset_after` seconds."""
+
+    reset_after: int = 60
+    status: int = 403
+
+
+@dataclass(frozen=True, slots=True)
+class GraphQLError:
+    """An answer with status 200 that holds an error and no data."""
+
+    message: str = "Something went wrong while executing your query. This may be the result of a timeout."
+    type: str | None = None
+
+
+Fault = Latency | FailBefore | FailAfter | DropBefore | DropAfter | SecondaryRateLimit | PrimaryRateLimit | GraphQLError
+
+
+@dataclass(slots=True)
+class _Rule:
+    fault: Fault
+    method: str
+    path: str
+    left: int | None
+
+    def matches(self, method: str, path: str) -> bool:
+        return self.method in ("*", method) and fnmatchcase(path, self.path)
+
+
+@dataclass(slots=True)
+class _WebhookRule:
+    event: str
+    action: str | None
+    left: int | None
+
+    def matches(self, event: str, action: str | None) -> bool:
+        return fnmatchcase(event, self.event) and self.action in (None, action)
+
+
+class Faults:
+    """The switchboard of one simulated GitHub."""
+
+    def __init__(self, release_held: Callable[[], None]) -> None:
+        self._rules: list[_Rule] = []
+        self._doubled: list[_WebhookRule] = []
+        self._held: list[_WebhookRule] = []
+        self._release_held = release_held
+
+    def add(self, fault: Fault, *, method: str = "*", path: str = "*", times: int | None = 1) -> None:
+        """Let the next `times` requests (None: all) of this method whose path matches the glob suffer the fault."""
+        self._rules.append(_Rule(fault, method.upper(), path, times))
+
+    def double_webhooks(self, event: str = "*", action: str | None = None, times: int | None = 1) -> None:
+        """Let matching webhooks arrive twice: the same payload under two GUIDs."""
+        self._doubled.append(_WebhookRule(event, action, times))
+
+    def hold_webhooks(self, event: str = "*", action: str | None = None, times: int | None = 1) -> None:
+        """Keep matching webhooks back until `release()`, so that later ones overtake them."""
+        self._held.append(_WebhookRule(event, action, times))
+
+    def release(self) -> None:
+        """Send the webhooks that were kept back."""
+        self._release_held()
+
+    def clear(self) -> None:
+        """Switch everything off; webhooks kept back stay so until `release()`."""
+        self._rules.clear()
+        self._doubled.clear()
+        self._held.clear()
+
+    def for_request(self, method: str, path: str) -> Fault | None:
+        """Use up and return the fault that this request suffers."""
+        rule = next((rule for rule in self._rules if rule.matches(method, path)), None)
+        if rule is None:
+            return None
+        if _used_up(rule):
+            self._rules.remove(rule)
+        return rule.fault
+
+    def doubles(self, event: str, action: str | None) -> bool:
+        """Use up a rule that doubles this webhook, if there is one."""
+        return _take(self._doubled, event, action)
+
+    def holds(self, event: str, action: str | None) -> bool:
+        """Use up a rule that keeps this webhook back, if there is one."""
+        return _take(self._held, event, action)
+
+
+def _take(rules: list[_WebhookRule], event: str, action: str | None) -> bool:
+    rule = next((rule for rule in rules if rule.matches(event, action)), None)
+    if rule is None:
+        return False
+    if _used_up(rule):
+        rules.remove(rule)
+    return True
+
+
+def _used_up(rule: _Rule | _WebhookRule) -> bool:
+    if rule.left is None:
+        return False
+    rule.left -= 1
+    return rule.left == 0

@@ -1,0 +1,147 @@
+"""Git over smart HTTP: `git http-backend` as a CGI program, bodies streamed both ways.
+
+Protocol: https://git-scm.com/docs/git-http-backend
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from bot.simulated.github.auth import authenticate
+from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.git import git_environment
+from bot.simulated.github.model import Repository, User
+from bot.simulated.github.pull_acts import Acts
+
+CHUNK_BYTES = 65_536
+PASSED_HEADERS = {
+    "content-type": "CONTENT_TYPE",
+    "content-length": "CONTENT_LENGTH",
+    "content-encoding": "HTTP_CONTENT_ENCODING",
+    "git-protocol": "HTTP_GIT_PROTOCOL",
+}
+
+
+class GitHttp:
+    """Serves every repository at /{owner}/{repo}.git."""
+
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+
+    async def endpoint(self, request: Request) -> Response:
+        """Reading needs read, pushing needs write; 401 asks for credentials, 404 hides what may not be seen."""
+        world = self._acts.world
+        try:
+            user = authenticate(world, request.headers.get("authorization")).user
+        except RefusedError:
+            return _unauthorized()
+        repository = world.repository("{owner}/{repo}".format(**request.path_params))
+        is_push = _service(request) == "git-receive-pack"
+        if repository is None or not repository.may(user, "read") or (is_push and user is None):
+            return _unauthorized() if user is None else PlainTextResponse("Repository not found.", 404)
+        if is_push and user is not None and not repository.may(user, "write"):
+            return PlainTextResponse(f"Permission to {repository.full_name}.git denied to {user.login}.", 403)
+        if is_push and user is not None and request.method == "POST":
+            return await self._receive_pack(request, repository, user)
+        backend = await Backend.start(request, repository, user)
+        status, headers = await backend.head()
+        # Starlette listens for a disconnect while it streams and would swallow what is left of the request.
+        await backend.feeding
+        return StreamingResponse(backend.body(), status, headers)
+
+    async def _receive_pack(self, request: Request, repository: Repository, user: User) -> Response:
+        """A push: the answer is complete, and the webhooks are on their way, when the client gets it."""
+        async with repository.git_lock:
+            before = await repository.git.branches()
+            backend = await Backend.start(request, repository, user)
+            status, headers = await backend.head()
+            body = b"".join([chunk async for chunk in backend.body()])
+            await self._acts.branches_moved(user, repository, before)
+        return Response(body, status, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One running CGI program; it gets the request's body while its answer is read."""
+
+    process: asyncio.subprocess.Process
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    feeding: asyncio.Task[None]
+
+    @classmethod
+    async def start(cls, request: Request, repository: Repository, user: User | None) -> "Backend":
+        process = await asyncio.create_subprocess_exec(
+            "git",
+            "http-backend",
+            env=_cgi_environment(request, repository, user),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("git http-backend was started without pipes")
+        feeding = asyncio.create_task(_feed(process.stdin, request))
+        return cls(process, process.stdin, process.stdout, feeding)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """The CGI header lines up to the empty one; without a Status line it is 200."""
+        status, headers = 200, dict[str, str]()
+        while line := (await self.stdout.readline()).decode().rstrip("\r\n"):
+            name, _, value = line.partition(": ")
+            if name.lower() == "status":
+                status = int(value.split(" ", 1)[0])
+            else:
+                headers[name] = value
+        return status, headers
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The rest of the answer; the program does not outlive it, also when the client went away."""
+        try:
+            while chunk := await self.stdout.read(CHUNK_BYTES):
+                yield chunk
+            await self.process.wait()
+        finally:
+            self.feeding.cancel()
+            if self.process.returncode is None:
+                self.process.kill()
+
+
+async def _feed(stdin: asyncio.StreamWriter, request: Request) -> None:
+    # Git may answer and leave before it has read everything; its answer counts then.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, ClientDisconnect):
+        async for chunk in request.stream():
+            stdin.write(chunk)
+            await stdin.drain()
+    stdin.close()
+
+
+def _cgi_environment(request: Request, repository: Repository, user: User | None) -> dict[str, str]:
+    directory = repository.git.path
+    variables = {
+        "GIT_PROJECT_ROOT": str(directory.parent),
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "PATH_INFO": f"/{directory.name}/{request.path_params['path']}",
+        "QUERY_STRING": request.url.query,
+        "REQUEST_METHOD": request.method,
+        "REMOTE_ADDR": "127.0.0.1",
+    }
+    if user is not None:
+        variables["REMOTE_USER"] = user.login
+    for header, variable in PASSED_HEADERS.items():
+        if (value := request.headers.get(header)) is not None:
+            variables[variable] = value
+    return git_environment() | variables
+
+
+def _service(request: Request) -> str:
+    """git-upload-pack or git-receive-pack, from the last part of the path or the query of info/refs."""
+    return request.query_params.get("service") or str(request.path_params["path"]).rsplit("/", 1)[-1]
+
+
+def _unauthorized() -> Response:
+    return PlainTextResponse("Authentication required.", 401, {"WWW-Authenticate": 'Basic realm="GitHub"'})

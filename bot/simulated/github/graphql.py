@@ -1,0 +1,217 @@
+"""The part of GitHub's GraphQL schema that the bot asks for, with GitHub's names, limits and error types."""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+from graphql import GraphQLError, GraphQLSchema, build_schema, graphql_sync
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bot.simulated.github.auth import Caller, authenticate
+from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.model import Comment, Issue, Pull, Repository, ReviewComment, User
+from bot.simulated.github.pull_acts import Acts
+from bot.simulated.github.rest_call import answer, refusal
+
+MAX_PAGE = 100
+
+SCHEMA = """
+type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node }
+interface Node { id: ID! }
+interface Actor { login: String! }
+type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
+type Repository implements Node {
+  id: ID!  databaseId: Int  name: String!  nameWithOwner: String!  isFork: Boolean!  isPrivate: Boolean!
+  issue(number: Int!): Issue
+  pullRequest(number: Int!): PullRequest
+}
+enum IssueState { OPEN CLOSED }
+enum PullRequestState { OPEN CLOSED MERGED }
+type Issue implements Node {
+  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: IssueState!
+  author: Actor  repository: Repository!
+}
+type PullRequest implements Node {
+  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: PullRequestState!
+  merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
+  author: Actor  repository: Repository!
+  closingIssuesReferences(first: Int, after: String): IssueConnection
+}
+type IssueConnection { nodes: [Issue]  pageInfo: PageInfo!  totalCount: Int! }
+type PageInfo { hasNextPage: Boolean!  endCursor: String }
+type IssueComment implements Node { id: ID!  fullDatabaseId: String  body: String!  author: Actor }
+type PullRequestReviewComment implements Node { id: ID!  fullDatabaseId: String  body: String!  author: Actor }
+"""
+
+Node = dict[str, Any]
+
+
+class GraphQL:
+    """Answers queries as the caller may see the world."""
+
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._schema: GraphQLSchema = build_schema(SCHEMA)
+
+    async def endpoint(self, request: Request) -> Response:
+        """POST /graphql; errors of the query come with status 200."""
+        try:
+            caller = authenticate(self._acts.world, request.headers.get("authorization"))
+            if caller.user is None:
+                raise RefusedError(401, "This endpoint requires you to be authenticated.")
+            body = orjson.loads(await request.body())
+            query, variables = str(body["query"]), body.get("variables")
+        except RefusedError as refused:
+            return refusal(refused)
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return refusal(RefusedError(400, "Problems parsing JSON"))
+        result = graphql_sync(self._schema, query, _Resolvers(self._acts, caller, caller.user).root(), None, variables)
+        return answer(_in_github_form(result.formatted))
+
+
+class _Resolvers:
+    """Objects of the schema as dictionaries; a callable is a field that is resolved when it is asked for."""
+
+    def __init__(self, acts: Acts, caller: Caller, viewer: User) -> None:
+        self._acts = acts
+        self._caller = caller
+        self._viewer = viewer
+
+    def root(self) -> Node:
+        return {
+            "viewer": self._user(self._viewer),
+            "repository": lambda _info, owner, name: self._repository_named(f"{owner}/{name}"),
+            "node": lambda _info, id: self._node(id),  # noqa: A006
+        }
+
+    def _repository_named(self, full_name: str) -> Node:
+        repository = self._acts.world.repository(full_name)
+        if repository is None or not repository.may(self._viewer, "read"):
+            raise _not_found(f"Could not resolve to a Repository with the name '{full_name}'.")
+        return self._repository(repository)
+
+    def _node(self, wanted: str) -> Node:
+        for repository in self._acts.world.repositories.values():
+            if repository.may(self._viewer, "read"):
+                for found in self._nodes(repository):
+                    if found["id"] == wanted:
+                        return found
+        raise _not_found(f"Could not resolve to a node with the global id of '{wanted}'")
+
+    def _nodes(self, repository: Repository) -> list[Node]:
+        found = [self._repository(repository)]
+        for thread in repository.threads.values():
+            comments: Sequence[Comment] = thread.comments
+            if isinstance(thread, Pull):
+                comments = [*comments, *thread.review_comments]
+            found += [self._pull(thread) if isinstance(thread, Pull) else self._issue(thread)]
+            found += [self._comment(comment) for comment in comments]
+        return found
+
+    def _user(self, user: User) -> Node:
+        return {"__typename": "User", "id": user.node_id, "login": user.login, "databaseId": user.id}
+
+    def _repository(self, repository: Repository) -> Node:
+        return {
+            "__typename": "Repository",
+            "id": repository.node_id,
+            "databaseId": repository.id,
+            "name": repository.name,
+            "nameWithOwner": repository.full_name,
+            "isFork": repository.parent is not None,
+            "isPrivate": repository.private,
+            "issue": lambda _info, number: self._numbered(repository, number, "Issue", self._issue),
+            "pullRequest": lambda _info, number: self._numbered(repository, number, "PullRequest", self._pull),
+        }
+
+    def _numbered(self, repository: Repository, number: int, kind: str, render: Callable[[Any], Node]) -> Node:
+        thread = repository.threads.get(number)
+        if thread is None or isinstance(thread, Pull) != (kind == "PullRequest"):
+            raise _not_found(
+                f"Could not resolve to {'a' if kind[0] == 'P' else 'an'} {kind} with the number of {number}."
+            )
+        return render(thread)
+
+    def _issue(self, issue: Issue) -> Node:
+        return self._thread(issue) | {"__typename": "Issue", "state": issue.state.upper()}
+
+    def _pull(self, pull: Pull) -> Node:
+        return self._thread(pull) | {
+            "__typename": "PullRequest",
+            "state": "MERGED" if pull.merged else pull.state.upper(),
+            "merged": pull.merged,
+            "isDraft": pull.draft,
+            "headRefName": pull.head_ref,
+            "headRefOid": pull.head_sha,
+            "baseRefName": pull.base_ref,
+            "closingIssuesReferences": lambda _info, **page: self._closing_issues(pull, **page),
+        }
+
+    def _thread(self, thread: Issue) -> Node:
+        return {
+            "id": thread.node_id,
+            "fullDatabaseId": str(thread.id),
+            "number": thread.number,
+            "title": thread.title,
+            "body": thread.body or "",
+            "author": self._user(thread.author),
+            "repository": lambda _info: self._repository(thread.repository),
+        }
+
+    def _comment(self, comment: Comment) -> Node:
+        return {
+            "__typename": "PullRequestReviewComment" if isinstance(comment, ReviewComment) else "IssueComment",
+            "id": comment.node_id,
+            "fullDatabaseId": str(comment.id),
+            "body": comment.body,
+            "author": self._user(comment.author),
+        }
+
+    def _closing_issues(self, pull: Pull, first: int | None = None, after: str | None = None) -> Node:
+        if first is None:
+            message = "You must provide a `first` or `last` value to properly paginate the `closingIssuesReferences`."
+            raise _error("MISSING_PAGINATION_BOUNDARIES", message)
+        if not 0 <= first <= MAX_PAGE:
+            raise _error("EXCESSIVE_PAGINATION", f"`first` must be within 0 and {MAX_PAGE} records.")
+        issues = self._acts.closing_issues(pull) if pull.closing_references_indexed else []
+        visible = [issue for issue in issues if issue.repository.may(self._viewer, "read")]
+        start = _position(after)
+        page = visible[start : start + first]
+        end = start + len(page)
+        info = {"hasNextPage": end < len(visible), "endCursor": _cursor(end) if page else None}
+        return {"nodes": [self._issue(issue) for issue in page], "pageInfo": info, "totalCount": len(visible)}
+
+
+def _cursor(position: int) -> str:
+    return base64.b64encode(f"cursor:v2:{position}".encode()).decode()
+
+
+def _position(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    try:
+        return int(base64.b64decode(cursor, validate=True).decode().removeprefix("cursor:v2:"))
+    except (binascii.Error, ValueError) as error:
+        raise _error("INVALID_CURSOR_ARGUMENTS", f"`{cursor}` does not appear to be a valid cursor.") from error
+
+
+def _not_found(message: str) -> GraphQLError:
+    return _error("NOT_FOUND", message)
+
+
+def _error(kind: str, message: str) -> GraphQLError:
+    return GraphQLError(message, extensions={"type": kind})
+
+
+def _in_github_form(result: Any) -> dict[str, Any]:
+    """GitHub puts an error's type beside its message, not into `extensions`."""
+    answered = dict(result)
+    for error in answered.get("errors", []):
+        if kind := error.get("extensions", {}).pop("type", None):
+            error["type"] = kind
+        if not error.get("extensions"):
+            error.pop("extensions", None)
+    return answered

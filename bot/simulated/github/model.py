@@ -1,0 +1,238 @@
+"""What GitHub knows: accounts, repositories, threads and what people wrote in them. Plain values, no I/O."""
+
+import asyncio
+import base64
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from bot.simulated.github.git import BareRepository
+
+Permission = Literal["none", "read", "triage", "write", "maintain", "admin"]
+PERMISSIONS: tuple[Permission, ...] = ("none", "read", "triage", "write", "maintain", "admin")
+
+ReactionContent = Literal["+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes"]
+REACTION_CONTENTS: tuple[ReactionContent, ...] = (
+    "+1",
+    "-1",
+    "laugh",
+    "confused",
+    "heart",
+    "hooray",
+    "rocket",
+    "eyes",
+)
+State = Literal["open", "closed"]
+UserType = Literal["User", "Bot", "Organization"]
+ReviewState = Literal["commented", "approved", "changes_requested"]
+
+
+class Account(Protocol):
+    """Whoever has an account: a `User`, or the `Person` who acts with it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def login(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An account; its id outlives a change of the login."""
+
+    id: int
+    login: str
+    type: UserType = "User"
+
+    @property
+    def node_id(self) -> str:
+        return node_id("BOT" if self.type == "Bot" else "U", self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    id: int
+    name: str
+    color: str = "ededed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    id: int
+    user: User
+    content: ReactionContent
+    created_at: datetime
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Comment:
+    """A comment on a thread; `edits` holds the body after each edit, oldest first."""
+
+    id: int
+    thread: "Issue"
+    author: User
+    original: str
+    created_at: datetime
+    updated_at: datetime
+    edits: list[str] = field(default_factory=list)
+    reactions: list[Reaction] = field(default_factory=list)
+
+    @property
+    def body(self) -> str:
+        return self.edits[-1] if self.edits else self.original
+
+    @property
+    def node_id(self) -> str:
+        return node_id("IC", self.id)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReviewComment(Comment):
+    """An inline comment on a line of a pull request's diff."""
+
+    review: "Review"
+    path: str
+    line: int
+    commit_id: str
+    in_reply_to: "ReviewComment | None" = None
+
+    @property
+    def node_id(self) -> str:
+        return node_id("PRRC", self.id)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Review:
+    id: int
+    pull: "Pull"
+    author: User
+    body: str | None
+    state: ReviewState
+    commit_id: str
+    submitted_at: datetime
+
+    @property
+    def node_id(self) -> str:
+        return node_id("PRR", self.id)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Issue:
+    """An issue, and what a pull request shares with one."""
+
+    id: int
+    number: int
+    repository: "Repository"
+    author: User
+    title: str
+    body: str | None
+    created_at: datetime
+    updated_at: datetime
+    state: State = "open"
+    closed_at: datetime | None = None
+    closed_by: User | None = None
+    labels: list[Label] = field(default_factory=list)
+    assignees: list[User] = field(default_factory=list)
+    comments: list[Comment] = field(default_factory=list)
+    reactions: list[Reaction] = field(default_factory=list)
+
+    @property
+    def node_id(self) -> str:
+        return node_id("I", self.id)
+
+    def comments_by(self, author: Account) -> list[Comment]:
+        """What this account has written in the thread, oldest first."""
+        return [comment for comment in self.comments if comment.author.id == author.id]
+
+    def reactions_by(self, author: Account) -> list[str]:
+        """What this account reacted with to the thread's opening post."""
+        return [reaction.content for reaction in self.reactions if reaction.user.id == author.id]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pull(Issue):
+    """A pull request; GraphQL tells what it closes once `closing_references_indexed`."""
+
+    head_repository: "Repository"
+    head_ref: str
+    head_sha: str
+    base_ref: str
+    base_sha: str
+    draft: bool = False
+    merged: bool = False
+    merged_at: datetime | None = None
+    merged_by: User | None = None
+    merge_commit_sha: str | None = None
+    closing_references_indexed: bool = True
+    reviews: list[Review] = field(default_factory=list)
+    review_comments: list[ReviewComment] = field(default_factory=list)
+
+    @property
+    def node_id(self) -> str:
+        return node_id("PR", self.id)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Repository:
+    """A repository: its threads, who may do what, and the bare git repository behind it."""
+
+    id: int
+    owner: User
+    name: str
+    default_branch: str
+    created_at: datetime
+    git: BareRepository
+    private: bool = True
+    parent: "Repository | None" = None
+    threads: dict[int, Issue] = field(default_factory=dict)
+    labels: dict[str, Label] = field(default_factory=dict)
+    permissions: dict[int, Permission] = field(default_factory=dict)
+    protected_branches: set[str] = field(default_factory=set)
+    git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    last_number: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.owner.login}/{self.name}"
+
+    @property
+    def node_id(self) -> str:
+        return node_id("R", self.id)
+
+    @property
+    def pulls(self) -> list[Pull]:
+        return [thread for thread in self.threads.values() if isinstance(thread, Pull)]
+
+    def take_number(self) -> int:
+        """The number of the next thread; issues and pull requests share one sequence."""
+        self.last_number += 1
+        return self.last_number
+
+    def allow(self, account: Account, permission: Permission) -> None:
+        """Make the account a collaborator; "none" takes it away again."""
+        self.permissions[account.id] = permission
+
+    def protect(self, branch: str) -> None:
+        """Mark a branch as protected, which the API tells; pushes to it are not refused."""
+        self.protected_branches.add(branch)
+
+    def permission_of(self, account: Account | None) -> Permission:
+        """What the account may do; everybody may read a public repository."""
+        granted = self._granted(account)
+        return "read" if granted == "none" and not self.private else granted
+
+    def may(self, account: Account | None, needed: Permission) -> bool:
+        return PERMISSIONS.index(self.permission_of(account)) >= PERMISSIONS.index(needed)
+
+    def is_collaborator(self, account: Account) -> bool:
+        return self._granted(account) != "none"
+
+    def _granted(self, account: Account | None) -> Permission:
+        if account is None:
+            return "none"
+        return "admin" if account.id == self.owner.id else self.permissions.get(account.id, "none")
+
+
+def node_id(prefix: str, number: int) -> str:
+    """A global node id: opaque, and different for every kind of object."""
+    return f"{prefix}_kwDO{base64.urlsafe_b64encode(number.to_bytes(8, 'big')).decode().rstrip('=')}"

@@ -1,0 +1,135 @@
+"""A person in front of the web page: every method is one thing they can do there."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bot.simulated.github.git import Files
+from bot.simulated.github.model import (
+    Account,
+    Comment,
+    Issue,
+    Pull,
+    Reaction,
+    ReactionContent,
+    Repository,
+    Review,
+    ReviewComment,
+    ReviewState,
+    User,
+)
+from bot.simulated.github.pull_acts import Acts, MergeMethod
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Acts without asking for permissions: whoever writes the story decides what people do."""
+
+    user: User
+    acts: Acts
+
+    @property
+    def id(self) -> int:
+        return self.user.id
+
+    @property
+    def login(self) -> str:
+        return self.user.login
+
+    def new_token(self) -> str:
+        """A personal access token for REST, GraphQL and git."""
+        return self.acts.world.issue_token(self.user)
+
+    async def open_issue(
+        self, repository: Repository, title: str, body: str | None = None, labels: Iterable[str] = ()
+    ) -> Issue:
+        return self.acts.open_issue(self.user, repository, title, body, labels)
+
+    async def comment(self, thread: Issue, body: str) -> Comment:
+        return self.acts.comment(self.user, thread, body)
+
+    async def edit(self, written: Comment | Issue, body: str) -> None:
+        """Change the text of a comment, an issue or a pull request."""
+        if isinstance(written, Issue):
+            self.acts.edit_thread(self.user, written, body=body)
+        else:
+            self.acts.edit_comment(self.user, written, body)
+
+    async def delete(self, comment: Comment) -> None:
+        self.acts.delete_comment(self.user, comment)
+
+    async def react(self, target: Issue | Comment, content: ReactionContent) -> Reaction:
+        return self.acts.react(self.user, target, content)[0]
+
+    async def label(self, thread: Issue, name: str) -> None:
+        self.acts.label(self.user, thread, name)
+
+    async def unlabel(self, thread: Issue, name: str) -> None:
+        self.acts.unlabel(self.user, thread, name)
+
+    async def assign(self, thread: Issue, assignee: Account) -> None:
+        self.acts.assign(self.user, thread, self.acts.world.user_of(assignee))
+
+    async def close(self, thread: Issue, comment: str | None = None) -> None:
+        """Close, or "close with comment": then the comment's event comes first, at the same moment."""
+        if comment is not None:
+            self.acts.comment(self.user, thread, comment)
+        self.acts.set_state(self.user, thread, "closed")
+
+    async def reopen(self, thread: Issue) -> None:
+        self.acts.set_state(self.user, thread, "open")
+
+    async def transfer(self, issue: Issue, target: Repository) -> Issue:
+        """Move an issue to another repository, where it is a new one."""
+        return self.acts.transfer(self.user, issue, target)
+
+    async def open_pull(
+        self,
+        repository: Repository,
+        *,
+        head: str,
+        title: str,
+        base: str | None = None,
+        body: str | None = None,
+        draft: bool = False,
+        head_repo: Repository | None = None,
+    ) -> Pull:
+        """A pull request of a branch, also of a fork (`head_repo`), into the default branch or `base`."""
+        return await self.acts.open_pull(
+            self.user,
+            repository,
+            head=head,
+            base=base or repository.default_branch,
+            title=title,
+            body=body,
+            draft=draft,
+            head_repository=head_repo,
+        )
+
+    async def review(
+        self,
+        pull: Pull,
+        body: str | None,
+        state: ReviewState = "commented",
+        comments: Sequence[tuple[str, int, str]] = (),
+    ) -> Review:
+        """Submit a review, with its inline comments as (path, line, text)."""
+        return self.acts.review(self.user, pull, body, state, comments)
+
+    async def review_comment(self, pull: Pull, path: str, line: int, body: str) -> ReviewComment:
+        return self.acts.review_comment(self.user, pull, path, line, body)
+
+    async def reply(self, comment: ReviewComment, body: str) -> ReviewComment:
+        return self.acts.reply(self.user, comment, body)
+
+    async def merge(self, pull: Pull, method: MergeMethod = "merge") -> str:
+        """Merge and return the commit on the base branch."""
+        return await self.acts.merge(self.user, pull, method)
+
+    async def push(
+        self, repository: Repository, branch: str, files: Files, message: str, base: str | None = None
+    ) -> str:
+        """Commit to a branch, made from `base` or the default branch when missing; returns the commit."""
+        return await self.acts.push(self.user, repository, branch, files, message, base)
+
+    async def delete_branch(self, repository: Repository, branch: str) -> None:
+        await self.acts.delete_branch(self.user, repository, branch)

@@ -1,0 +1,239 @@
+"""What anyone can do to branches and pull requests, and the webhooks that GitHub sends for it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from bot.simulated.github.acts import IssueActs, check_body, check_title
+from bot.simulated.github.errors import RefusedError, invalid
+from bot.simulated.github.git import NO_COMMIT, Files, MergeConflictError, NewCommit
+from bot.simulated.github.model import Pull, Repository, Review, ReviewComment, ReviewState, User
+
+MergeMethod = Literal["merge", "squash"]
+
+
+class Acts(IssueActs):
+    """All acts: those on issues, and those on pull requests, reviews and branches."""
+
+    async def open_pull(
+        self,
+        author: User,
+        repository: Repository,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str | None,
+        draft: bool = False,
+        head_repository: Repository | None = None,
+    ) -> Pull:
+        """pull_request.opened; 422 when a branch is missing or such a pull request is open already."""
+        check_title(title)
+        check_body("PullRequest", body)
+        source = head_repository or repository
+        async with repository.git_lock:
+            head_sha = (await source.git.branches()).get(head)
+            base_sha = (await repository.git.branches()).get(base)
+            if head_sha is None or base_sha is None:
+                raise invalid("PullRequest", "head" if head_sha is None else "base", "Branch not found")
+            _refuse_a_second(repository, source, head, base)
+            if source is repository and await repository.git.is_ancestor(head_sha, base_sha):
+                raise invalid("PullRequest", "head", f"No commits between {base} and {head}")
+            pull = Pull(
+                id=self.world.next_id(),
+                number=repository.take_number(),
+                repository=repository,
+                author=author,
+                title=title,
+                body=body,
+                created_at=self.now,
+                updated_at=self.now,
+                head_repository=source,
+                head_ref=head,
+                head_sha=head_sha,
+                base_ref=base,
+                base_sha=base_sha,
+                draft=draft,
+                closing_references_indexed=not self.world.late_closing_references,
+            )
+            await repository.git.fetch_pull_head(pull.number, source.git, head_sha)
+            repository.threads[pull.number] = pull
+        self.emit_thread("opened", pull, author)
+        return pull
+
+    def review(
+        self,
+        author: User,
+        pull: Pull,
+        body: str | None,
+        state: ReviewState = "commented",
+        comments: Sequence[tuple[str, int, str]] = (),
+    ) -> Review:
+        """pull_request_review.submitted, then pull_request_review_comment.created for each (path, line, text)."""
+        check_body("PullRequestReview", body)
+        review = self._new_review(author, pull, body, state)
+        for path, line, text in comments:
+            self._inline(review, path, line, text)
+        self._emit_review(review)
+        return review
+
+    def review_comment(self, author: User, pull: Pull, path: str, line: int, body: str) -> ReviewComment:
+        """A single inline comment; GitHub wraps it in a review without a body."""
+        review = self._new_review(author, pull, None, "commented")
+        comment = self._inline(review, path, line, body)
+        self._emit_review(review)
+        return comment
+
+    def reply(self, author: User, parent: ReviewComment, body: str) -> ReviewComment:
+        """An answer in the thread of an inline comment, again in a review of its own."""
+        review = self._new_review(author, parent.review.pull, None, "commented")
+        first = parent.in_reply_to or parent
+        comment = self._inline(review, parent.path, parent.line, body, in_reply_to=first)
+        self._emit_review(review)
+        return comment
+
+    async def push(
+        self, author: User, repository: Repository, branch: str, files: Files, message: str, base: str | None = None
+    ) -> str:
+        """A commit on a branch, which is made from `base` (the default branch) when missing; returns its id."""
+        async with repository.git_lock:
+            before = await repository.git.branches()
+            parent = before.get(branch) or before.get(base or repository.default_branch)
+            parents = () if parent is None else (parent,)
+            new = NewCommit(branch, message, author.login, self.now, parents, files=files)
+            commit = await repository.git.commit(new)
+            await self.branches_moved(author, repository, before)
+        return commit
+
+    async def delete_branch(self, author: User, repository: Repository, branch: str) -> None:
+        """A push that deletes the branch."""
+        async with repository.git_lock:
+            before = await repository.git.branches()
+            await repository.git.run("update-ref", "-d", f"refs/heads/{branch}")
+            await self.branches_moved(author, repository, before)
+
+    async def merge(self, author: User, pull: Pull, method: MergeMethod = "merge") -> str:
+        """Merge into the base: push, pull_request.closed, and issues.closed for what it fixes; returns the commit.
+
+        405 when it is closed, a draft or in conflict.
+        """
+        repository = pull.repository
+        if pull.state == "closed" or pull.draft:
+            raise RefusedError(405, "Pull Request is not mergeable")
+        async with repository.git_lock:
+            before = await repository.git.branches()
+            base, head = before[pull.base_ref], f"refs/pull/{pull.number}/head"
+            try:
+                tree = await repository.git.merge_tree(base, head)
+            except MergeConflictError as error:
+                raise RefusedError(405, "Merge conflict") from error
+            message = f"Merge pull request #{pull.number} from {pull.head_repository.owner.login}/{pull.head_ref}"
+            parents = (base, pull.head_sha) if method == "merge" else (base,)
+            message = f"{message}\n\n{pull.title}" if method == "merge" else f"{pull.title} (#{pull.number})"
+            new = NewCommit(pull.base_ref, message, author.login, self.now, parents, tree=tree)
+            commit = await repository.git.commit(new)
+            pull.merged, pull.merged_at, pull.merged_by, pull.merge_commit_sha = True, self.now, author, commit
+            pull.state, pull.closed_at, pull.closed_by, pull.updated_at = "closed", self.now, author, self.now
+            await self.branches_moved(author, repository, before)
+        self.emit_thread("closed", pull, author)
+        for issue in self.closing_issues(pull):
+            if issue.repository.may(author, "write"):
+                self.set_state(author, issue, "closed")
+        return commit
+
+    async def branches_moved(self, pusher: User, repository: Repository, before: Mapping[str, str]) -> None:
+        """Tell about every branch that differs from before; call it with the repository's git lock held."""
+        after = await repository.git.branches()
+        for branch in sorted(before.keys() | after.keys()):
+            old, new = before.get(branch), after.get(branch)
+            if old != new:
+                await self._emit_push(pusher, repository, branch, old, new)
+                await self._move_pulls(pusher, repository, branch, new)
+
+    async def _emit_push(
+        self, pusher: User, repository: Repository, branch: str, old: str | None, new: str | None
+    ) -> None:
+        commits = []
+        if new is not None:
+            excluded = f"^{old}" if old is not None else "--max-count=1"
+            for commit, message, name in await repository.git.log(new, excluded):
+                commits.append({"id": commit, "message": message, "author": {"name": name}, "distinct": True})
+        html = self.payloads.repository_html(repository)
+        self.emit(
+            "push",
+            repository,
+            pusher,
+            ref=f"refs/heads/{branch}",
+            before=old or NO_COMMIT,
+            after=new or NO_COMMIT,
+            created=old is None,
+            deleted=new is None,
+            forced=bool(old and new) and not await repository.git.is_ancestor(str(old), str(new)),
+            base_ref=None,
+            compare=f"{html}/compare/{(old or NO_COMMIT)[:12]}...{(new or NO_COMMIT)[:12]}",
+            commits=commits,
+            head_commit=commits[-1] if commits else None,
+            pusher={"name": pusher.login, "email": f"{pusher.login}@users.noreply.github.com"},
+        )
+
+    async def _move_pulls(self, pusher: User, source: Repository, branch: str, commit: str | None) -> None:
+        """pull_request.synchronize for open pull requests with this head; the new base for those into it."""
+        if commit is None:
+            return
+        for repository in self.world.repositories.values():
+            for pull in repository.pulls:
+                if pull.state == "closed":
+                    continue
+                if pull.head_repository is source and pull.head_ref == branch:
+                    old, pull.head_sha, pull.updated_at = pull.head_sha, commit, self.now
+                    await repository.git.fetch_pull_head(pull.number, source.git, commit)
+                    self.emit_thread("synchronize", pull, pusher, before=old, after=commit)
+                elif repository is source and pull.base_ref == branch:
+                    pull.base_sha = commit
+
+    def _new_review(self, author: User, pull: Pull, body: str | None, state: ReviewState) -> Review:
+        review = Review(
+            id=self.world.next_id(),
+            pull=pull,
+            author=author,
+            body=body,
+            state=state,
+            commit_id=pull.head_sha,
+            submitted_at=self.now,
+        )
+        pull.reviews.append(review)
+        return review
+
+    def _inline(
+        self, review: Review, path: str, line: int, body: str, in_reply_to: ReviewComment | None = None
+    ) -> ReviewComment:
+        check_body("PullRequestReviewComment", body, required=True)
+        comment = ReviewComment(
+            id=self.world.next_id(),
+            thread=review.pull,
+            author=review.author,
+            original=body,
+            created_at=self.now,
+            updated_at=self.now,
+            review=review,
+            path=path,
+            line=line,
+            commit_id=review.commit_id,
+            in_reply_to=in_reply_to,
+        )
+        review.pull.review_comments.append(comment)
+        return comment
+
+    def _emit_review(self, review: Review) -> None:
+        own = {"review": self.payloads.review(review), "pull_request": self.payloads.pull(review.pull)}
+        self.emit("pull_request_review", review.pull.repository, review.author, action="submitted", **own)
+        for comment in review.pull.review_comments:
+            if comment.review is review:
+                self._emit_comment("created", comment, review.author)
+
+
+def _refuse_a_second(repository: Repository, source: Repository, head: str, base: str) -> None:
+    for pull in repository.pulls:
+        same = pull.head_repository is source and (pull.head_ref, pull.base_ref) == (head, base)
+        if same and pull.state == "open":
+            name = f"{source.owner.login}:{head}"
+            raise invalid("PullRequest", "base", f"A pull request already exists for {name}.")

@@ -1,0 +1,96 @@
+"""REST: users, repositories, branches and the app."""
+
+from starlette.responses import Response
+
+from bot.simulated.github.app import App
+from bot.simulated.github.errors import RefusedError, not_found
+from bot.simulated.github.model import User
+from bot.simulated.github.payloads import timestamp
+from bot.simulated.github.rest_call import Call, answer
+from bot.simulated.github.world import World
+
+# What `permission` says for a role; `role_name` tells maintain and triage apart.
+LEGACY_PERMISSION = {"maintain": "write", "triage": "read"}
+
+
+async def get_authenticated_user(call: Call) -> Response:
+    if call.caller.is_installation:
+        raise RefusedError(403, "Resource not accessible by integration")
+    return answer(call.payloads.user(call.user) | {"name": call.user.login, "email": None})
+
+
+async def get_user(call: Call) -> Response:
+    return answer(call.payloads.user(call.world.find_user(call.text("login"))))
+
+
+async def get_repository(call: Call) -> Response:
+    repository = call.repository()
+    permission = "none" if call.caller.user is None else repository.permission_of(call.caller.user)
+    return answer(call.payloads.full_repository(repository, permission))
+
+
+async def get_permission(call: Call) -> Response:
+    """https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user"""
+    repository = call.repository()
+    call.world.demand(repository, call.user, "write", "Must have push access to view collaborator permission.")
+    user = call.world.find_user(call.text("login"))
+    role = repository.permission_of(user)
+    permission = LEGACY_PERMISSION.get(role, role)
+    return answer({"permission": permission, "role_name": role, "user": call.payloads.user(user)})
+
+
+async def get_branch(call: Call) -> Response:
+    repository, name = call.repository(), call.text("branch")
+    commit = (await repository.git.branches()).get(name)
+    if commit is None:
+        raise RefusedError(404, "Branch not found")
+    url = f"{call.payloads.api_url}/repos/{repository.full_name}/commits/{commit}"
+    protected = name in repository.protected_branches
+    return answer({"name": name, "commit": {"sha": commit, "url": url}, "protected": protected})
+
+
+async def get_ref(call: Call) -> Response:
+    repository, name = call.repository(), call.text("branch")
+    commit = (await repository.git.branches()).get(name)
+    if commit is None:
+        raise not_found()
+    url = f"{call.payloads.api_url}/repos/{repository.full_name}/git"
+    target = {"type": "commit", "sha": commit, "url": f"{url}/commits/{commit}"}
+    return answer({"ref": f"refs/heads/{name}", "url": f"{url}/refs/heads/{name}", "object": target})
+
+
+async def get_app(call: Call) -> Response:
+    return answer(call.payloads.app_object(as_app(call)))
+
+
+async def get_repository_installation(call: Call) -> Response:
+    app = as_app(call)
+    repository = call.world.repository(f"{call.text('owner')}/{call.text('repo')}")
+    if repository is None:
+        raise not_found()
+    account = call.payloads.user(repository.owner)
+    return answer({"id": app.installation_id, "app_id": app.id, "app_slug": app.slug, "account": account})
+
+
+async def create_installation_token(call: Call) -> Response:
+    """https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
+    app = as_app(call)
+    if call.number("installation_id") != app.installation_id:
+        raise not_found()
+    token, expires_at = call.world.issue_installation_token(bot_account(call.world))
+    permissions = call.payloads.app_object(app)["permissions"]
+    body = {"token": token, "expires_at": timestamp(expires_at), "permissions": permissions}
+    return answer(body | {"repository_selection": "all"}, 201)
+
+
+def as_app(call: Call) -> App:
+    """The app, if the request carries its valid JSON web token, else 401."""
+    if call.world.app is None or call.caller.app_jwt is None:
+        raise RefusedError(401, "A JSON web token could not be decoded")
+    call.world.app.verify(call.caller.app_jwt, call.world.clock().timestamp())
+    return call.world.app
+
+
+def bot_account(world: World) -> User:
+    """The account the bot acts as."""
+    return world.user("threadtree-bot") if world.app is None else world.user(world.app.login, "Bot")

@@ -1,0 +1,135 @@
+"""One REST request and the answers to it, in GitHub's manner."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bot.simulated.github.auth import Caller
+from bot.simulated.github.errors import RefusedError, not_found
+from bot.simulated.github.model import Repository, User
+from bot.simulated.github.payloads import Payloads
+from bot.simulated.github.pull_acts import Acts
+from bot.simulated.github.world import World
+
+T = TypeVar("T")
+DOCUMENTATION_URL = "https://docs.github.com/rest"
+DEFAULT_PER_PAGE, MAX_PER_PAGE = 30, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request with what its handler needs."""
+
+    request: Request
+    caller: Caller
+    acts: Acts
+
+    @property
+    def world(self) -> World:
+        return self.acts.world
+
+    @property
+    def payloads(self) -> Payloads:
+        return self.acts.payloads
+
+    @property
+    def user(self) -> User:
+        """Who asks; 401 when nobody does."""
+        if self.caller.user is None:
+            raise RefusedError(401, "Requires authentication")
+        return self.caller.user
+
+    def text(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    def number(self, name: str) -> int:
+        """A part of the path that is a number, else 404."""
+        value = self.text(name)
+        if not value.isdecimal():
+            raise not_found()
+        return int(value)
+
+    def repository(self) -> Repository:
+        """The repository the path names, by name or by id, if the caller may read it, else 404."""
+        if "repository_id" in self.request.path_params:
+            found = self.world.repositories.get(self.number("repository_id"))
+        else:
+            found = self.world.repository(f"{self.text('owner')}/{self.text('repo')}")
+        return self.world.readable(found, self.caller.user)
+
+    async def json(self) -> dict[str, Any]:
+        """The body, an object; 400 when it is none."""
+        try:
+            body = orjson.loads(await self.request.body() or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise RefusedError(400, "Problems parsing JSON") from error
+        if not isinstance(body, dict):
+            raise RefusedError(400, "Body should be a JSON object")
+        return body
+
+    async def body_text(self, name: str = "body") -> str:
+        """One text of the body; 422 when it is missing or no text."""
+        return required_text(await self.json(), name)
+
+    def paginate(self, items: Sequence[T], render: Callable[[T], Any]) -> Response:
+        """The page that `page` and `per_page` ask for, with a Link header to the others."""
+        query = self.request.query_params
+        per_page = max(1, min(_integer(query.get("per_page"), DEFAULT_PER_PAGE), MAX_PER_PAGE))
+        page = max(1, _integer(query.get("page"), 1))
+        last = max(1, -(-len(items) // per_page))
+        links: dict[str, int] = {}
+        if page > 1:
+            links |= {"prev": page - 1, "first": 1}
+        if page < last:
+            links |= {"next": page + 1, "last": last}
+        chosen = items[(page - 1) * per_page : page * per_page]
+        link = ", ".join(f'<{self.url_with(page=number)}>; rel="{rel}"' for rel, number in links.items())
+        return answer([render(item) for item in chosen], headers={"Link": link} if link else None)
+
+    def url_with(self, **changed: object) -> str:
+        """This request's address with other query parameters."""
+        query = dict(self.request.query_params) | {name: str(value) for name, value in changed.items()}
+        return f"{self.payloads.api_url}{self.request.url.path}?{urlencode(query)}"
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+def answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(orjson.dumps(body), status, headers, media_type="application/json; charset=utf-8")
+
+
+def empty() -> Response:
+    return Response(status_code=204)
+
+
+def refusal(refused: RefusedError) -> Response:
+    """The body of every error answer of the REST API."""
+    body: dict[str, Any] = {"message": refused.message}
+    if refused.errors:
+        body["errors"] = refused.errors
+    body |= {"documentation_url": DOCUMENTATION_URL, "status": str(refused.status)}
+    return answer(body, refused.status)
+
+
+def required_text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        problem = f'nil is not a string. "{name}" wasn\'t supplied.'
+        raise RefusedError(422, f"Invalid request.\n\n{problem}" if value is None else f"For '{name}', not a string.")
+    return value
+
+
+def optional_text(body: dict[str, Any], name: str) -> str | None:
+    return None if body.get(name) is None else required_text(body, name)
+
+
+def _integer(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else default

@@ -1,0 +1,125 @@
+"""REST: the webhook, the log of its deliveries, and redelivery."""
+
+from starlette.responses import Response
+
+from bot.simulated.github.errors import not_found
+from bot.simulated.github.payloads import Json, timestamp
+from bot.simulated.github.rest_accounts import as_app
+from bot.simulated.github.rest_call import Call, answer
+from bot.simulated.github.webhooks import Delivery, Hook
+
+DEFAULT_PER_PAGE, MAX_PER_PAGE = 30, 100
+
+
+async def list_hooks(call: Call) -> Response:
+    _demand_admin(call)
+    hook = call.acts.webhooks.hook
+    return answer([] if hook is None else [_hook(call, hook)])
+
+
+async def list_hook_deliveries(call: Call) -> Response:
+    return _page(call, _of_hook(call))
+
+
+async def get_hook_delivery(call: Call) -> Response:
+    return answer(_full(call, _one(call, _of_hook(call))))
+
+
+async def redeliver_hook_delivery(call: Call) -> Response:
+    return _redeliver(call, _of_hook(call))
+
+
+async def list_app_deliveries(call: Call) -> Response:
+    return _page(call, _of_app(call))
+
+
+async def get_app_delivery(call: Call) -> Response:
+    return answer(_full(call, _one(call, _of_app(call))))
+
+
+async def redeliver_app_delivery(call: Call) -> Response:
+    return _redeliver(call, _of_app(call))
+
+
+def _of_hook(call: Call) -> list[Delivery]:
+    repository = _demand_admin(call)
+    hook = call.acts.webhooks.hook
+    if hook is None or hook.id != call.number("hook_id"):
+        raise not_found()
+    return [delivery for delivery in call.acts.webhooks.log if delivery.repository_id == repository]
+
+
+def _of_app(call: Call) -> list[Delivery]:
+    as_app(call)
+    return call.acts.webhooks.log
+
+
+def _demand_admin(call: Call) -> int:
+    """The repository's id; webhooks are hidden from everybody but its administrators."""
+    repository = call.repository()
+    if not repository.may(call.user, "admin"):
+        raise not_found()
+    return repository.id
+
+
+def _page(call: Call, deliveries: list[Delivery]) -> Response:
+    """Newest first; `cursor` is the id to go on from, as the Link header says."""
+    query = call.request.query_params
+    per_page, cursor = query.get("per_page", ""), query.get("cursor", "")
+    size = min(int(per_page), MAX_PER_PAGE) if per_page.isdecimal() else DEFAULT_PER_PAGE
+    newest_first = [d for d in reversed(deliveries) if not cursor.isdecimal() or d.id <= int(cursor)]
+    page, rest = newest_first[:size], newest_first[size:]
+    headers = {"Link": f'<{call.url_with(cursor=rest[0].id)}>; rel="next"'} if rest else None
+    return answer([_short(call, delivery) for delivery in page], headers=headers)
+
+
+def _redeliver(call: Call, deliveries: list[Delivery]) -> Response:
+    call.acts.webhooks.redeliver(_one(call, deliveries).guid)
+    return answer({}, 202)
+
+
+def _one(call: Call, deliveries: list[Delivery]) -> Delivery:
+    wanted = call.number("delivery_id")
+    found = next((delivery for delivery in deliveries if delivery.id == wanted), None)
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _hook(call: Call, hook: Hook) -> Json:
+    return {
+        "id": hook.id,
+        "type": "Repository",
+        "name": "web",
+        "active": True,
+        "events": ["*"],
+        "config": {"url": hook.url, "content_type": hook.content_type, "secret": "********", "insecure_ssl": "0"},
+        "created_at": timestamp(hook.created_at),
+        "updated_at": timestamp(hook.created_at),
+        "url": f"{call.payloads.api_url}{call.request.url.path}/{hook.id}",
+    }
+
+
+def _short(call: Call, delivery: Delivery) -> Json:
+    installation = call.payloads.installation()
+    return {
+        "id": delivery.id,
+        "guid": delivery.guid,
+        "delivered_at": timestamp(delivery.delivered_at),
+        "redelivery": delivery.redelivery,
+        "duration": round(delivery.duration_seconds, 2),
+        "status": delivery.status,
+        "status_code": delivery.status_code,
+        "event": delivery.event,
+        "action": delivery.action,
+        "installation_id": None if installation is None else installation["id"],
+        "repository_id": delivery.repository_id,
+        "throttled_at": None,
+    }
+
+
+def _full(call: Call, delivery: Delivery) -> Json:
+    return _short(call, delivery) | {
+        "request": {"headers": dict(delivery.request_headers), "payload": delivery.payload},
+        "response": {"headers": dict(delivery.response_headers), "payload": delivery.response_body},
+    }

@@ -1,0 +1,200 @@
+"""The simulated GitHub as one server in the caller's event loop, and the handle to it that stories are told with."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bot.simulated.github.app import App
+from bot.simulated.github.errors import not_found
+from bot.simulated.github.faults import Faults
+from bot.simulated.github.git import Files
+from bot.simulated.github.git_http import GitHttp
+from bot.simulated.github.graphql import GraphQL
+from bot.simulated.github.model import Account, Permission, Repository
+from bot.simulated.github.payloads import Payloads
+from bot.simulated.github.person import Person
+from bot.simulated.github.pull_acts import Acts
+from bot.simulated.github.rest import rest_routes
+from bot.simulated.github.rest_accounts import bot_account
+from bot.simulated.github.rest_call import refusal
+from bot.simulated.github.serving import listen, serving
+from bot.simulated.github.traffic import LoggedRequest, Traffic
+from bot.simulated.github.webhooks import ContentType, Delivery, Hook, Webhooks
+from bot.simulated.github.world import World
+
+T = TypeVar("T")
+BOT_LOGIN = "threadtree-bot"
+WAIT_SECONDS = 10.0
+
+
+class SimulatedGitHub:
+    """GitHub on 127.0.0.1: REST, GraphQL, git over HTTP and webhooks, with its state open to the test."""
+
+    def __init__(self, directory: Path, clock: Callable[[], datetime], port: int, installation_id: int | None) -> None:
+        self.port = port
+        self.server_url = f"http://127.0.0.1:{port}"
+        app = None if installation_id is None else App.create(BOT_LOGIN, installation_id)
+        self.world = World(directory, clock, app)
+        self._webhooks = Webhooks(clock, self.world.next_id, self.world.changes)
+        self._acts = Acts(self.world, Payloads(self.server_url, app), self._webhooks)
+        self.bot = bot_account(self.world)
+        self.bot_token = "" if app is not None else self.world.issue_token(self.bot)
+        self.traffic = Traffic(_application(self._acts, self._rate_limit), self.world, self.faults)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, directory: Path, clock: Callable[[], datetime], port: int = 0, *, installation_id: int | None = None
+    ) -> AsyncIterator["SimulatedGitHub"]:
+        """Serve until the block ends. With `installation_id` the bot is a GitHub App, without it has a token.
+
+        `directory` gets the bare repositories; `clock` gives every timestamp; port 0 takes a free one.
+        """
+        with listen(port) as listener:
+            github = cls(directory, clock, listener.getsockname()[1], installation_id)
+            async with serving(github.traffic, listener):
+                sending = asyncio.create_task(github._webhooks.run())
+                try:
+                    yield github
+                finally:
+                    github.traffic.close()
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+
+    @property
+    def api_url(self) -> str:
+        return self.server_url
+
+    @property
+    def graphql_url(self) -> str:
+        return f"{self.server_url}/graphql"
+
+    @property
+    def app_id(self) -> int:
+        return self._app.id
+
+    @property
+    def app_private_key_pem(self) -> str:
+        return self._app.private_key_pem
+
+    @property
+    def faults(self) -> Faults:
+        return self._webhooks.faults
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Every attempt to deliver a webhook, oldest first."""
+        return self._webhooks.log
+
+    @property
+    def requests(self) -> list[LoggedRequest]:
+        """Every request to the API and to git, oldest first."""
+        return self.traffic.requests
+
+    @property
+    def webhook_timeout_seconds(self) -> float:
+        """How long a receiver may take; ten seconds, as GitHub gives, unless a test shortens it."""
+        return self._webhooks.timeout_seconds
+
+    @webhook_timeout_seconds.setter
+    def webhook_timeout_seconds(self, seconds: float) -> None:
+        self._webhooks.timeout_seconds = seconds
+
+    @property
+    def late_closing_references(self) -> bool:
+        """Whether new pull requests close nothing until their `closing_references_indexed` is set."""
+        return self.world.late_closing_references
+
+    @late_closing_references.setter
+    def late_closing_references(self, late: bool) -> None:
+        self.world.late_closing_references = late
+
+    async def create_repository(
+        self,
+        full_name: str,
+        files: Files | None = None,
+        default_branch: str = "main",
+        *,
+        private: bool = True,
+        bot_permission: Permission = "write",
+    ) -> Repository:
+        """A repository with one commit by its owner, in which the bot may write."""
+        repository = await self.world.create_repository(full_name, default_branch=default_branch, private=private)
+        repository.allow(self.bot, bot_permission)
+        first = {"README.md": f"# {repository.name}\n"} if files is None else files
+        await self._acts.push(repository.owner, repository, default_branch, first, "Initial commit")
+        return repository
+
+    async def fork(self, repository: Repository, owner: Account) -> Repository:
+        """A copy of the repository under another account."""
+        fork = await self.world.create_repository(
+            f"{owner.login}/{repository.name}",
+            default_branch=repository.default_branch,
+            private=repository.private,
+            parent=repository,
+        )
+        await fork.git.run("fetch", "--quiet", str(repository.git.path), "+refs/heads/*:refs/heads/*")
+        return fork
+
+    async def rename_repository(self, repository: Repository, name: str) -> None:
+        """repository.renamed; the old name goes on to lead there."""
+        before = repository.name
+        self.world.rename(repository, name)
+        changes = {"repository": {"name": {"from": before}}}
+        self._acts.emit("repository", repository, repository.owner, action="renamed", changes=changes)
+
+    def person(self, login: str) -> Person:
+        """The person of this login, with an account made at first use."""
+        return Person(self.world.user(login), self._acts)
+
+    def set_webhook(self, url: str, secret: str, content_type: ContentType = "json") -> Hook:
+        """Deliver everything that happens from now on, in all repositories, to this address."""
+        app = self.world.app
+        return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id)
+
+    async def redeliver(self, guid: str) -> None:
+        """Deliver once more with the same GUID, and wait for the answer."""
+        self._webhooks.redeliver(guid)
+        await self.settled()
+
+    async def settled(self, timeout: float = 60) -> None:
+        """Wait until all webhooks sent so far, but for those held back, were answered."""
+        await self.wait_for(lambda: self._webhooks.settled, timeout)
+
+    async def wait_for(self, predicate: Callable[[], T], timeout: float = WAIT_SECONDS) -> T:
+        """The predicate's first true value; it is asked at every change here. Raises TimeoutError."""
+        return await self.world.changes.wait_for(predicate, timeout)
+
+    def clone_url(self, repository: Repository) -> str:
+        return f"{self.server_url}/{repository.full_name}.git"
+
+    @property
+    def _app(self) -> App:
+        if self.world.app is None:
+            raise ValueError("the bot is no GitHub App here: start the simulation with an installation_id")
+        return self.world.app
+
+    async def _rate_limit(self, request: Request) -> Response:
+        return await self.traffic.rate_limit_endpoint(request)
+
+
+def _application(acts: Acts, rate_limit: Callable[[Request], Awaitable[Response]]) -> Starlette:
+    routes = [
+        Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
+        Route("/rate_limit", rate_limit, methods=["GET"]),
+        *rest_routes(acts),
+        Route("/{owner}/{repo}.git/{path:path}", GitHttp(acts).endpoint, methods=["GET", "POST"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})
+
+
+async def _unknown_path(_request: Request, _error: Exception) -> Response:
+    return refusal(not_found())

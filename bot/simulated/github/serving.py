@@ -1,0 +1,67 @@
+"""An ASGI application behind a real HTTP server in the caller's event loop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HOST = "127.0.0.1"
+TRANSPORT = "simulated.transport"
+SHUTDOWN_SECONDS = 1
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that already takes connections; port 0 means any free one."""
+    listener = socket.create_server((HOST, port))
+    listener.setblocking(False)
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def serving(application: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve until the block ends. A request's scope holds its connection under `TRANSPORT`."""
+    config = uvicorn.Config(
+        application,
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await server.ready.wait()
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _Protocol(HttpToolsProtocol):
+    """Hands the connection to the application, so that it can be broken on purpose."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]
+
+
+class _Server(uvicorn.Server):
+    """A server that tells when it is up, and leaves the signals to the program it runs in."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

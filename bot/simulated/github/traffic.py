@@ -1,0 +1,194 @@
+"""Around every request: the log, the rate limit headers, and the faults that were switched on."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import assert_never
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bot.simulated.github.auth import authenticate
+from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.faults import (
+    DropAfter,
+    DropBefore,
+    FailAfter,
+    FailBefore,
+    Fault,
+    Faults,
+    GraphQLError,
+    Latency,
+    PrimaryRateLimit,
+    SecondaryRateLimit,
+)
+from bot.simulated.github.rest_call import answer
+from bot.simulated.github.serving import TRANSPORT
+from bot.simulated.github.world import World
+
+REQUESTS_PER_HOUR = 5000
+HOUR_SECONDS = 3600
+
+SECONDARY_MESSAGE = (
+    "You have exceeded a secondary rate limit. Please wait a few minutes before you try again. "
+    "If you reach out to GitHub Support for help, please include the request ID."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """A request as the client saw it answered: no status when the connection broke."""
+
+    method: str
+    path: str
+    query: str
+    status: int | None
+    login: str | None
+    at: datetime
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """How much of its hour each account has used."""
+
+    used: Counter[str] = field(default_factory=Counter)
+
+    def headers(self, login: str, now: datetime) -> dict[str, str]:
+        """The headers of an answer (https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api)."""
+        hour = int(now.timestamp()) // HOUR_SECONDS
+        used = self.used[f"{login}:{hour}"]
+        return {
+            "x-ratelimit-limit": str(REQUESTS_PER_HOUR),
+            "x-ratelimit-remaining": str(max(0, REQUESTS_PER_HOUR - used)),
+            "x-ratelimit-used": str(used),
+            "x-ratelimit-reset": str((hour + 1) * HOUR_SECONDS),
+            "x-ratelimit-resource": "core",
+        }
+
+    def count(self, login: str, now: datetime) -> None:
+        self.used[f"{login}:{int(now.timestamp()) // HOUR_SECONDS}"] += 1
+
+
+class Traffic:
+    """The outermost ASGI application."""
+
+    def __init__(self, app: ASGIApp, world: World, faults: Faults) -> None:
+        self.requests: list[LoggedRequest] = []
+        self.rate_limit = RateLimit()
+        self._app = app
+        self._world = world
+        self._faults = faults
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """Let nothing wait any longer, since the server is about to stop."""
+        self._closing.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, log it, and wake whoever waits for a change."""
+        if scope["type"] != "http":
+            return
+        method, path = scope["method"], scope["path"]
+        login = self._login(Headers(scope=scope))
+        if login is not None and path != "/rate_limit":
+            self.rate_limit.count(login, self._world.clock())
+        status: int | None = None
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(raw=message["headers"])
+                for name, value in self.rate_limit.headers(login or "", self._world.clock()).items():
+                    headers.setdefault(name, value)
+                message["headers"] = headers.raw
+            await send(message)
+
+        try:
+            await self._with_fault(self._faults.for_request(method, path), scope, receive, observed)
+        finally:
+            query = scope["query_string"].decode("latin-1")
+            self.requests.append(LoggedRequest(method, path, query, status, login, self._world.clock()))
+            self._world.changes.notify()
+
+    async def rate_limit_endpoint(self, request: Request) -> Response:
+        """GET /rate_limit, which costs nothing."""
+        login = self._login(request.headers)
+        headers = self.rate_limit.headers(login or "", self._world.clock())
+        core = {name: int(headers[f"x-ratelimit-{name}"]) for name in ("limit", "remaining", "used", "reset")}
+        return answer({"resources": {"core": core, "graphql": core}, "rate": core})
+
+    def _login(self, headers: Headers) -> str | None:
+        try:
+            return authenticate(self._world, headers.get("authorization")).login
+        except RefusedError:
+            return None
+
+    async def _with_fault(self, fault: Fault | None, scope: Scope, receive: Receive, send: Send) -> None:
+        match fault:
+            case None:
+                await self._app(scope, receive, send)
+            case Latency(seconds):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), seconds)
+                await self._app(scope, receive, send)
+            case FailBefore(status):
+                await _failure(status)(scope, receive, send)
+            case FailAfter(status):
+                await self._app(scope, receive, _nowhere)
+                await _failure(status)(scope, receive, send)
+            case DropBefore():
+                await _drop(scope, receive)
+            case DropAfter():
+                await self._app(scope, receive, _nowhere)
+                await _drop(scope, receive)
+            case SecondaryRateLimit(retry_after, status):
+                await _secondary_limit(retry_after, status)(scope, receive, send)
+            case PrimaryRateLimit(reset_after, status):
+                reset = int(self._world.clock().timestamp()) + reset_after
+                await _primary_limit(reset, status, scope["path"])(scope, receive, send)
+            case GraphQLError(message, kind):
+                error = {"message": message} | ({} if kind is None else {"type": kind})
+                await answer({"data": None, "errors": [error]})(scope, receive, send)
+            case _:
+                assert_never(fault)
+
+
+def _failure(status: int) -> Response:
+    if status >= 500:
+        return Response("<html><body><h1>Unicorn!</h1></body></html>", status, media_type="text/html")
+    return answer({"message": "Simulated failure", "status": str(status)}, status)
+
+
+def _secondary_limit(retry_after: int | None, status: int) -> Response:
+    documentation = "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits"
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    return answer({"documentation_url": documentation, "message": SECONDARY_MESSAGE}, status, headers)
+
+
+def _primary_limit(reset: int, status: int, path: str) -> Response:
+    """GraphQL tells it with status 200 and an error of a type of its own."""
+    headers = {
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-used": str(REQUESTS_PER_HOUR),
+        "x-ratelimit-reset": str(reset),
+    }
+    message = "API rate limit exceeded for this user."
+    if path == "/graphql":
+        return answer({"errors": [{"type": "RATE_LIMITED", "message": message}]}, 200, headers)
+    return answer({"message": message, "documentation_url": "https://docs.github.com/rest"}, status, headers)
+
+
+async def _nowhere(_: Message) -> None:
+    """Swallow the answer that the client is not to see."""
+
+
+async def _drop(scope: Scope, receive: Receive) -> None:
+    """Break the connection, and return when the server has noticed."""
+    scope[TRANSPORT].abort()
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,215 @@
+"""Webhooks as GitHub sends them: signed, in the order of the acts, ten seconds each, never retried, all logged.
+
+Rules: https://docs.github.com/webhooks/using-webhooks/handling-failed-webhook-deliveries
+"""
+
+import asyncio
+import hashlib
+import hmac
+import time
+import urllib.parse
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import httpx
+import orjson
+
+from bot.simulated.github.changes import Changes
+from bot.simulated.github.errors import not_found
+from bot.simulated.github.faults import Faults
+
+DELIVERY_TIMEOUT_SECONDS = 10.0
+USER_AGENT = "GitHub-Hookshot/51dd0ec"
+
+ContentType = Literal["json", "form"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Where deliveries go, and the secret they are signed with; `app_id` when it is an app's."""
+
+    id: int
+    url: str
+    secret: str
+    content_type: ContentType
+    created_at: datetime
+    app_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt to deliver an event; a redelivery is one more with the same GUID. The code is 0 without an answer."""
+
+    id: int
+    guid: str
+    hook_id: int
+    event: str
+    action: str | None
+    repository_id: int | None
+    redelivery: bool
+    delivered_at: datetime
+    duration_seconds: float
+    status: str
+    status_code: int
+    request_headers: Mapping[str, str]
+    request_body: bytes
+    response_headers: Mapping[str, str]
+    response_body: str
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The event as it was sent."""
+        payload: dict[str, Any] = orjson.loads(_json_part(self.request_headers, self.request_body))
+        return payload
+
+    @property
+    def succeeded(self) -> bool:
+        return 200 <= self.status_code < 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    hook: Hook
+    guid: str
+    event: str
+    action: str | None
+    repository_id: int | None
+    body: bytes
+    redelivery: bool = False
+
+
+class Webhooks:
+    """The queue of outgoing deliveries and the log of those sent."""
+
+    def __init__(self, clock: Callable[[], datetime], next_id: Callable[[], int], changes: Changes) -> None:
+        self.timeout_seconds = DELIVERY_TIMEOUT_SECONDS
+        self.hook: Hook | None = None
+        self.log: list[Delivery] = []
+        self.faults = Faults(self._release)
+        self._clock = clock
+        self._next_id = next_id
+        self._changes = changes
+        self._queue: asyncio.Queue[_Outgoing] = asyncio.Queue()
+        self._held: list[_Outgoing] = []
+        self._unanswered = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything sent so far was answered, or given up."""
+        return self._unanswered == 0
+
+    def set_hook(self, url: str, secret: str, content_type: ContentType, app_id: int | None) -> Hook:
+        """Send everything that happens from now on to this address."""
+        self.hook = Hook(self._next_id(), url, secret, content_type, self._clock(), app_id)
+        return self.hook
+
+    def emit(self, event: str, payload: Mapping[str, object], repository_id: int | None) -> None:
+        """Queue an event for delivery; nothing happens without a hook."""
+        if self.hook is None:
+            return
+        action = payload.get("action")
+        action = action if isinstance(action, str) else None
+        body = orjson.dumps(payload)
+        for _ in range(2 if self.faults.doubles(event, action) else 1):
+            outgoing = _Outgoing(self.hook, str(uuid.uuid4()), event, action, repository_id, body)
+            if self.faults.holds(event, action):
+                self._held.append(outgoing)
+            else:
+                self._send_later(outgoing)
+
+    def redeliver(self, guid: str) -> None:
+        """Send a logged delivery once more, with its GUID; 404 when it is unknown."""
+        logged = next((delivery for delivery in self.log if delivery.guid == guid), None)
+        if logged is None or self.hook is None:
+            raise not_found()
+        payload = _json_part(logged.request_headers, logged.request_body)
+        again = _Outgoing(self.hook, guid, logged.event, logged.action, logged.repository_id, payload, redelivery=True)
+        self._send_later(again)
+
+    async def run(self) -> None:
+        """Deliver what is queued, one after another, until cancelled."""
+        async with httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None)) as client:
+            while True:
+                outgoing = await self._queue.get()
+                try:
+                    self.log.append(await self._deliver(client, outgoing))
+                finally:
+                    self._unanswered -= 1
+                    self._changes.notify()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for outgoing in held:
+            self._send_later(outgoing)
+
+    def _send_later(self, outgoing: _Outgoing) -> None:
+        self._unanswered += 1
+        self._queue.put_nowait(outgoing)
+
+    async def _deliver(self, client: httpx.AsyncClient, outgoing: _Outgoing) -> Delivery:
+        content = _encode(outgoing.body, outgoing.hook.content_type)
+        headers = _headers(outgoing, content)
+        delivered_at, started = self._clock(), time.perf_counter()
+        status, code, response_headers, text = "OK", 0, dict[str, str](), ""
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                response = await client.post(outgoing.hook.url, content=content, headers=headers)
+            status, code = response.reason_phrase or "OK", response.status_code
+            response_headers, text = dict(response.headers), response.text
+        except TimeoutError:
+            status = "timed out"
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            status = "failed to connect to host" if isinstance(error, httpx.ConnectError) else "failed to deliver"
+        return Delivery(
+            id=self._next_id(),
+            guid=outgoing.guid,
+            hook_id=outgoing.hook.id,
+            event=outgoing.event,
+            action=outgoing.action,
+            repository_id=outgoing.repository_id,
+            redelivery=outgoing.redelivery,
+            delivered_at=delivered_at,
+            duration_seconds=time.perf_counter() - started,
+            status=status,
+            status_code=code,
+            request_headers=headers,
+            request_body=content,
+            response_headers=response_headers,
+            response_body=text,
+        )
+
+
+def sign(secret: str, body: bytes) -> dict[str, str]:
+    """The two signature headers of a body."""
+    return {
+        "X-Hub-Signature": "sha1=" + hmac.new(secret.encode(), body, hashlib.sha1).hexdigest(),
+        "X-Hub-Signature-256": "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest(),
+    }
+
+
+def _headers(outgoing: _Outgoing, content: bytes) -> dict[str, str]:
+    hook, form = outgoing.hook, outgoing.hook.content_type == "form"
+    return {
+        "Accept": "*/*",
+        "Content-Type": "application/x-www-form-urlencoded" if form else "application/json",
+        "User-Agent": USER_AGENT,
+        "X-GitHub-Delivery": outgoing.guid,
+        "X-GitHub-Event": outgoing.event,
+        "X-GitHub-Hook-ID": str(hook.id),
+        "X-GitHub-Hook-Installation-Target-ID": str(hook.app_id or outgoing.repository_id),
+        "X-GitHub-Hook-Installation-Target-Type": "repository" if hook.app_id is None else "integration",
+        **sign(hook.secret, content),
+    }
+
+
+def _encode(body: bytes, content_type: ContentType) -> bytes:
+    return body if content_type == "json" else urllib.parse.urlencode({"payload": body}).encode()
+
+
+def _json_part(headers: Mapping[str, str], body: bytes) -> bytes:
+    if headers["Content-Type"] == "application/json":
+        return body
+    return urllib.parse.parse_qs(body.decode())["payload"][0].encode()

@@ -1,0 +1,266 @@
+"""Rows of codebases, conversations, worktrees and sessions, as decide changes them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from asyncpg import Record
+
+from bot.model import EndReason, LiveWorktree, Repository, ThreadKind
+from bot.store import bells
+from bot.store.database import Connection
+from bot.store.jobs import defer
+
+UPSERT_CODEBASE = """
+-- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
+-- A reclaimed name is another repository: its folder takes the id with it.
+insert into codebases (platform, repository_id, owner, name, folder, default_branch, installation_id)
+values ($1, $2, $3, $4,
+        case when exists (select from codebases
+                          where folder = $3 || '/' || $4 and (platform, repository_id) <> ($1, $2))
+             then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
+        $5, $6)
+on conflict (platform, repository_id) do update
+   set owner = excluded.owner, name = excluded.name, updated_at = now(),
+       default_branch = coalesce(excluded.default_branch, codebases.default_branch),
+       installation_id = coalesce(excluded.installation_id, codebases.installation_id)
+returning folder
+"""
+
+UPSERT_CONVERSATION = """
+-- The title is refreshed; the state is what GitHub said last.
+insert into conversations (platform, repository_id, number, kind, title, state, closed_at)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (platform, repository_id, number) do update
+   set title = excluded.title, kind = excluded.kind, state = excluded.state, closed_at = excluded.closed_at,
+       updated_at = now()
+returning id, worktree_id
+"""
+
+FIND_CONVERSATION = """
+select id, worktree_id from conversations where platform = $1 and repository_id = $2 and number = $3
+"""
+
+CLOSE_CONVERSATION = """
+update conversations set state = 'closed', closed_at = $2, updated_at = now() where id = $1
+"""
+
+REOPEN_CONVERSATION = """
+update conversations set state = 'open', closed_at = null, updated_at = now() where id = $1
+"""
+
+END_SESSION = """
+-- Ends the conversation's active session, if it has one; the code stays as it is.
+update sessions set active = false, ended_at = now(), end_reason = $2
+where conversation_id = $1 and active returning id
+"""
+
+END_SESSION_OF_CLOSED = """
+update sessions set active = false, ended_at = now(), end_reason = 'conversation-closed'
+where active and conversation_id = (select id from conversations where id = $1 and state = 'closed')
+"""
+
+LIVE_WORKTREE = """
+-- A worktree whose removal nobody has begun is taken back: somebody needs it again.
+update worktrees set state = case when state = 'removing' then 'ready' else state end, updated_at = now()
+where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and claim is null))
+returning id, node, path, branch, start_kind, start_number
+"""
+
+WORKTREES_OF_ISSUES = """
+-- Live worktrees of the issues a pull request closes, in the order the pull request names them.
+select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
+from unnest($3::integer[]) with ordinality as linked (number, place)
+join conversations c on (c.platform, c.repository_id, c.number) = ($1, $2, linked.number)
+join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+order by linked.place
+"""
+
+WORKTREE_ON_BRANCH = """
+-- The live worktree that has the branch; of a reserved one the branch is known by what it starts from.
+select id, node, path, branch, start_kind, start_number from worktrees
+where platform = $1 and repository_id = $2 and state in ('reserved', 'ready')
+  and coalesce(branch, case start_kind when 'issue' then 'threadtree/issue-' || start_number
+                                       when 'head' then start_ref end) = $3
+order by id limit 1
+"""
+
+RESERVE_WORKTREE = """
+insert into worktrees (platform, repository_id, node, path, start_kind, start_number, start_ref, start_sha)
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+returning id
+"""
+
+USE_WORKTREE = """
+update conversations set worktree_id = $2, updated_at = now() where id = $1
+"""
+
+RELEASE_WORKTREE = """
+-- The worktree goes when the last of its conversations is closed and none of them has a turn left.
+update worktrees w set state = 'removing', updated_at = now()
+where w.id = $1 and w.state in ('reserved', 'ready')
+  and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
+  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+returning w.node
+"""
+
+WORKTREE_OF = """
+select worktree_id from conversations where id = $1
+"""
+
+OVERVIEW = """
+select w.branch,
+       exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
+       (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
+       (select count(*) from turns t where t.conversation_id = c.id and t.state = 'queued') as waiting
+from conversations c
+left join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+where c.id = $1
+"""
+
+REMEMBER_EFFECT = """
+insert into effects (key) values ($1) on conflict do nothing returning key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation's identity in the database, and the worktree it uses."""
+
+    id: int
+    worktree_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A conversation at a glance; `branch` and `running_since` are None where there is no worktree or running turn."""
+
+    branch: str | None
+    session_active: bool
+    running_since: datetime | None
+    waiting: int
+
+
+def _worktree(row: Record) -> LiveWorktree:
+    issue = row["start_number"] if row["start_kind"] == "issue" else None
+    return LiveWorktree(row["id"], row["node"], row["path"], row["branch"], issue)
+
+
+async def save_codebase(connection: Connection, repository: Repository) -> str:
+    """Writes what is known of the repository; returns the folder of its clone, `owner/name` at first contact."""
+    folder: str = await connection.fetchval(
+        UPSERT_CODEBASE,
+        repository.platform,
+        repository.id,
+        repository.owner,
+        repository.name,
+        repository.default_branch,
+        repository.installation_id,
+    )
+    return folder
+
+
+async def save_conversation(
+    connection: Connection,
+    repository: Repository,
+    number: int,
+    kind: ThreadKind,
+    title: str,
+    closed_at: datetime | None,
+) -> ConversationRow:
+    """Writes the thread as GitHub just described it (`closed_at` None: open) and returns its row."""
+    state = "closed" if closed_at else "open"
+    row = await connection.fetchrow(
+        UPSERT_CONVERSATION, repository.platform, repository.id, number, kind, title, state, closed_at
+    )
+    return ConversationRow(row["id"], row["worktree_id"])
+
+
+async def find_conversation(connection: Connection, repository: Repository, number: int) -> ConversationRow | None:
+    """The row of a thread, or None where nobody ever spoke to the bot."""
+    row = await connection.fetchrow(FIND_CONVERSATION, repository.platform, repository.id, number)
+    return ConversationRow(row["id"], row["worktree_id"]) if row else None
+
+
+async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> None:
+    """Marks the thread closed."""
+    await connection.execute(CLOSE_CONVERSATION, conversation_id, closed_at)
+
+
+async def reopen_conversation(connection: Connection, conversation_id: int) -> None:
+    """Marks the thread open again; its next turn starts a new session."""
+    await connection.execute(REOPEN_CONVERSATION, conversation_id)
+
+
+async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
+    """Ends the active session; False if there was none."""
+    return await connection.fetchval(END_SESSION, conversation_id, reason) is not None
+
+
+async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:
+    """The conversation's own worktree if it can still be used; a removal not yet begun is called off."""
+    row = await connection.fetchrow(LIVE_WORKTREE, worktree_id)
+    return _worktree(row) if row else None
+
+
+async def worktrees_of_issues(
+    connection: Connection, repository: Repository, numbers: list[int]
+) -> list[tuple[int, LiveWorktree]]:
+    """(issue number, worktree) for those of the issues that have a live one, in the given order."""
+    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
+    return [(row["number"], _worktree(row)) for row in rows]
+
+
+async def worktree_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
+    """The live worktree of this repository that has `branch` checked out."""
+    row = await connection.fetchrow(WORKTREE_ON_BRANCH, repository.platform, repository.id, branch)
+    return _worktree(row) if row else None
+
+
+async def reserve_worktree(
+    connection: Connection,
+    repository: Repository,
+    *,
+    node: str,
+    path: str,
+    start: tuple[str, int, str | None, str | None],
+) -> int:
+    """A row for a worktree that `node` will make at `path`; `start` is (kind, number, ref, sha)."""
+    worktree_id: int = await connection.fetchval(
+        RESERVE_WORKTREE, repository.platform, repository.id, node, path, *start
+    )
+    return worktree_id
+
+
+async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:
+    """From now on the conversation's turns run in this worktree."""
+    await connection.execute(USE_WORKTREE, conversation_id, worktree_id)
+
+
+async def let_go(connection: Connection, worktree_id: int) -> None:
+    """Marks a worktree for removal if nothing needs it any more, and rings the node that has it."""
+    node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
+    if node is not None:
+        await defer(connection, bells.turns_bell(node))
+
+
+async def leave(connection: Connection, conversation_id: int, worktree_id: int) -> None:
+    """A turn ended. On a closed thread its session ends with it, and its worktree goes if nobody else needs it."""
+    await connection.execute(END_SESSION_OF_CLOSED, conversation_id)
+    await let_go(connection, worktree_id)
+
+
+async def worktree_of(connection: Connection, conversation_id: int) -> int | None:
+    """The worktree a conversation refers to, live or not."""
+    worktree_id: int | None = await connection.fetchval(WORKTREE_OF, conversation_id)
+    return worktree_id
+
+
+async def overview(connection: Connection, conversation_id: int) -> Overview:
+    """What `/status` tells of a conversation."""
+    row = await connection.fetchrow(OVERVIEW, conversation_id)
+    return Overview(row["branch"], row["session_active"], row["running_since"], row["waiting"])
+
+
+async def first_seen(connection: Connection, effect: bytes) -> bool:
+    """Remembers an effect key; False if it was acted on before (one comment under two GUIDs)."""
+    return await connection.fetchval(REMEMBER_EFFECT, effect) is not None

@@ -1,0 +1,67 @@
+"""The connection to Postgres: one pool, and what counts as Postgres being away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import asyncpg
+import structlog
+
+from bot.model import Repository
+
+Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+Pool: TypeAlias = asyncpg.Pool
+
+DATABASE_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.TooManyConnectionsError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+)
+"""Raised when Postgres cannot be reached, is starting or goes away: worth another try later."""
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) -> AsyncIterator[Pool]:
+    """A pool on `dsn`; waits up to `patience_seconds` for a Postgres that is starting, then raises what it met."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_seconds
+    pool = None
+    while pool is None:
+        try:
+            pool = await asyncpg.create_pool(
+                dsn, min_size=1, max_size=size, timeout=CONNECT_TIMEOUT_SECONDS, command_timeout=60
+            )
+        except DATABASE_AWAY as problem:
+            if loop.time() > deadline:
+                raise
+            _log.warning("database-away", problem=type(problem).__name__)
+            await asyncio.sleep(0.5)
+    try:
+        yield pool
+    finally:
+        try:
+            await asyncio.wait_for(pool.close(), timeout=10)
+        except TimeoutError:
+            pool.terminate()
+
+
+def repository_of(row: asyncpg.Record) -> Repository:
+    """The repository in a row that holds the columns of `codebases`."""
+    return Repository(
+        row["platform"],
+        row["repository_id"],
+        row["owner"],
+        row["name"],
+        row["default_branch"],
+        row["installation_id"],
+    )

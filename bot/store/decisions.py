@@ -1,0 +1,54 @@
+"""A delivery's row while it is decided on."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.store.database import Connection
+
+LOAD = """
+select event, body, conversation, received_at from deliveries where guid = $1 and state = 'received'
+"""
+
+BEGIN = """
+-- Held until the transaction ends: of two workers that decide on one delivery the second finds it done.
+select guid from deliveries where guid = $1 and state = 'received' for update
+"""
+
+FINISH = """
+update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now() where guid = $1
+"""
+
+TRIED = """
+update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A stored delivery that waits to be decided on."""
+
+    event: str
+    body: bytes
+    conversation: str | None
+    received_at: datetime
+
+
+async def load(connection: Connection, guid: str) -> Delivery | None:
+    """The delivery, or None if it was handled."""
+    row = await connection.fetchrow(LOAD, guid)
+    return Delivery(row["event"], row["body"], row["conversation"], row["received_at"]) if row else None
+
+
+async def begin(connection: Connection, guid: str) -> bool:
+    """Takes the delivery for this transaction; False if it was handled meanwhile."""
+    return await connection.fetchval(BEGIN, guid) is not None
+
+
+async def finish(connection: Connection, guid: str, error: str | None = None) -> None:
+    """Its consequences are written in the same transaction; with `error` it failed for good."""
+    await connection.execute(FINISH, guid, "failed" if error else "done", error)
+
+
+async def tried(connection: Connection, guid: str, problem: str) -> None:
+    """It will be tried again; what was in the way is kept for whoever looks."""
+    await connection.execute(TRIED, guid, problem)

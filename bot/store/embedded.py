@@ -1,0 +1,142 @@
+"""A Postgres of our own for machines without one: started by its first user, stopped after its last one.
+
+A user is a process that holds a shared flock, which the kernel drops however that process ends. A supervisor in the
+background (embedded_supervisor.py) starts the server, starts it again if it dies, and stops it when nobody is left.
+"""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote, urlencode
+
+import asyncpg
+import structlog
+
+from bot.store.embedded_binaries import find_binaries
+from bot.store.embedded_files import (
+    EmbeddedPostgresError,
+    Files,
+    is_locked,
+    prepare_directory,
+    read_if_there,
+    trusted_socket_directory,
+    try_lock,
+)
+
+__all__ = ["EmbeddedPostgresError", "embedded_postgres"]
+
+START_TIMEOUT_SECONDS = 180.0
+STOP_TIMEOUT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def embedded_postgres(
+    directory: Path, bin_dir: Path | None, settings: Mapping[str, str] = NO_SETTINGS
+) -> AsyncIterator[str]:
+    """Use the Postgres in `directory` and yield its connection URI, for asyncpg and libpq alike.
+
+    `bin_dir` is POSTGRES_BIN_DIR; `settings` are Postgres parameters and count for whoever starts the server.
+    Leaving waits for the server's end if nobody else uses it. Raises EmbeddedPostgresError.
+    """
+    files = await asyncio.to_thread(prepare_directory, directory)
+    binaries = await asyncio.to_thread(find_binaries, bin_dir, files)
+    try:
+        async with asyncio.timeout(START_TIMEOUT_SECONDS):
+            user = await _become_user(files)
+    except TimeoutError as error:
+        raise EmbeddedPostgresError(f"The server in {files.directory} is being stopped, but does not end") from error
+    try:
+        yield await _ready(files, [str(binaries), *(f"{name}={value}" for name, value in settings.items())])
+    finally:
+        os.close(user)
+        await _last_one_out(files)
+
+
+async def _become_user(files: Files) -> int:
+    """Take a share of the users' lock, after the end of a server that is just being stopped."""
+    while (lock := try_lock(files.users_lock, fcntl.LOCK_SH)) is None:  # noqa: ASYNC110 - another process has it
+        await asyncio.sleep(POLL_SECONDS)
+    return lock
+
+
+async def _ready(files: Files, arguments: list[str]) -> str:
+    try:
+        async with asyncio.timeout(START_TIMEOUT_SECONDS):
+            return await _supervised(files, arguments)
+    except TimeoutError as error:
+        raise EmbeddedPostgresError(
+            f"The server in {files.directory} did not answer within {START_TIMEOUT_SECONDS:.0f} s; see {files.log}"
+        ) from error
+
+
+async def _supervised(files: Files, arguments: list[str]) -> str:
+    """See to it that a supervisor lives and wait until the server answers a query; gives the URI."""
+    reported = None
+    while True:
+        if not _is_supervised(files):
+            await asyncio.to_thread(_start_supervisor, files, arguments)
+        elif (uri := await _answering(files)) is not None:
+            return uri
+        status = read_if_there(files.status)
+        if status is not None and status.startswith("failed: "):
+            raise EmbeddedPostgresError(
+                f"The embedded Postgres in {files.directory} does not start: {status.removeprefix('failed: ')}"
+            )
+        if status not in (None, reported):
+            log.info("embedded_postgres_starting", doing=status, directory=str(files.directory))
+            reported = status
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _start_supervisor(files: Files, arguments: list[str]) -> None:
+    """Returns when the supervisor has gone to the background, or has found that another one lives."""
+    root = Path(__file__).parents[2]
+    argv = [sys.executable, "-m", "bot.store.embedded_supervisor", str(files.directory), *arguments]
+    result = subprocess.run(argv, cwd=root, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    if result.returncode != 0:
+        raise EmbeddedPostgresError(f"The supervisor of {files.directory} ended with status {result.returncode}")
+
+
+async def _answering(files: Files) -> str | None:
+    socket_directory = trusted_socket_directory(files)
+    if socket_directory is None:
+        return None
+    uri = "postgresql://postgres@/postgres?" + urlencode({"host": socket_directory, "port": 5432}, quote_via=quote)
+    try:
+        connection = await asyncpg.connect(uri, timeout=5)
+    except (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError):
+        return None
+    try:
+        await connection.execute("select 1")
+    finally:
+        await connection.close()
+    return uri
+
+
+async def _last_one_out(files: Files) -> None:
+    """Return when others use the server, or when its supervisor has stopped it and ended."""
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+            while _is_supervised(files) and not _has_users(files):  # noqa: ASYNC110 - other processes decide
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        log.warning("embedded_postgres_not_stopped", directory=str(files.directory), log=str(files.log))
+
+
+def _is_supervised(files: Files) -> bool:
+    return is_locked(files.supervisor_lock, fcntl.LOCK_SH)
+
+
+def _has_users(files: Files) -> bool:
+    """Whether the users' lock is held, and held shared."""
+    return is_locked(files.users_lock, fcntl.LOCK_EX) and not is_locked(files.users_lock, fcntl.LOCK_SH)

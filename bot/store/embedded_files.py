@@ -1,0 +1,175 @@
+"""The directory of an embedded Postgres: what lies where, whose it is, and the locks that say who is alive."""
+
+import fcntl
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOCKET_NAME = ".s.PGSQL.5432"
+# sockaddr_un.sun_path holds 108 bytes, one of them the final NUL: https://man7.org/linux/man-pages/man7/unix.7.html
+MAX_SOCKET_PATH_BYTES = 107
+
+
+class EmbeddedPostgresError(Exception):
+    """The embedded Postgres cannot be used; the message is one for the operator and names the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Paths below the directory of one embedded Postgres. Locks and log are the bot's; data and socket the server's."""
+
+    directory: Path
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def unfinished_data(self) -> Path:
+        """Where initdb works; renamed to `data` when it is done."""
+        return self.directory / "data.new"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def status(self) -> Path:
+        """One line from the supervisor for whoever waits: what it is doing, or `failed: ` and why."""
+        return self.directory / "status"
+
+    @property
+    def socket_record(self) -> Path:
+        """Names the socket's directory, which lies elsewhere when this one is too deep for a unix socket."""
+        return self.directory / "socket-directory"
+
+    @property
+    def users_lock(self) -> Path:
+        """Held shared by every process that uses the server, exclusively by the supervisor that stops it."""
+        return self.directory / "users.lock"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        return self.directory / "supervisor.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        """Inherited by initdb, the postmaster and every backend: free exactly when none of them is left."""
+        return self.directory / "server.lock"
+
+
+def prepare_directory(directory: Path) -> Files:
+    """Make the directory if it is missing. Raises EmbeddedPostgresError when it belongs to somebody else."""
+    directory = directory.resolve()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():
+        raise EmbeddedPostgresError(
+            f"{directory} belongs to user {owner}, not to this one ({os.geteuid()}): "
+            "run as that user, choose another DATA_DIR, or set DATABASE_URL"
+        )
+    # Root's server runs as another user, who must be able to pass through to the two directories that are its own.
+    directory.chmod(0o711 if owner == 0 else 0o700)
+    return Files(directory)
+
+
+def try_lock(path: Path, operation: int) -> int | None:
+    """A new descriptor holding the flock (LOCK_SH or LOCK_EX), to be closed by the caller; None if it is taken."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_locked(path: Path, operation: int) -> bool:
+    """Whether the flock could not be had just now."""
+    descriptor = try_lock(path, operation)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def choose_socket_directory(files: Files, owner: int, group: int) -> Path:
+    """Make and record the 0700 directory of the server's socket; only the supervisor calls this.
+
+    Beside the data where that path can be a socket's, otherwise a short one below the system's temporary directory,
+    kept from one start to the next while it can be trusted.
+    """
+    directory = files.directory / "socket"
+    if not _can_hold_socket(directory):
+        recorded = _recorded(files)
+        directory = (
+            recorded
+            if recorded is not None and is_private(recorded, owner)
+            else Path(tempfile.mkdtemp(prefix="threadtree-"))
+        )
+    directory.mkdir(mode=0o700, exist_ok=True)
+    directory.chmod(0o700)
+    os.chown(directory, owner, group)
+    write_whole(files.socket_record, str(directory))
+    return directory
+
+
+def remove_socket_directory(files: Files) -> None:
+    """Forget the socket's directory after the server has stopped."""
+    directory = _recorded(files)
+    if directory is not None and directory.is_dir():
+        clear_socket(directory)
+        directory.rmdir()
+    files.socket_record.unlink(missing_ok=True)
+
+
+def clear_socket(directory: Path) -> None:
+    """Remove what a killed server left of its socket; a recycled pid in its lock file would stop the next one."""
+    (directory / SOCKET_NAME).unlink(missing_ok=True)
+    (directory / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
+
+
+def trusted_socket_directory(files: Files) -> Path | None:
+    """Where clients connect: the recorded directory if only the server's user can have put a socket there."""
+    directory = _recorded(files)
+    if directory is None or not files.data.exists():
+        return None
+    return directory if is_private(directory, files.data.stat().st_uid) else None
+
+
+def is_private(directory: Path, owner: int) -> bool:
+    """Whether this is a directory, no link, of that owner and closed to everybody else."""
+    try:
+        status = directory.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o077
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file at once: a reader sees the old text or the new one."""
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def read_if_there(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _can_hold_socket(directory: Path) -> bool:
+    """Whether the path fits into an address, and is one host to clients, who split at commas."""
+    return len(os.fsencode(directory / SOCKET_NAME)) <= MAX_SOCKET_PATH_BYTES and "," not in str(directory)
+
+
+def _recorded(files: Files) -> Path | None:
+    text = read_if_there(files.socket_record)
+    return Path(text) if text else None

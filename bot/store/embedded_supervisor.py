@@ -1,0 +1,186 @@
+"""The process that keeps an embedded Postgres running while it has users, and stops it after the last one.
+
+Run as `python -m bot.store.embedded_supervisor DIRECTORY BIN_DIR [NAME=VALUE ...]`: it goes to the background once it
+has been elected, or ends at once if another one lives. It imports nothing outside the standard library.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bot.store.embedded_files import (
+    EmbeddedPostgresError,
+    Files,
+    choose_socket_directory,
+    clear_socket,
+    is_locked,
+    read_if_there,
+    remove_socket_directory,
+    try_lock,
+    write_whole,
+)
+from bot.store.embedded_user import ServerUser, server_user
+
+POLL_SECONDS = 0.1
+RETRY_SECONDS = 2.0
+# Fast shutdown, immediate shutdown, the end: https://www.postgresql.org/docs/current/server-shutdown.html
+STOP_SIGNALS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
+ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": os.defpath}
+SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Supervise DIRECTORY until nobody uses it, unless somebody does so already."""
+    directory, bin_dir, *settings = arguments
+    files = Files(Path(directory))
+    os.umask(0o077)
+    if try_lock(files.supervisor_lock, fcntl.LOCK_EX) is None:
+        return
+    write_whole(files.status, "starting")
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    os.chdir(files.directory)
+    # Whoever ends a whole group of processes ends the users too, and those need their database to the end.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, lambda *_: None)
+    _log_to(files)
+    Supervisor(files, Path(bin_dir), dict(setting.split("=", 1) for setting in settings)).run()
+
+
+class Supervisor:
+    """Holds the supervisor's lock. The server may be a child, or one that a killed predecessor left."""
+
+    def __init__(self, files: Files, bin_dir: Path, settings: Mapping[str, str]) -> None:
+        self._files = files
+        self._bin_dir = bin_dir
+        self._settings = settings
+        self._server: subprocess.Popen[bytes] | None = None
+        self._retry_at = 0.0
+        self._log_start = 0
+
+    def run(self) -> None:
+        """Keep a server running until the users' lock is free, then stop it."""
+        while try_lock(self._files.users_lock, fcntl.LOCK_EX) is None:
+            self._ensure_server()
+            time.sleep(POLL_SECONDS)
+        self._stop()
+
+    def _ensure_server(self) -> None:
+        lock = try_lock(self._files.server_lock, fcntl.LOCK_EX)
+        if lock is None:
+            return
+        try:
+            if self._server is not None:
+                status = self._server.wait()
+                self._server = None
+                if status > 0:
+                    self._fail(f"Postgres ended with status {status}: {self._log_tail()}")
+            if time.monotonic() >= self._retry_at:
+                self._start(lock)
+        except (EmbeddedPostgresError, OSError, subprocess.SubprocessError) as error:
+            self._fail(str(error))
+        finally:
+            os.close(lock)
+
+    def _start(self, lock: int) -> None:
+        user = server_user(self._files, self._bin_dir)
+        if not self._files.data.exists():
+            self._make_data(lock, user)
+        socket_directory = choose_socket_directory(self._files, user.uid, user.gid)
+        # The lock proves that no server lives, whoever has the pid in these files by now.
+        clear_socket(socket_directory)
+        (self._files.data / "postmaster.pid").unlink(missing_ok=True)
+        settings = {**SETTINGS, "unix_socket_directories": _quoted(socket_directory), **self._settings}
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        write_whole(self._files.status, "starting")
+        argv = [str(self._bin_dir / "postgres"), "-D", str(self._files.data), "-p", "5432", *options]
+        self._server = self._spawn(argv, lock, user)
+
+    def _make_data(self, lock: int, user: ServerUser) -> None:
+        write_whole(self._files.status, "initdb")
+        unfinished = self._files.unfinished_data
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(mode=0o700)
+        os.chown(unfinished, user.uid, user.gid)
+        argv = [str(self._bin_dir / "initdb"), "-D", str(unfinished), "--username=postgres", "--auth=trust"]
+        argv += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
+        if self._settings.get("fsync") == "off":
+            argv.append("--no-sync")
+        if (status := self._spawn(argv, lock, user).wait()) != 0:
+            raise EmbeddedPostgresError(f"initdb ended with status {status}: {self._log_tail()}")
+        unfinished.rename(self._files.data)
+
+    def _spawn(self, argv: Sequence[str], lock: int, user: ServerUser) -> subprocess.Popen[bytes]:
+        self._log_start = self._files.log.stat().st_size
+        return subprocess.Popen(
+            argv,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            preexec_fn=user.become,
+        )
+
+    def _stop(self) -> None:
+        for stop_signal, seconds in STOP_SIGNALS:
+            deadline = time.monotonic() + seconds
+            pid = None
+            while time.monotonic() < deadline and is_locked(self._files.server_lock, fcntl.LOCK_EX):
+                if pid is None and (pid := self._postmaster()) is not None:
+                    os.kill(pid, stop_signal)
+                time.sleep(POLL_SECONDS)
+        if not is_locked(self._files.server_lock, fcntl.LOCK_EX):
+            remove_socket_directory(self._files)
+        self._files.status.unlink(missing_ok=True)
+
+    def _postmaster(self) -> int | None:
+        if self._server is not None:
+            return self._server.pid if self._server.poll() is None else None
+        recorded = read_if_there(self._files.data / "postmaster.pid")
+        if not recorded:
+            return None
+        pid = int(recorded.splitlines()[0])
+        command = read_if_there(Path(f"/proc/{pid}/cmdline"))
+        return pid if command is not None and str(self._files.data) in command.split("\0") else None
+
+    def _fail(self, reason: str) -> None:
+        write_whole(self._files.status, f"failed: {reason}")
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+
+    def _log_tail(self) -> str:
+        with self._files.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()
+        return " / ".join(line.strip() for line in lines[-6:] if line.strip())
+
+
+def _log_to(files: Files) -> None:
+    """Everything said from here on, by the servers too, goes to the log; the one of the last time is kept."""
+    if files.log.exists():
+        files.log.replace(files.log.with_name("server.log.1"))
+    log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+
+
+def _quoted(path: Path) -> str:
+    """A path as one item of a list-valued setting, whatever characters are in it."""
+    return '"' + str(path).replace('"', '""') + '"'
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

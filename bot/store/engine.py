@@ -1,0 +1,124 @@
+"""Procrastinate, the job engine between processes: our tasks, their queues, and workers that outlive outages.
+
+Jobs are put in by `bot.store.jobs` inside our own transactions; this module only runs them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import procrastinate
+import structlog
+from procrastinate import jobs as engine_jobs
+from procrastinate.exceptions import ConnectorException
+from procrastinate.retry import BaseRetryStrategy, RetryDecision
+
+HEARTBEAT_SECONDS = 3.0
+STALLED_AFTER_SECONDS = 12.0
+POLL_SECONDS = 1.0
+"""Delayed retries become due without a notification, so the poll is what starts them."""
+MAX_STALLED_ATTEMPTS = 20
+RETRY_FOR_SECONDS = 24 * 3600
+_log = structlog.get_logger()
+
+
+class RetryLaterError(Exception):
+    """A task met something that passes: run the job again after `seconds`, its lock kept."""
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
+class _Retry(BaseRetryStrategy):
+    def get_retry_decision(self, *, exception: BaseException, job: engine_jobs.Job) -> RetryDecision | None:
+        if not isinstance(exception, RetryLaterError):
+            return None
+        return RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})
+
+
+def backoff_seconds(attempts: int) -> float:
+    """How long to wait after so many failed attempts: 2, 4, 8 … at most ten minutes."""
+    return float(min(2 ** min(attempts + 1, 10), 600))
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What the jobs do. Each may raise RetryLaterError; any other exception ends its job as failed."""
+
+    decide: Callable[[str, int], Awaitable[None]]
+    """(GUID, attempts so far)"""
+    outbox: Callable[[str], Awaitable[None]]
+    """(lane)"""
+    turns: Callable[[], Awaitable[None]]
+    """the doorbell of this node"""
+
+
+def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
+    """The engine's app with our three tasks; open it before use."""
+    connector = procrastinate.PsycopgConnector(conninfo=dsn, min_size=1, max_size=8, timeout=10)
+    app = procrastinate.App(connector=connector)
+    retry = _Retry()
+
+    @app.task(name="decide", pass_context=True, retry=retry)
+    async def decide(context: procrastinate.JobContext, guid: str) -> None:
+        await handlers.decide(guid, context.job.attempts)
+
+    @app.task(name="outbox", retry=retry)
+    async def outbox(lane: str) -> None:
+        await handlers.outbox(lane)
+
+    @app.task(name="turns", retry=retry)
+    async def turns() -> None:
+        await handlers.turns()
+
+    return app
+
+
+async def run_pool(app: procrastinate.App, queue: str, concurrency: int, stopping: asyncio.Event) -> None:
+    """Works on one queue until `stopping`; survives that Postgres goes away and starts again."""
+    failures = 0
+    while not stopping.is_set():
+        try:
+            worker = asyncio.create_task(
+                app.run_worker_async(
+                    queues=[queue],
+                    name=queue,
+                    concurrency=concurrency,
+                    install_signal_handlers=False,
+                    fetch_job_polling_interval=POLL_SECONDS,
+                    update_heartbeat_interval=HEARTBEAT_SECONDS,
+                    stalled_worker_timeout=STALLED_AFTER_SECONDS,
+                    shutdown_graceful_timeout=5,
+                    delete_jobs="successful",
+                )
+            )
+            stop = asyncio.create_task(stopping.wait())
+            try:
+                await asyncio.wait({worker, stop}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stop.cancel()
+                worker.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await worker
+            failures = 0
+        except (ConnectorException, OSError, TimeoutError) as problem:
+            failures += 1
+            _log.warning("queue-waits-for-database", queue=queue, problem=type(problem).__name__)
+        if not stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), timeout=min(0.5 * 2**failures, 5))
+
+
+async def retry_stalled_jobs(app: procrastinate.App) -> int:
+    """Puts the jobs of killed workers back; one that stalled too often is failed. Returns how many were found."""
+    found = 0
+    for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_AFTER_SECONDS):
+        found += 1
+        if job.attempts < MAX_STALLED_ATTEMPTS:
+            await app.job_manager.retry_job(job)
+        else:
+            _log.error("job-stalled-too-often", job=job.id, task=job.task_name, attempts=job.attempts)
+            await app.job_manager.finish_job(job, status=engine_jobs.Status.FAILED, delete_job=False)
+    return found

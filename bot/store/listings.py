@@ -1,0 +1,124 @@
+"""What the lists show: rows in the shape that scripts rely on, newest first."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.model import DeliveryState, EndReason, TurnState, WorktreeState
+from bot.store.database import Connection
+
+LIST_WORKTREES = """
+select worktree.id, owner || '/' || name as codebase, path, branch, node, worktree.state,
+       array(select owner || '/' || name || '#' || number from conversations
+             where worktree_id = worktree.id order by number) as conversations,
+       worktree.created_at, worktree.updated_at
+from worktrees as worktree join codebases using (platform, repository_id)
+order by worktree.id desc
+limit $1
+"""
+
+LIST_SESSIONS = """
+select session.id, owner || '/' || name || '#' || number as conversation, agent, assistant_session_id, active,
+       session.created_at, last_active_at, ended_at, end_reason
+from sessions as session
+     join conversations on conversations.id = conversation_id
+     join codebases using (platform, repository_id)
+order by session.id desc
+limit $1
+"""
+
+LIST_TURNS = """
+-- The tracking comment is the first part; later parts are the rest of a long answer.
+select turn.id, owner || '/' || name || '#' || number as conversation, turn.state, reason, requested_by,
+       comment_url, started_at, finished_at
+from turns as turn
+     join conversations on conversations.id = turn.conversation_id
+     join codebases using (platform, repository_id)
+     left join outbox on outbox.turn_id = turn.id and outbox.kind = 'comment' and part = 1
+order by turn.id desc
+limit $1
+"""
+
+LIST_DELIVERIES = """
+select guid, event, action, conversation, state, received_at, attempts, error
+from deliveries
+order by seq desc
+limit $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """A checkout; `conversations` are those that use it."""
+
+    id: int
+    codebase: str
+    path: str
+    branch: str | None
+    node: str
+    state: WorktreeState
+    conversations: list[str]
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An agent's context window."""
+
+    id: int
+    conversation: str
+    agent: str
+    assistant_session_id: str | None
+    active: bool
+    created_at: datetime
+    last_active_at: datetime
+    ended_at: datetime | None
+    end_reason: EndReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request and how it ended; `comment_url` is its tracking comment, once that is on GitHub."""
+
+    id: int
+    conversation: str
+    state: TurnState
+    reason: str | None
+    requested_by: str
+    comment_url: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A webhook as it was received."""
+
+    guid: str
+    event: str
+    action: str | None
+    conversation: str | None
+    state: DeliveryState
+    received_at: datetime
+    attempts: int
+    error: str | None
+
+
+async def worktrees(connection: Connection, limit: int | None) -> list[Worktree]:
+    """The newest `limit` worktrees, all without one."""
+    return [Worktree(**row) for row in await connection.fetch(LIST_WORKTREES, limit)]
+
+
+async def sessions(connection: Connection, limit: int | None) -> list[Session]:
+    """The newest `limit` sessions, all without one."""
+    return [Session(**row) for row in await connection.fetch(LIST_SESSIONS, limit)]
+
+
+async def turns(connection: Connection, limit: int | None) -> list[Turn]:
+    """The newest `limit` turns, all without one."""
+    return [Turn(**row) for row in await connection.fetch(LIST_TURNS, limit)]
+
+
+async def deliveries(connection: Connection, limit: int | None) -> list[Delivery]:
+    """The newest `limit` deliveries, all without one."""
+    return [Delivery(**row) for row in await connection.fetch(LIST_DELIVERIES, limit)]

@@ -1,0 +1,175 @@
+"""Brings the schema up from plain SQL files, each applied once and never changed afterwards."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import structlog
+from procrastinate.schema import SchemaManager
+
+LOCK_KEY = int.from_bytes(hashlib.sha256(b"threadtree schema migrations").digest()[:8], signed=True)
+LOCK_TIMEOUT_SECONDS = 600.0
+LOCK_POLL_SECONDS = 0.1
+NO_TRANSACTION = "-- no transaction"
+
+TABLE_EXISTS = "select to_regclass('schema_migrations') is not null"
+CREATE_TABLE = """
+create table if not exists schema_migrations (
+    name text primary key,
+    sha256 text not null,
+    applied_at timestamptz not null default now()
+)
+"""
+TRY_LOCK = "select pg_try_advisory_lock($1)"
+SELECT_APPLIED = "select name, sha256 from schema_migrations order by name"
+INSERT_APPLIED = "insert into schema_migrations (name, sha256) values ($1, $2)"
+
+log = structlog.get_logger()
+
+
+class MigrationError(Exception):
+    """The schema cannot be brought up; the message is one for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file. It runs in a transaction, unless its first line says otherwise; then it is a single statement."""
+
+    name: str
+    sql: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.sql.partition("\n")[0].strip() != NO_TRANSACTION
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The schema is the one of this version of the bot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """These migrations have not been applied; `migrate` does it."""
+
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """This migration was applied with another content."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """These migrations were applied by a newer version of the bot."""
+
+    unknown: tuple[str, ...]
+
+
+SchemaState = Current | Behind | Changed | Ahead
+
+
+def migrations_directory() -> Path:
+    """Beside this module in a wheel, at the top of the repository in a checkout."""
+    packaged = Path(__file__).with_name("migrations")
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def load_migrations(directory: Path | None = None) -> tuple[Migration, ...]:
+    """The queue engine's schema, then every NNN_name.sql of the directory (default: the bot's own) in that order."""
+    files = sorted((directory or migrations_directory()).glob("[0-9][0-9][0-9]_*.sql"), key=lambda file: file.name)
+    ours = tuple(Migration(file.stem, file.read_text(encoding="utf-8")) for file in files)
+    return (_engine_schema(), *ours)
+
+
+def _engine_schema() -> Migration:
+    """The queue engine's schema, named by the newest release that changed it: its own migrations say which."""
+    changes = Path(SchemaManager.get_migrations_path()).glob("[0-9]*.sql")
+    newest = max(change.name.partition("_")[0] for change in changes)
+    return Migration(f"000_procrastinate_{newest}", SchemaManager.get_schema())
+
+
+async def migrate(dsn: str, directory: Path | None = None) -> list[str]:
+    """Apply what is missing and return its names. Any number of processes may do this at the same time.
+
+    Raises MigrationError for a changed or unknown applied migration, or one that fails: those before it stay.
+    """
+    migrations = await asyncio.to_thread(load_migrations, directory)
+    connection = await asyncpg.connect(dsn)
+    try:
+        await _lock(connection)
+        await connection.execute(CREATE_TABLE)
+        match await _compare(connection, migrations):
+            case Current():
+                return []
+            case Behind(missing):
+                await _apply(connection, [migration for migration in migrations if migration.name in missing])
+                return list(missing)
+            case Changed(name):
+                raise MigrationError(
+                    f"Migration {name} was changed after it had been applied: restore it, add a new one"
+                )
+            case Ahead(unknown):
+                raise MigrationError(f"The database is of a newer version: it has {', '.join(unknown)}")
+    finally:
+        await connection.close()  # gives the lock back
+
+
+async def schema_state(connection: asyncpg.Connection, directory: Path | None = None) -> SchemaState:
+    """Compare the database with this version of the bot, without changing anything."""
+    migrations = await asyncio.to_thread(load_migrations, directory)
+    if not await connection.fetchval(TABLE_EXISTS):
+        return Behind(tuple(migration.name for migration in migrations))
+    return await _compare(connection, migrations)
+
+
+async def _compare(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> SchemaState:
+    applied: dict[str, str] = {row["name"]: row["sha256"] for row in await connection.fetch(SELECT_APPLIED)}
+    for migration in migrations:
+        if applied.get(migration.name, migration.sha256) != migration.sha256:
+            return Changed(migration.name)
+    known = {migration.name for migration in migrations}
+    if unknown := tuple(name for name in applied if name not in known):
+        return Ahead(unknown)
+    if missing := tuple(migration.name for migration in migrations if migration.name not in applied):
+        return Behind(missing)
+    return Current()
+
+
+async def _lock(connection: asyncpg.Connection) -> None:
+    """Take the session's lock by asking again and again.
+
+    A query that waits for it is a transaction, and the holder's `create index concurrently` waits for those in turn.
+    """
+    try:
+        async with asyncio.timeout(LOCK_TIMEOUT_SECONDS):
+            while not await connection.fetchval(TRY_LOCK, LOCK_KEY):  # noqa: ASYNC110 - another process has it
+                await asyncio.sleep(LOCK_POLL_SECONDS)
+    except TimeoutError as error:
+        raise MigrationError(f"Another process has been migrating for {LOCK_TIMEOUT_SECONDS:.0f} s") from error
+
+
+async def _apply(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> None:
+    for migration in migrations:
+        log.info("migration_starting", name=migration.name)
+        try:
+            if migration.in_transaction:
+                async with connection.transaction():
+                    await connection.execute(migration.sql)
+                    await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
+            else:
+                # A prepared statement is a single one by the protocol; several would be one transaction after all.
+                await connection.fetch(migration.sql)
+                await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
+        except asyncpg.PostgresError as error:
+            raise MigrationError(f"Migration {migration.name} failed: {error}") from error

@@ -1,0 +1,423 @@
+"""The queue of turns: asking, claiming, ending, and what becomes of a run that was cut off."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from bot.model import Repository, Target, TurnState
+from bot.store.database import Connection, repository_of
+
+ASK = """
+insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
+                   source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at)
+values ($1, $2, $3, sha256(convert_to($3, 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+        case when $13 = 'queued' then null else now() end)
+on conflict (conversation_id, review_id) where review_id is not null do nothing
+returning id
+"""
+
+ASKED_JUST_NOW = """
+-- Opened, labelled and assigned with the same text within a minute are one request.
+select exists (select from turns
+               where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
+                 and request_hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)
+"""
+
+ASKED_TODAY = """
+select count(*) from turns where requested_by_id = $1 and state <> 'refused' and created_at > now() - interval '1 day'
+"""
+
+PLACE_IN_LINE = """
+-- How many turns run or wait before this one in its worktree.
+select count(*) from turns ahead join turns me on me.id = $1
+where ahead.id < me.id and ahead.state in ('queued', 'running')
+  and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
+"""
+
+LAST_NOT_DONE = """
+select request, source_kind, source_id, pinned_sha, context from turns
+where conversation_id = $1 and state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
+order by id desc limit 1
+"""
+
+CLAIM = """
+-- The oldest queued turn of this node whose worktree has none running and whose conversation has none earlier
+-- unfinished; repositories with fewer running turns go first. A worktree whose path is still being removed waits.
+with running as (
+    select w.platform, w.repository_id, count(*) as turns
+    from turns t join worktrees w on w.id = t.worktree_id
+    where t.state = 'running' and w.node = $1 group by 1, 2
+), next as (
+    select t.id from turns t
+    join worktrees w on w.id = t.worktree_id and w.node = $1 and w.state in ('reserved', 'ready')
+    left join running r using (platform, repository_id)
+    where t.state = 'queued'
+      and not exists (select from turns o where o.worktree_id = w.id and o.state = 'running')
+      and not exists (select from turns e where e.conversation_id = t.conversation_id and e.id < t.id
+                                            and e.state in ('queued', 'running'))
+      and not exists (select from worktrees o where o.node = w.node and o.path = w.path and o.state = 'removing')
+      and coalesce(r.turns, 0) < $4
+    order by coalesce(r.turns, 0), t.id
+    limit 1 for update of t skip locked
+)
+update turns set state = 'running', claim = $2, worker = $3, started_at = coalesce(started_at, now())
+from next where turns.id = next.id returning turns.id
+"""
+
+CLAIMED_TURN = """
+select t.id, t.conversation_id, t.worktree_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
+       t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.resuming, t.answer, t.started_at,
+       t.stop_reason, t.claim,
+       c.number, c.kind, c.title, c.state as thread_state,
+       b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
+       w.path, w.branch, w.base_branch, w.start_kind, w.start_number, w.start_ref, w.start_sha,
+       w.state as worktree_state,
+       (select array_agg(o.number order by o.number) from conversations o where o.worktree_id = w.id) as sharers
+from turns t
+join conversations c on c.id = t.conversation_id
+join worktrees w on w.id = t.worktree_id
+join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+where t.id = $1
+"""
+
+STILL_MINE = """
+select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2
+"""
+
+SAVE_ANSWER = """
+update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
+"""
+
+END = """
+update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
+                 claim = null, worker = null
+where id = $1 and claim = $2 returning conversation_id, worktree_id
+"""
+
+HAND_BACK = """
+-- Not a crash: the process was asked to stop. Another run goes on with it.
+update turns set state = 'queued', claim = null, worker = null, resuming = true
+where id = $1 and claim = $2 returning id
+"""
+
+STOP_RUNNING = """
+update turns set stop_requested_at = now(), stop_reason = $2
+where conversation_id = $1 and state = 'running' and stop_requested_at is null and asked_at < $3
+returning id
+"""
+
+STOP_QUEUED = """
+update turns set state = 'stopped', reason = $2, finished_at = now()
+where conversation_id = $1 and state = 'queued' and asked_at < $3
+returning id, source_kind, source_id
+"""
+
+RUNNING_ON_NODE = """
+select t.id, t.worker, t.claim from turns t join worktrees w on w.id = t.worktree_id
+where t.state = 'running' and w.node = $1
+"""
+
+CUT_OFF = """
+-- The first crash is survived: the turn waits again, at its old place. The second ends it (by the caller).
+update turns set state = 'queued', claim = null, worker = null, resuming = true, cut_offs = cut_offs + 1
+where id = $1 and claim = $2 and cut_offs = 0 returning id
+"""
+
+PLACE = """
+select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
+       t.conversation_id, t.worktree_id, t.source_kind, t.source_id
+from turns t
+join conversations c on c.id = t.conversation_id
+join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+where t.id = $1
+"""
+
+
+SAVE_WORKTREE = """
+update worktrees w set state = 'ready', branch = $3, base_branch = $4, updated_at = now()
+from turns t where t.id = $1 and t.claim = $2 and w.id = t.worktree_id returning w.id
+"""
+
+ACTIVE_SESSION = """
+select id, assistant_session_id from sessions where conversation_id = $1 and active
+"""
+
+START_SESSION = """
+insert into sessions (conversation_id, agent, assistant_session_id)
+select t.conversation_id, $3, $4 from turns t where t.id = $1 and t.claim = $2
+returning id
+"""
+
+JOIN_SESSION = """
+-- The turn runs in this session: its activity keeps the session alive.
+with mine as (update turns set session_id = $3 where id = $1 and claim = $2 returning id)
+update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
+"""
+
+TOUCH_SESSION = """
+update sessions set last_active_at = now() where id = (select session_id from turns where id = $1)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as decide writes it down."""
+
+    text: str
+    requested_by: str
+    requested_by_id: int
+    asked_at: datetime
+    target: Target
+    review_id: int | None = None
+    pinned_sha: str | None = None
+    context: str = ""
+    notices: tuple[str, ...] = ()
+
+    def with_notice(self, notice: str) -> "Request":
+        """The same request, whose reply says one thing more."""
+        return replace(self, notices=(*self.notices, notice))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run one turn. Whoever writes an effect of the run shows it; a lost claim writes nothing."""
+
+    turn_id: int
+    token: UUID
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTurn:
+    """A turn with everything its run needs to know, as it was when it was claimed."""
+
+    claim: Claim
+    conversation_id: int
+    repository: Repository
+    folder: str
+    number: int
+    kind: str
+    title: str
+    sharers: tuple[int, ...]
+    request: str
+    requested_by: str
+    requested_by_id: int
+    asked_at: datetime
+    target: Target
+    pinned_sha: str | None
+    context: str
+    notices: tuple[str, ...]
+    resuming: bool
+    answer: str | None
+    started_at: datetime
+    worktree_id: int
+    worktree_made: bool
+    path: str
+    branch: str | None
+    base_branch: str | None
+    start: tuple[str, int, str | None, str | None]
+
+    @property
+    def id(self) -> int:
+        """The turn's id."""
+        return self.claim.turn_id
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn's answer belongs."""
+
+    repository: Repository
+    conversation_id: int
+    worktree_id: int
+    target: Target
+
+
+class ClaimLostError(Exception):
+    """The run was replaced or ended elsewhere: it must stop and write nothing more."""
+
+
+async def ask(
+    connection: Connection,
+    conversation_id: int,
+    worktree_id: int | None,
+    request: Request,
+    refused: str | None = None,
+) -> int | None:
+    """Queues a turn (or records it `refused` with that reason); None if its review already is one turn."""
+    turn_id: int | None = await connection.fetchval(
+        ASK,
+        conversation_id,
+        worktree_id,
+        request.text,
+        request.requested_by,
+        request.requested_by_id,
+        request.asked_at,
+        request.target.kind,
+        request.target.id,
+        request.review_id,
+        request.pinned_sha,
+        request.context,
+        list(request.notices),
+        "refused" if refused else "queued",
+        refused,
+    )
+    return turn_id
+
+
+async def asked_just_now(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
+    """Whether the thread's own text was already asked for within a minute of `asked_at`."""
+    found: bool = await connection.fetchval(ASKED_JUST_NOW, conversation_id, text, asked_at)
+    return found
+
+
+async def asked_today(connection: Connection, person_id: int) -> int:
+    """How many turns this person got in the last 24 hours."""
+    count: int = await connection.fetchval(ASKED_TODAY, person_id)
+    return count
+
+
+async def place_in_line(connection: Connection, turn_id: int) -> int:
+    """How many turns go before this one; 0: it is next."""
+    count: int = await connection.fetchval(PLACE_IN_LINE, turn_id)
+    return count
+
+
+async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:
+    """The last request that ended otherwise than done, or None."""
+    row = await connection.fetchrow(LAST_NOT_DONE, conversation_id)
+    return dict(row) if row else None
+
+
+async def claim_next(connection: Connection, node: str, worker: str, per_repository: int) -> ClaimedTurn | None:
+    """Claims the next turn of the node in one statement; None when there is none to run."""
+    token = uuid4()
+    async with connection.transaction():
+        # Claims of one node count running turns, so they go one after the other.
+        await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
+        turn_id = await connection.fetchval(CLAIM, node, token, worker, per_repository)
+        if turn_id is None:
+            return None
+        row = await connection.fetchrow(CLAIMED_TURN, turn_id)
+    return ClaimedTurn(
+        claim=Claim(turn_id, token, worker),
+        conversation_id=row["conversation_id"],
+        repository=repository_of(row),
+        folder=row["folder"],
+        number=row["number"],
+        kind=row["kind"],
+        title=row["title"],
+        sharers=tuple(row["sharers"] or ()),
+        request=row["request"],
+        requested_by=row["requested_by"],
+        requested_by_id=row["requested_by_id"],
+        asked_at=row["asked_at"],
+        target=Target(row["source_kind"], row["source_id"]),
+        pinned_sha=row["pinned_sha"],
+        context=row["context"],
+        notices=tuple(row["notices"]),
+        resuming=row["resuming"],
+        answer=row["answer"],
+        started_at=row["started_at"],
+        worktree_id=row["worktree_id"],
+        worktree_made=row["worktree_state"] == "ready",
+        path=row["path"],
+        branch=row["branch"],
+        base_branch=row["base_branch"],
+        start=(row["start_kind"], row["start_number"], row["start_ref"], row["start_sha"]),
+    )
+
+
+async def look_again(connection: Connection, claim: Claim) -> str | None:
+    """The reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
+    row = await connection.fetchrow(STILL_MINE, claim.turn_id, claim.token)
+    if row is None:
+        raise ClaimLostError
+    return row["stop_reason"] if row["stopping"] else None
+
+
+def _must(row: object) -> None:
+    if row is None:
+        raise ClaimLostError
+
+
+async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
+    """Keeps the agent's answer before anything is pushed: a run that is cut off now does not ask again."""
+    _must(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+
+
+async def save_worktree(connection: Connection, claim: Claim, branch: str | None, base_branch: str | None) -> None:
+    """The worktree is there: its row says so, with the branch it got."""
+    _must(await connection.fetchval(SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch))
+
+
+async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
+    """(id, the agent's own id) of the active session, or None."""
+    row = await connection.fetchrow(ACTIVE_SESSION, conversation_id)
+    return (row["id"], row["assistant_session_id"]) if row else None
+
+
+async def start_session(connection: Connection, claim: Claim, agent: str, assistant_session_id: str) -> int:
+    """A new active session of the turn's conversation."""
+    session_id: int | None = await connection.fetchval(
+        START_SESSION, claim.turn_id, claim.token, agent, assistant_session_id
+    )
+    if session_id is None:
+        raise ClaimLostError
+    return session_id
+
+
+async def join_session(connection: Connection, claim: Claim, session_id: int) -> None:
+    """The turn runs in this session."""
+    _must(await connection.fetchval(JOIN_SESSION, claim.turn_id, claim.token, session_id))
+
+
+async def end(
+    connection: Connection,
+    claim: Claim,
+    state: TurnState,
+    reason: str | None,
+    notices: tuple[str, ...] | None = None,
+) -> None:
+    """Ends the turn and frees its worktree for the next; `notices` None leaves what was noted before."""
+    noted = None if notices is None else list(notices)
+    _must(await connection.fetchrow(END, claim.turn_id, claim.token, state, reason, noted))
+    await connection.execute(TOUCH_SESSION, claim.turn_id)
+
+
+async def hand_back(connection: Connection, claim: Claim) -> bool:
+    """Gives a running turn back to the queue because this process stops; False if it was no longer ours."""
+    return await connection.fetchval(HAND_BACK, claim.turn_id, claim.token) is not None
+
+
+async def stop_running(connection: Connection, conversation_id: int, reason: str, asked_before: datetime) -> list[int]:
+    """Asks the running turn to stop if it was asked for before that time; its process is notified."""
+    rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before)
+    return [row["id"] for row in rows]
+
+
+async def stop_queued(
+    connection: Connection, conversation_id: int, reason: str, asked_before: datetime
+) -> list[tuple[int, Target]]:
+    """Ends the waiting turns that were asked for before that time; returns (id, what asked for it)."""
+    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before)
+    return [(row["id"], Target(row["source_kind"], row["source_id"])) for row in rows]
+
+
+async def running_on(connection: Connection, node: str) -> list[Claim]:
+    """The claims on this node, whoever holds them."""
+    return [Claim(row["id"], row["claim"], row["worker"]) for row in await connection.fetch(RUNNING_ON_NODE, node)]
+
+
+async def cut_off(connection: Connection, claim: Claim) -> bool:
+    """The run behind this claim is gone. True: the turn waits again; False: it had its second chance already."""
+    return await connection.fetchval(CUT_OFF, claim.turn_id, claim.token) is not None
+
+
+async def place_of(connection: Connection, turn_id: int) -> Place:
+    """Where the turn's answer belongs."""
+    row = await connection.fetchrow(PLACE, turn_id)
+    return Place(
+        repository_of(row), row["conversation_id"], row["worktree_id"], Target(row["source_kind"], row["source_id"])
+    )

@@ -1,0 +1,65 @@
+"""What a worker does every few seconds, and what it clears away now and then."""
+
+from datetime import timedelta
+
+from bot.model import Repository
+from bot.store import bells
+from bot.store.database import Connection, repository_of
+from bot.store.jobs import defer
+
+HEARTBEAT = """
+insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
+"""
+
+FORGOTTEN_LANES = """
+-- Lanes with something to send for which no job waits or runs: a doorbell was lost, or a row has become due.
+select distinct lane from outbox o
+where state in ('waiting', 'sending') and due_at <= now()
+  and not exists (select from procrastinate_jobs j
+                  where j.lock = 'outbox:' || o.lane and j.status in ('todo', 'doing'))
+"""
+
+CODEBASE_NAMED = """
+-- A reclaimed name belongs to whoever was seen with it last.
+select platform, repository_id, owner, name, default_branch, installation_id from codebases
+where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
+order by updated_at desc limit 1
+"""
+
+CLEAR = {
+    "bodies": "update deliveries set body = null where body is not null and received_at < now() - $1::interval",
+    "deliveries": "delete from deliveries where received_at < now() - interval '1 year'",
+    "effects": "delete from effects where seen_at < now() - interval '1 year'",
+    "jobs": """
+        delete from procrastinate_jobs j
+        where status in ('succeeded', 'failed', 'cancelled', 'aborted')
+          and not exists (select from procrastinate_events e
+                          where e.job_id = j.id and e.at > now() - interval '30 days')
+    """,
+}
+
+
+async def heartbeat(connection: Connection, node: str) -> None:
+    """This node is alive."""
+    await connection.execute(HEARTBEAT, node)
+
+
+async def ring_forgotten_lanes(connection: Connection) -> list[str]:
+    """Rings for outbox rows that nobody would come for otherwise; returns their lanes."""
+    lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES)]
+    await defer(connection, *(bells.outbox_bell(lane) for lane in lanes))
+    return lanes
+
+
+async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
+    """The repository that is called `owner/name` now."""
+    owner, _, name = full_name.partition("/")
+    row = await connection.fetchrow(CODEBASE_NAMED, platform, owner, name)
+    return repository_of(row) if row else None
+
+
+async def clear_old(connection: Connection, retention: timedelta) -> None:
+    """Forgets bodies after their retention, and what is older than a year (DESIGN.md §4, receive)."""
+    await connection.execute(CLEAR["bodies"], retention)
+    for statement in (CLEAR["deliveries"], CLEAR["effects"], CLEAR["jobs"]):
+        await connection.execute(statement)

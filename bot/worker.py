@@ -1,0 +1,127 @@
+"""The loops of a worker beside its job queues: housekeeping, rounds of the outbox, news of stop requests."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+import asyncpg
+import procrastinate
+import structlog
+from procrastinate.exceptions import ConnectorException
+
+from bot.reply.outbox import Sender
+from bot.run.runner import Runner
+from bot.settings import Settings
+from bot.store import upkeep
+from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, Pool
+from bot.store.engine import RetryLaterError, retry_stalled_jobs
+
+TICK_SECONDS = 3.0
+LONGEST_ROUND_SECONDS = 20.0
+_log = structlog.get_logger()
+
+
+class Housekeeper:
+    """Every few seconds: heartbeat, cut-off turns, lost doorbells, stalled jobs; now and then: what is old."""
+
+    def __init__(self, pool: Pool, app: procrastinate.App, runner: Runner, settings: Settings) -> None:
+        self._pool = pool
+        self._app = app
+        self._runner = runner
+        self._settings = settings
+
+    async def keep(self, stopping: asyncio.Event) -> None:
+        """Runs until `stopping`; an outage of the database only delays it."""
+        loop = asyncio.get_running_loop()
+        clear_at = loop.time()
+        while not stopping.is_set():
+            try:
+                await self._tick()
+                if loop.time() >= clear_at:
+                    clear_at = loop.time() + self._settings.sweep_interval_seconds
+                    await self._clear()
+            except (ConnectorException, *DATABASE_AWAY) as problem:
+                _log.warning("database-away", problem=type(problem).__name__)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), timeout=TICK_SECONDS)
+
+    async def _tick(self) -> None:
+        async with self._pool.acquire() as connection:
+            await upkeep.heartbeat(connection, self._settings.node_name)
+            for lane in await upkeep.ring_forgotten_lanes(connection):
+                _log.info("outbox-rung", lane=lane)
+        await self._runner.recover()
+        self._runner.ring()
+        await retry_stalled_jobs(self._app)
+
+    async def _clear(self) -> None:
+        async with self._pool.acquire() as connection:
+            await upkeep.clear_old(connection, timedelta(days=self._settings.delivery_retention_days))
+
+
+class OutboxRounds:
+    """What an outbox job does: sends what is due, and waits for what soon will be, while it holds the lane's lock."""
+
+    def __init__(
+        self, sender: Sender, clock: Callable[[], datetime], sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._sender = sender
+        self._clock = clock
+        self._sleep = sleep
+
+    async def go(self, lane: str) -> None:
+        """Drains the lane. What is due later than soon is left to housekeeping: a waiting job would block the lane."""
+        try:
+            while True:
+                drained = await self._sender.drain(lane)
+                if drained.next_due is None:
+                    return
+                wait = (drained.next_due - self._clock()).total_seconds()
+                if wait > LONGEST_ROUND_SECONDS:
+                    return
+                # Short, because something more urgent may come meanwhile.
+                await self._sleep(min(max(wait, 0.05), 1.0))
+        except DATABASE_AWAY as problem:
+            raise RetryLaterError(2, type(problem).__name__) from problem
+
+
+@asynccontextmanager
+async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
+    """Opens the job engine; waits for a database that is just starting."""
+    while True:
+        try:
+            await app.open_async()
+            break
+        except (ConnectorException, OSError) as problem:
+            _log.warning("engine-waits-for-database", problem=type(problem).__name__)
+            await asyncio.sleep(1)
+    try:
+        yield
+    finally:
+        await app.close_async()
+
+
+async def listen_for_stops(dsn: str, stop_asked: Callable[[int], None], stopping: asyncio.Event) -> None:
+    """Passes on which running turns were asked to stop. Missed news are caught by the run's own looks at its row."""
+    while not stopping.is_set():
+        lost = asyncio.Event()
+        try:
+            connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
+        except DATABASE_AWAY as problem:
+            _log.warning("database-away", problem=type(problem).__name__)
+            await asyncio.sleep(1)
+            continue
+        try:
+            connection.add_termination_listener(lambda _, lost=lost: lost.set())
+            await connection.add_listener("threadtree_stop", lambda *news: stop_asked(int(news[3])))
+            waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        except DATABASE_AWAY as problem:
+            _log.warning("database-away", problem=type(problem).__name__)
+        finally:
+            with contextlib.suppress(*DATABASE_AWAY):
+                await connection.close(timeout=2)

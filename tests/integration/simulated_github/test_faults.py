@@ -1,0 +1,89 @@
+"""GitHub misbehaves when told to."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from bot.simulated.github import Person, Repository, SimulatedGitHub
+from bot.simulated.github.faults import (
+    DropAfter,
+    DropBefore,
+    FailAfter,
+    FailBefore,
+    GraphQLError,
+    Latency,
+    PrimaryRateLimit,
+    SecondaryRateLimit,
+)
+from tests.integration.simulated_github.helpers import (
+    Clock,
+)
+
+
+async def test_an_error_before_the_write_stores_nothing_and_one_after_it_stores(
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
+) -> None:
+    issue = await maria.open_issue(shop, "Talk")
+    path = "/repos/acme/shop/issues/1/comments"
+    github.faults.add(FailBefore(502), method="POST", path="/repos/*/issues/*/comments")
+    assert (await api.post(path, json={"body": "one"})).status_code == 502
+    assert issue.comments == []
+    github.faults.add(FailAfter(502), method="POST", path="/repos/*/issues/*/comments")
+    assert (await api.get(path)).status_code == 200
+    assert (await api.post(path, json={"body": "two"})).status_code == 502
+    assert [comment.body for comment in issue.comments] == ["two"]
+    assert (await api.post(path, json={"body": "three"})).status_code == 201
+
+
+async def test_a_dropped_connection_gives_no_answer_whether_it_was_written_or_not(
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
+) -> None:
+    issue = await maria.open_issue(shop, "Talk")
+    path = "/repos/acme/shop/issues/1/comments"
+    github.faults.add(DropBefore(), path=path)
+    github.faults.add(DropAfter(), path=path)
+    for expected in (0, 1):
+        with pytest.raises(httpx.TransportError):
+            await api.post(path, json={"body": "one"})
+        assert len(issue.comments) == expected
+    await github.wait_for(lambda: len(github.requests) == 2)
+    assert [request.status for request in github.requests] == [None, None]
+
+
+async def test_rate_limits_look_like_githubs(
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient, clock: Clock
+) -> None:
+    github.faults.add(SecondaryRateLimit(retry_after=7))
+    secondary = await api.get("/user")
+    assert (secondary.status_code, secondary.headers["retry-after"]) == (403, "7")
+    assert "secondary rate limit" in secondary.json()["message"]
+    github.faults.add(PrimaryRateLimit(reset_after=90, status=429))
+    primary = await api.get("/user")
+    assert (primary.status_code, primary.headers["x-ratelimit-remaining"]) == (429, "0")
+    assert int(primary.headers["x-ratelimit-reset"]) == int(clock.now.timestamp()) + 90
+
+
+async def test_latency_and_graphql_errors_last_until_they_are_cleared(
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient
+) -> None:
+    github.faults.add(GraphQLError("Something went wrong"), path="/graphql", times=None)
+    for _ in range(2):
+        answer = await api.post("/graphql", json={"query": "{ viewer { login } }"})
+        assert (answer.status_code, answer.json()["errors"][0]["message"]) == (200, "Something went wrong")
+    github.faults.clear()
+    assert "errors" not in (await api.post("/graphql", json={"query": "{ viewer { login } }"})).json()
+    github.faults.add(Latency(30))
+    with pytest.raises(httpx.ReadTimeout):
+        await api.get("/user", timeout=0.1)
+
+
+async def test_waiting_ends_with_the_change_or_with_the_deadline(
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
+) -> None:
+    issue = await maria.open_issue(shop, "Talk")
+    waiting = asyncio.create_task(github.wait_for(lambda: issue.comments_by(github.bot)))
+    await api.post("/repos/acme/shop/issues/1/comments", json={"body": "On it"})
+    assert [comment.body for comment in await waiting] == ["On it"]
+    with pytest.raises(TimeoutError):
+        await github.wait_for(lambda: issue.state == "closed", timeout=0.05)

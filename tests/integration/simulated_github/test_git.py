@@ -1,0 +1,86 @@
+"""The real git client clones and pushes."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from bot.simulated.github import Person, Repository, SimulatedGitHub
+from tests.integration.simulated_github.helpers import Receiver, bearer, events, git, payload, pull_fixing, with_token
+
+
+async def test_a_clone_and_a_push_by_the_bot_move_the_pull_request(
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, tmp_path: Path
+) -> None:
+    pull = await pull_fixing(maria, shop, "")
+    await git(tmp_path, "clone", "--quiet", with_token(github, shop, github.bot_token), "clone")
+    clone = tmp_path / "clone"
+    await git(clone, "switch", "--quiet", "fix")
+    (clone / "big.bin").write_bytes(os.urandom(3_000_000))
+    await git(clone, "add", "-A")
+    await git(clone, "commit", "--quiet", "-m", "Big")
+    await git(clone, "push", "--quiet", "origin", "fix")
+    tip = (await git(clone, "rev-parse", "HEAD")).strip()
+    await github.settled()
+
+    assert pull.head_sha == tip
+    assert events(github)[-2:] == ["push.None", "pull_request.synchronize"]
+    pushed = payload(github, "push", None)
+    assert (pushed["ref"], pushed["after"], pushed["sender"]["id"]) == ("refs/heads/fix", tip, github.bot.id)
+    assert [commit["message"] for commit in pushed["commits"]] == ["Big"]
+    await git(tmp_path, "clone", "--quiet", "--branch=fix", with_token(github, shop, github.bot_token), "again")
+    assert (tmp_path / "again" / "big.bin").read_bytes() == (clone / "big.bin").read_bytes()
+
+
+async def test_git_asks_for_credentials_and_refuses_a_push_without_write(
+    github: SimulatedGitHub, shop: Repository, tmp_path: Path
+) -> None:
+    reader = github.person("reader")
+    shop.allow(reader, "read")
+    async with httpx.AsyncClient() as client:
+        asked = await client.get(f"{github.clone_url(shop)}/info/refs?service=git-upload-pack")
+    assert (asked.status_code, asked.headers["www-authenticate"]) == (401, 'Basic realm="GitHub"')
+    await git(tmp_path, "clone", "--quiet", with_token(github, shop, "ghp_wrong"), "no", fails=True)
+
+    await git(tmp_path, "clone", "--quiet", with_token(github, shop, reader.new_token()), "clone")
+    clone = tmp_path / "clone"
+    await git(clone, "commit", "--quiet", "--allow-empty", "-m", "Sneak")
+    before = await shop.git.branches()
+    assert "403" in await git(clone, "push", "origin", "HEAD:main", fails=True)
+    assert await shop.git.branches() == before
+
+
+async def test_a_public_repository_is_cloned_without_credentials(github: SimulatedGitHub, tmp_path: Path) -> None:
+    repository = await github.create_repository("acme/open", private=False)
+    await git(tmp_path, "clone", "--quiet", github.clone_url(repository), "clone")
+    await git(tmp_path / "clone", "commit", "--quiet", "--allow-empty", "-m", "Sneak")
+    await git(tmp_path / "clone", "push", "--quiet", "origin", "HEAD:main", fails=True)
+
+
+async def test_a_request_so_long_that_git_compresses_it_is_understood(
+    github: SimulatedGitHub, shop: Repository, tmp_path: Path
+) -> None:
+    commit = "commit refs/heads/branch-{0}\ncommitter Ada <ada@example.org> {0} +0000\ndata 0\n\n"
+    branches = "".join(commit.format(number) for number in range(100))
+    await shop.git.run("fast-import", "--quiet", stdin=branches.encode())
+    await git(tmp_path, "clone", "--quiet", "--bare", with_token(github, shop, github.bot_token), "clone.git")
+    assert (await git(tmp_path / "clone.git", "branch", "--list")).count("branch-") == 100
+
+
+async def test_a_request_that_trickles_in_is_read_to_its_end(github: SimulatedGitHub, shop: Repository) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        for part in (b"0014command=ls-refs\n", b"00010015ref-prefix refs/\n", b"0000"):
+            yield part
+            # The slowness is what is tested; nothing is waited for.
+            await asyncio.sleep(0.1)
+
+    headers = bearer(github.bot_token) | {
+        "Content-Type": "application/x-git-upload-pack-request",
+        "Git-Protocol": "version=2",
+    }
+    async with httpx.AsyncClient(headers=headers) as client:
+        answer = await client.post(f"{github.clone_url(shop)}/git-upload-pack", content=slowly())
+    assert answer.status_code == 200
+    assert b"refs/heads/main" in answer.content

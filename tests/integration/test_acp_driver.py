@@ -1,0 +1,294 @@
+"""Prompting an agent over ACP: the scripted agent as a real process, in its own session."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot.run.agents.acp import acp_agent
+from bot.run.agents.driver import (
+    AgentDriver,
+    AgentEvent,
+    AgentText,
+    Cancelled,
+    Completed,
+    Failed,
+    Launch,
+    Limits,
+    Opened,
+    Outcome,
+    PlanChanged,
+    PlanEntry,
+    TimedOut,
+    ToolEnded,
+    ToolStarted,
+    UsageReported,
+)
+from bot.run.sandbox import agent_argv, agent_environment
+
+GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
+IMPATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=0.2)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    (tmp_path / "worktree").mkdir()
+    (tmp_path / "home").mkdir()
+    return Launch(
+        argv=agent_argv([sys.executable, "-m", "bot.simulated.agent"]),
+        environment=agent_environment(tmp_path / "home", os.environ["PATH"], "C.UTF-8", {"NAMED": "value"}),
+        cwd=tmp_path / "worktree",
+    )
+
+
+class Heard(list[AgentEvent]):
+    """The events of a prompt; sets `stop` when one that is waited for comes."""
+
+    def __init__(self, stop_at: Callable[[AgentEvent], bool] = lambda _: False) -> None:
+        super().__init__()
+        self.stop = asyncio.Event()
+        self._stop_at = stop_at
+
+    def __call__(self, event: AgentEvent) -> None:
+        self.append(event)
+        if self._stop_at(event):
+            self.stop.set()
+
+
+async def opened(agent: AgentDriver, resume: str | None = None) -> Opened:
+    result = await agent.open(resume)
+    assert isinstance(result, Opened)
+    return result
+
+
+async def ask(agent: AgentDriver, *lines: str, limits: Limits = GENEROUS, heard: Heard | None = None) -> Outcome:
+    heard = Heard() if heard is None else heard
+    return await agent.prompt(["some context", "\n".join(lines)], limits, heard.stop, heard)
+
+
+async def answer(launch: Launch, *lines: str, limits: Limits = GENEROUS, heard: Heard | None = None) -> Outcome:
+    """What one prompt of a fresh session leads to."""
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        return await ask(agent, *lines, limits=limits, heard=heard)
+
+
+async def test_a_request_is_answered_and_the_edit_is_in_the_worktree(launch: Launch) -> None:
+    heard = Heard()
+    outcome = await answer(launch, "@bot write notes/a.md: hello", "say All written.", heard=heard)
+    assert outcome == Completed("All written.", None)
+    assert (launch.cwd / "notes/a.md").read_text() == "hello\n"
+    assert heard == [
+        ToolStarted("call-0-1", "Edit a.md", "edit"),
+        ToolEnded("call-0-1", "Edit a.md", ok=True),
+        AgentText("All written."),
+    ]
+
+
+async def test_an_edit_that_fails_ends_its_tool_call_as_failed(launch: Launch) -> None:
+    (launch.cwd / "taken").write_text("a file")
+    heard = Heard()
+    outcome = await answer(launch, "write taken/below: text", heard=heard)
+    assert isinstance(outcome, Completed)
+    assert "Could not edit" in outcome.text
+    assert ToolEnded("call-0-1", "Edit below", ok=False) in heard
+
+
+async def test_the_agent_commits_on_a_branch_of_its_own_and_runs_no_hook(launch: Launch) -> None:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=launch.cwd, check=True, capture_output=True, text=True).stdout
+
+    git("init", "--quiet", "--initial-branch=main")
+    hook = launch.cwd / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    heard = Heard()
+    await answer(launch, "write a: b", "commit Add a", "switch side", "write a: c", "commit Change a", heard=heard)
+    assert [event.title for event in heard if isinstance(event, ToolEnded) and not event.ok] == []
+    assert git("log", "--format=%s", "side").splitlines() == ["Change a", "Add a"]
+    assert git("log", "--format=%s", "main").splitlines() == ["Add a"]
+
+
+async def test_the_plan_is_reported_as_it_advances(launch: Launch) -> None:
+    heard = Heard()
+    await answer(launch, "plan read | write", heard=heard)
+    plans = [[entry.status for entry in event.entries] for event in heard if isinstance(event, PlanChanged)]
+    assert plans == [
+        ["pending", "pending"],
+        ["in_progress", "pending"],
+        ["completed", "in_progress"],
+        ["completed", "completed"],
+    ]
+    assert isinstance(heard[0], PlanChanged)
+    assert heard[0].entries[0] == PlanEntry("read", "pending")
+
+
+async def test_what_a_session_cost_is_reported(launch: Launch) -> None:
+    heard = Heard()
+    outcome = await answer(launch, "cost 0.25", heard=heard)
+    assert UsageReported(1000, 200_000, 0.25, "USD") in heard
+    assert isinstance(outcome, Completed)
+    assert outcome.usage is not None
+    assert outcome.usage.session_cost == 0.25
+
+
+async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        stop = asyncio.Event()
+        outcome = await agent.prompt(["one\n\ttwo  ", "", "ünï\n\necho prompt"], GENEROUS, stop, lambda _: None)
+    assert outcome == Completed("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt", None)
+
+
+async def test_the_environment_is_the_launchs_and_nothing_else(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    outcome = await answer(launch, "env")
+    # LC_CTYPE is Python's own doing (PEP 538).
+    assert isinstance(outcome, Completed)
+    assert set(outcome.text.split(", ")) - {"LC_CTYPE"} == {"HOME", "LANG", "NAMED", "PATH"}
+
+
+@pytest.mark.parametrize("size", [200_000, 10_000_000])
+async def test_a_line_far_beyond_asyncios_limit_passes(launch: Launch, size: int) -> None:
+    outcome = await answer(launch, f"long {size}")
+    assert isinstance(outcome, Completed)
+    assert len(outcome.text) == size
+
+
+async def test_a_huge_prompt_passes(launch: Launch) -> None:
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        blocks = ["x" * 3_000_000, "say Got it."]
+        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == Completed("Got it.", None)
+
+
+async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    assert await answer(launch, "junk", "say Still here.") == Completed("Still here.", None)
+    assert not caplog.records
+
+
+async def test_an_error_of_the_agent_fails_the_prompt_and_not_the_session(launch: Launch) -> None:
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        failed = await ask(agent, "stderr a last word", "fail the model is overloaded")
+        assert failed == Failed("The agent reported an error: the model is overloaded", "a last word")
+        assert await ask(agent, "say Better now.") == Completed("Better now.", None)
+
+
+async def test_a_crash_is_told_with_exit_status_and_the_end_of_stderr(launch: Launch) -> None:
+    outcome = await answer(launch, "stderr " + "x" * 200_000, "stderr out of luck", "crash 3")
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == "The agent ended with exit status 3 in the middle of its work."
+    assert outcome.stderr_tail.endswith("out of luck")
+    assert len(outcome.stderr_tail) <= 4096
+
+
+@pytest.mark.parametrize("reason", ["refusal", "max_tokens", "max_turn_requests", "brand_new_reason"])
+async def test_any_other_stop_reason_fails_and_is_named(launch: Launch, reason: str) -> None:
+    outcome = await answer(launch, "say Half an answer", f"stop {reason}")
+    assert isinstance(outcome, Failed)
+    assert reason in outcome.reason
+
+
+async def test_an_end_without_a_word_is_a_failure(launch: Launch) -> None:
+    outcome = await answer(launch, "empty")
+    assert outcome == Failed("The agent ended without an answer.", "")
+
+
+async def test_permissions_are_granted_once_with_nobody_there(launch: Launch) -> None:
+    assert await answer(launch, "permission") == Completed("Permission: once.", None)
+
+
+def tool_ended(event: AgentEvent) -> bool:
+    return isinstance(event, ToolEnded)
+
+
+async def test_a_stop_is_obeyed_and_the_session_lives_on(launch: Launch) -> None:
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        assert await ask(agent, "write a: b", "hang", heard=Heard(stop_at=tool_ended)) == Cancelled()
+        assert await ask(agent, "say Next.") == Completed("Next.", None)
+
+
+async def test_a_stop_before_the_start_sends_nothing(launch: Launch) -> None:
+    heard = Heard()
+    heard.stop.set()
+    assert await answer(launch, "write a: b", heard=heard) == Cancelled()
+    assert not (launch.cwd / "a").exists()
+
+
+async def test_an_agent_deaf_to_the_stop_is_killed(launch: Launch) -> None:
+    heard = Heard(stop_at=tool_ended)
+    assert await answer(launch, "write a: b", "hang deaf", limits=IMPATIENT, heard=heard) == Cancelled()
+
+
+async def test_a_prompt_over_its_time_is_cancelled(launch: Launch) -> None:
+    limits = Limits(total_seconds=0.5, idle_seconds=60, cancel_grace_seconds=120)
+    assert await answer(launch, "wait never", limits=limits) == TimedOut("total", 0.5)
+
+
+async def test_a_silent_agent_times_out(launch: Launch) -> None:
+    limits = Limits(total_seconds=120, idle_seconds=0.5, cancel_grace_seconds=0.2)
+    assert await answer(launch, "hang deaf", limits=limits) == TimedOut("idle", 0.5)
+
+
+@pytest.mark.parametrize("flags", [(), ("--resume",), ("--resume", "--no-load")])
+async def test_a_session_continues_in_a_new_process(launch: Launch, flags: tuple[str, ...]) -> None:
+    launch = Launch((*launch.argv, *flags), launch.environment, launch.cwd)
+    async with acp_agent(launch) as agent:
+        first = await opened(agent)
+        await ask(agent, "remember apricot")
+    async with acp_agent(launch) as agent:
+        assert await opened(agent, resume=first.assistant_session_id) == Opened(
+            first.assistant_session_id, resumed=True, lost=None
+        )
+        # The replayed past is not part of the new answer.
+        assert await ask(agent, "recall") == Completed("I remember: apricot.", None)
+
+
+async def test_an_agent_without_stored_sessions_starts_afresh_and_says_so(launch: Launch) -> None:
+    launch = Launch((*launch.argv, "--no-load"), launch.environment, launch.cwd)
+    async with acp_agent(launch) as agent:
+        first = await opened(agent, resume="0a1b")
+        assert first.lost == "the agent cannot continue earlier sessions"
+        assert not first.resumed
+        assert await ask(agent, "recall") == Completed("I remember: nothing.", None)
+
+
+async def test_a_session_the_agent_does_not_know_is_lost(launch: Launch) -> None:
+    async with acp_agent(launch) as agent:
+        fresh = await opened(agent, resume="no-such-session")
+        assert fresh.lost is not None
+        assert "Resource not found" in fresh.lost
+        assert fresh.assistant_session_id != "no-such-session"
+        assert await ask(agent, "say Hello.") == Completed("Hello.", None)
+
+
+async def test_an_error_in_the_callback_comes_out_of_the_prompt(launch: Launch) -> None:
+    def burst(_: AgentEvent) -> None:
+        raise LookupError("in the callback")
+
+    async with acp_agent(launch) as agent:
+        await opened(agent)
+        with pytest.raises(LookupError, match="in the callback"):
+            await agent.prompt(["say x"], GENEROUS, asyncio.Event(), burst)
+
+
+async def test_nothing_is_left_behind_when_the_task_is_cancelled(launch: Launch) -> None:
+    working = asyncio.Event()
+
+    async def turn() -> None:
+        async with acp_agent(launch) as agent:
+            await opened(agent)
+            await agent.prompt(["write a: b\nhang"], GENEROUS, asyncio.Event(), lambda _: working.set())
+
+    task = asyncio.create_task(turn())
+    await asyncio.wait_for(working.wait(), 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}

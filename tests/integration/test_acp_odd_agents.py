@@ -1,0 +1,344 @@
+"""Agents that start badly, lose their sessions, break the protocol or leave processes behind."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.run.agents.acp import acp_agent
+from bot.run.agents.acp_open import Patience
+from bot.run.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.run.sandbox import agent_argv
+
+GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
+QUICK = Patience(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
+CAN_RESUME = [{"result": {"protocolVersion": 1, "agentCapabilities": {"sessionCapabilities": {"resume": {}}}}}]
+ENDS: dict[str, Any] = {"result": {"stopReason": "end_turn"}}
+DIES = [{"exit": 7}]
+AUTH = [{"error": {"code": -32000, "message": "Authentication required", "data": {"details": "run login"}}}]
+
+Plan = dict[str, list[list[dict[str, Any]]]]
+
+
+def prompted(*reactions: dict[str, Any]) -> Plan:
+    return {"session/prompt": [list(reactions)]}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
+    """A launch of `odd_agent.py` with this plan; its state is kept in the test's directory."""
+    script = Path(__file__).with_name("odd_agent.py")
+
+    def launch(plan: Plan) -> Launch:
+        argv = agent_argv([sys.executable, str(script), json.dumps(plan), str(tmp_path)])
+        return Launch(argv, {"PATH": os.environ["PATH"]}, tmp_path)
+
+    return launch
+
+
+def heard(launch: Launch) -> list[Any]:
+    """What the agent heard from its client, over all its processes."""
+    return [json.loads(line) for line in (launch.cwd / "heard.jsonl").read_text().splitlines() if line]
+
+
+def methods(launch: Launch) -> list[str]:
+    return [message["method"] for message in heard(launch)]
+
+
+async def try_to_open(launch: Launch, resume: str | None = None, patience: Patience = QUICK) -> Opened | OpenFailed:
+    async with acp_agent(launch, patience) as agent:
+        return await agent.open(resume)
+
+
+async def converse(
+    launch: Launch, resume: str | None = None, patience: Patience = QUICK
+) -> tuple[Opened | OpenFailed, Outcome]:
+    async with acp_agent(launch, patience) as agent:
+        opened = await agent.open(resume)
+        return opened, await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - /proc sends no event
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+# An agent that cannot be started
+
+
+@pytest.mark.parametrize("caged", [True, False])
+async def test_a_command_that_does_not_exist_is_named(tmp_path: Path, caged: bool) -> None:
+    argv = agent_argv(["no-such-agent", "--acp"]) if caged else ("no-such-agent", "--acp")
+    failed = await try_to_open(Launch(argv, {"PATH": os.environ["PATH"]}, tmp_path))
+    assert isinstance(failed, OpenFailed)
+    assert failed.reason.startswith("`no-such-agent --acp` ")
+    assert "No such file" in failed.reason + failed.stderr_tail
+    assert "AGENT_COMMAND" in failed.next_step
+
+
+@pytest.mark.parametrize("caged", [True, False])
+async def test_a_file_that_is_not_executable_is_named(tmp_path: Path, caged: bool) -> None:
+    (tmp_path / "plain").write_text("text")
+    command = [str(tmp_path / "plain")]
+    failed = await try_to_open(Launch(agent_argv(command) if caged else tuple(command), {}, tmp_path))
+    assert isinstance(failed, OpenFailed)
+    assert str(tmp_path / "plain") in failed.reason
+    assert "Permission denied" in failed.reason + failed.stderr_tail
+
+
+async def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
+    failed = await try_to_open(Launch(agent_argv(["cat"]), {"PATH": os.environ["PATH"]}, tmp_path / "gone"))
+    assert isinstance(failed, OpenFailed)
+    assert failed.reason == f"`cat` could not be started: No such file or directory: {tmp_path / 'gone'}"
+
+
+async def test_an_agent_that_never_answers_is_given_up(odd: Callable[[Plan], Launch]) -> None:
+    failed = await try_to_open(odd({"initialize": [[]]}), patience=Patience(answer_seconds=0.3))
+    assert isinstance(failed, OpenFailed)
+    assert "gave no answer within 0.3 s when asked to start" in failed.reason
+
+
+async def test_an_agent_of_another_protocol_version_is_refused(odd: Callable[[Plan], Launch]) -> None:
+    failed = await try_to_open(odd({"initialize": [[{"result": {"protocolVersion": 2}}]]}))
+    assert isinstance(failed, OpenFailed)
+    assert "speaks version 2 of the Agent Client Protocol, not 1" in failed.reason
+
+
+@pytest.mark.parametrize("method", ["initialize", "session/new"])
+async def test_an_agent_that_is_not_logged_in_says_so(odd: Callable[[Plan], Launch], method: str) -> None:
+    failed = await try_to_open(odd({method: [AUTH]}))
+    assert isinstance(failed, OpenFailed)
+    assert "wants to be logged in: Authentication required (run login)" in failed.reason
+    assert "key or login" in failed.next_step
+
+
+async def test_an_agent_that_dies_at_the_start_is_told_with_its_status(odd: Callable[[Plan], Launch]) -> None:
+    failed = await try_to_open(odd({"session/new": [DIES]}))
+    assert isinstance(failed, OpenFailed)
+    assert "ended with exit status 7 when asked to begin a session" in failed.reason
+
+
+async def test_a_session_without_an_id_is_refused(odd: Callable[[Plan], Launch]) -> None:
+    failed = await try_to_open(odd({"session/new": [[{"result": None}]]}))
+    assert isinstance(failed, OpenFailed)
+    assert "without an id" in failed.reason
+
+
+# A stored session
+
+
+async def test_resume_is_preferred_where_it_is_announced(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"initialize": [CAN_RESUME]})
+    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+    assert methods(launch) == ["initialize", "session/resume"]
+
+
+async def test_a_past_replayed_before_or_after_the_load_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
+    past = {"text": "old words"}
+    launch = odd({"session/load": [[past, {"result": {}}, past, {"pause": 0.1}, past]]})
+    assert await converse(launch, "kept", Patience(quiet_seconds=2)) == (
+        Opened("kept", resumed=True, lost=None),
+        Completed("the answer", None),
+    )
+
+
+async def test_the_words_of_another_session_are_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd(prompted({"text": "A"}, {"text": "?", "session": "x"}, ENDS))
+    _, outcome = await converse(launch)
+    assert outcome == Completed("A", None)
+
+
+async def test_a_missing_login_while_resuming_is_reported_not_worked_around(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"session/load": [AUTH]})
+    assert isinstance(await try_to_open(launch, "kept"), OpenFailed)
+    assert "session/new" not in methods(launch)
+
+
+@pytest.mark.parametrize("words", ["Session is busy", "thread has an active writer"])
+async def test_a_busy_session_is_asked_for_once_more(odd: Callable[[Plan], Launch], words: str) -> None:
+    busy = [{"error": {"code": -32603, "message": "Internal error", "data": {"details": words}}}]
+    launch = odd({"session/load": [busy, [{"result": {}}]]})
+    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+
+
+async def test_a_session_that_stays_busy_is_lost(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"session/load": [[{"error": {"code": -32603, "message": "busy"}}]]})
+    assert await try_to_open(launch, "kept") == Opened("fresh", False, "the agent could not continue it: busy")
+    assert methods(launch).count("session/load") == 2
+
+
+async def test_an_agent_that_dies_while_resuming_is_started_once_more(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"session/load": [DIES, [{"result": {}}]]})
+    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+    assert methods(launch) == ["initialize", "session/load"] * 2
+
+
+async def test_a_session_that_always_kills_its_agent_is_lost(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"session/load": [DIES]})
+    opened, outcome = await converse(launch, "kept")
+    assert opened == Opened("fresh", False, "the agent ended with exit status 7 when it should continue it")
+    assert outcome == Completed("the answer", None)
+
+
+async def test_a_session_that_never_loads_is_lost(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"initialize": [CAN_RESUME], "session/resume": [[]]})
+    # Long enough for the other answers, which the same limit bounds.
+    opened = await try_to_open(launch, "kept", Patience(answer_seconds=5))
+    assert opened == Opened("fresh", False, "the agent did not continue it within 5 s")
+
+
+async def test_a_session_that_comes_back_under_another_id_is_lost(odd: Callable[[Plan], Launch]) -> None:
+    launch = odd({"session/load": [[{"result": {"sessionId": "other"}}]]})
+    assert await try_to_open(launch, "kept") == Opened("fresh", False, "the agent answered with another session")
+
+
+# A broken conversation
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [({"exit": 0}, "ended with exit status 0"), ({"close_stdout": True}, "closed its connection")],
+)
+async def test_an_agent_that_leaves_in_the_middle_fails_the_prompt(
+    odd: Callable[[Plan], Launch], end: dict[str, Any], words: str
+) -> None:
+    _, outcome = await converse(odd(prompted({"text": "I will"}, end)))
+    assert outcome == Failed(f"The agent {words} in the middle of its work.", "")
+
+
+async def test_a_killed_agent_is_told_with_its_signal(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
+    def kill(_: AgentEvent) -> None:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    async with acp_agent(odd(prompted({"text": "working"})), QUICK) as agent:
+        await agent.open(None)
+        outcome = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), kill)
+        assert outcome == Failed("The agent was ended by signal 9 in the middle of its work.", "")
+        # Opened again, it works again.
+        assert isinstance(await agent.open(None), Opened)
+
+
+async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], Launch]) -> None:
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Look"}
+    tool = {"send": {"method": "session/update", "params": {"sessionId": "fresh", "update": call}}}
+    end = ENDS
+    _, outcome = await converse(odd(prompted({"text": "Let "}, {"text": "me."}, tool, {"text": "Done."}, end)))
+    assert outcome == Completed("Let me.\n\nDone.", None)
+
+
+async def test_what_a_newer_protocol_sends_is_ignored(
+    odd: Callable[[Plan], Launch], caplog: pytest.LogCaptureFixture
+) -> None:
+    strange: list[dict[str, Any]] = [
+        {"send": {"method": "session/update", "params": {"sessionId": "fresh", "update": {"sessionUpdate": "dance"}}}},
+        {"send": {"method": "session/update", "params": [1]}},
+        {"send": {"method": "session/celebrate", "params": {}}},
+        {"send": {"id": 99, "result": "to nothing"}},
+        {"text": "O\0K \ud800"},
+    ]
+    _, outcome = await converse(odd(prompted(*strange, ENDS)))
+    assert outcome == Completed("OK ?", None)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "_vendor/thing"])
+async def test_what_the_bot_does_not_offer_is_refused_cleanly(odd: Callable[[Plan], Launch], method: str) -> None:
+    ask = {"send": {"id": "q", "method": method, "params": {}}}
+    launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
+    _, outcome = await converse(launch)
+    assert outcome == Completed("ok", None)
+    assert heard(launch)[-1]["error"]["code"] == -32601
+    capabilities = heard(launch)[0]["params"]["clientCapabilities"]
+    assert capabilities == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+
+
+async def test_a_permission_asked_for_after_the_stop_is_answered_cancelled(odd: Callable[[Plan], Launch]) -> None:
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    params = {"sessionId": "fresh", "toolCall": {"toolCallId": "1"}, "options": options}
+    ask = {"send": {"id": "q", "method": "session/request_permission", "params": params}}
+    hear = {"await_client_answer": True}
+    cancelled = {"result": {"stopReason": "cancelled"}}
+    launch = odd(prompted({"text": "x"}, ask, hear, {"text": "y"}, hear, ask, hear, cancelled))
+    stop, texts = asyncio.Event(), []
+
+    def on_event(event: AgentEvent) -> None:
+        texts.append(event)
+        if len(texts) == 2:
+            stop.set()
+
+    async with acp_agent(launch, QUICK) as agent:
+        await agent.open(None)
+        assert await agent.prompt(["hello"], GENEROUS, stop, on_event) == Cancelled()
+    before, cancel, after = heard(launch)[-3:]
+    assert before["result"]["outcome"] == {"outcome": "selected", "optionId": "yes"}
+    assert cancel["method"] == "session/cancel"
+    assert after["result"]["outcome"] == {"outcome": "cancelled"}
+
+
+# Processes
+
+
+async def test_what_the_agent_started_ends_with_it(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    spawn = {"grandchild": [sys.executable, "-c", deaf]}
+    await converse(odd(prompted(spawn, {"text": "done"}, ENDS)))
+    pid = int((tmp_path / "grandchild").read_text())
+    await until(lambda: not is_alive(pid))
+
+
+async def test_a_grandchild_that_left_the_group_does_not_hold_up_the_end(
+    odd: Callable[[Plan], Launch], tmp_path: Path
+) -> None:
+    spawn = {"grandchild": ["setsid", "sleep", "1000"]}
+    try:
+        await converse(odd(prompted(spawn, {"text": "done"}, ENDS)))
+    finally:
+        os.kill(int((tmp_path / "grandchild").read_text()), signal.SIGKILL)
+
+
+BOT = """
+import asyncio, json, sys
+from pathlib import Path
+from bot.run.agents.acp import acp_agent
+from bot.run.agents.driver import Launch
+
+async def main(argv, cwd):
+    async with acp_agent(Launch(tuple(argv), {}, Path(cwd))) as agent:
+        print(await agent.open(None), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(*json.loads(sys.argv[1])))
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)")
+async def test_an_agent_dies_with_the_bot_even_if_it_notices_nothing(
+    odd: Callable[[Plan], Launch], tmp_path: Path
+) -> None:
+    launch = odd({"session/new": [[{"result": {"sessionId": "s"}}, {"pause": 1000}]]})
+    arguments = json.dumps([launch.argv, str(launch.cwd)])
+    bot = await asyncio.create_subprocess_exec(sys.executable, "-c", BOT, arguments, stdout=subprocess.PIPE)
+    assert bot.stdout is not None
+    assert b"Opened" in await asyncio.wait_for(bot.stdout.readline(), 60)
+    pid = int((tmp_path / "pid").read_text())
+    assert is_alive(pid)
+    bot.kill()
+    await bot.communicate()
+    await until(lambda: not is_alive(pid))

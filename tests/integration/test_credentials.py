@@ -1,0 +1,266 @@
+"""The credential helper as git uses it: the real client, against an HTTP server that asks for a password."""
+
+# ruff: noqa: ASYNC240 - a test may block its own loop
+
+import asyncio
+import base64
+import os
+import shlex
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from bot.run.credentials import Credentials, credential_server, requested_repository
+
+TOKEN = "ghs_" + "s3cret" * 5
+SERVER = "https://github.example"
+
+
+async def token_for(repository: str) -> str:
+    assert repository == "octo-org/hello.world"
+    return TOKEN
+
+
+async def failing_token(repository: str) -> str:
+    raise RuntimeError(f"no installation for {repository}, asked with {TOKEN}")
+
+
+async def git(
+    home: Path, credentials: Credentials, *arguments: str, text: str = "", trace: bool = False
+) -> tuple[int, str, str]:
+    """Run git with that configuration in an environment of its own; gives its exit status and what it said."""
+    environment = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_COUNT": str(len(credentials.git_config)),
+    }
+    if trace:
+        environment |= {"GIT_TRACE": "1", "GIT_TRACE_CURL": "1"}
+    for number, (key, value) in enumerate(credentials.git_config):
+        environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    process = await asyncio.create_subprocess_exec(
+        "git",
+        *arguments,
+        env=environment,
+        cwd=home,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(text.encode()), 60)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def fill(home: Path, credentials: Credentials, url: str) -> str | None:
+    """The password git finds for a URL, if any."""
+    status, out, _ = await git(home, credentials, "credential", "fill", text=f"url={url}\n\n")
+    answer = dict(line.split("=", 1) for line in out.splitlines())
+    assert (status == 0) == ("password" in answer)
+    if "password" in answer:
+        assert answer["username"] == "x-access-token"
+    return answer.get("password")
+
+
+@pytest.mark.parametrize("path", ["octo-org/hello.world", "octo-org/hello.world.git"])
+async def test_git_gets_the_token_of_the_repository_it_asks_for(tmp_path: Path, path: str) -> None:
+    async with credential_server(tmp_path, f"{SERVER}/", token_for) as credentials:
+        assert await fill(tmp_path, credentials, f"{SERVER}/{path}") == TOKEN
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://evil.example/octo-org/hello.world",
+        "https://github.example.evil.example/octo-org/hello.world",
+        "https://github.example:8443/octo-org/hello.world",
+        "http://github.example/octo-org/hello.world",
+        f"{SERVER}/",
+        f"{SERVER}/octo-org",
+        f"{SERVER}/octo-org/..",
+        f"{SERVER}/octo-org/hello.world/extra",
+        f"{SERVER}/octo%2Forg/hello world",
+    ],
+)
+async def test_git_gets_nothing_for_any_other_url(tmp_path: Path, url: str) -> None:
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        assert await fill(tmp_path, credentials, url) is None
+
+
+@pytest.mark.parametrize("pattern", ["credential", f'credential "{SERVER}"'])
+async def test_helpers_that_the_user_configured_are_not_asked(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / ".gitconfig").write_text(f'[{pattern}]\n\thelper = "!echo username=me; echo password=mine; :"\n')
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world.git") == TOKEN
+
+
+async def test_a_deep_directory_with_quotes_and_spaces_works(tmp_path: Path) -> None:
+    deep = tmp_path / "it's a; $(touch here)" / ("d" * 100)
+    deep.mkdir(parents=True)
+    async with credential_server(deep, SERVER, token_for) as credentials:
+        assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") == TOKEN
+    assert not (tmp_path / "here").exists()
+
+
+async def test_files_where_git_runs_are_not_imported(tmp_path: Path) -> None:
+    for module in ("socket.py", "os.py", "bot.py", "sitecustomize.py"):
+        (tmp_path / module).write_text("raise SystemExit('ran code of the repository')")
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") == TOKEN
+
+
+async def test_only_get_is_answered(tmp_path: Path) -> None:
+    request = f"url={SERVER}/octo-org/hello.world\nusername=me\npassword=mine\n\n"
+    asked = []
+
+    async def watched_token(repository: str) -> str:
+        asked.append(repository)
+        return TOKEN
+
+    async with credential_server(tmp_path, SERVER, watched_token) as credentials:
+        for operation in ("approve", "reject"):
+            assert await git(tmp_path, credentials, "credential", operation, text=request) == (0, "", "")
+    assert asked == []
+
+
+async def test_a_token_that_cannot_be_had_is_logged_without_its_text(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with credential_server(tmp_path, SERVER, failing_token) as credentials:
+            assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
+    assert [(entry["event"], entry["repository"], entry["error"]) for entry in logs] == [
+        ("git_credential_failed", "octo-org/hello.world", "RuntimeError")
+    ]
+    assert TOKEN not in str(logs)
+
+
+async def test_a_token_with_a_line_break_adds_nothing_to_the_answer(tmp_path: Path) -> None:
+    async def token_with_line_break(_repository: str) -> str:
+        return "token\nhost=evil.example"
+
+    async with credential_server(tmp_path, SERVER, token_with_line_break) as credentials:
+        assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
+
+
+async def test_the_socket_is_the_users_own_and_goes_with_the_server(tmp_path: Path) -> None:
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        [path] = tmp_path.iterdir()
+        assert path.is_socket()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert shlex.split(dict(credentials.git_config)[f"credential.{SERVER}.helper"])[-1] == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_client_that_leaves_early_disturbs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the whole path may be too long for a socket address
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        [path] = tmp_path.iterdir()
+        with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as torn:
+            silent.connect(path.name)
+            torn.connect(path.name)
+            torn.sendall(b"get\nprotocol=https\n")
+            torn.close()
+            assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") == TOKEN
+
+
+class PasswordDemandingServer(BaseHTTPRequestHandler):
+    """Refuses without the token, and answers like an empty repository with it."""
+
+    seen: Callable[[], None]
+
+    def do_GET(self) -> None:
+        expected = "Basic " + base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
+        self.seen()
+        if self.headers["Authorization"] != expected:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        advertisement = b"001e# service=git-upload-pack\n0000" + ref_line("1" * 40, "refs/heads/main") + b"0000"
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-git-upload-pack-advertisement")
+        self.send_header("Content-Length", str(len(advertisement)))
+        self.end_headers()
+        self.wfile.write(advertisement)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def ref_line(object_id: str, name: str) -> bytes:
+    line = f"{object_id} {name}\0side-band-64k\n"
+    return f"{len(line) + 4:04x}{line}".encode()
+
+
+def secrets_of_processes() -> list[bytes]:
+    """Arguments and environments that hold the token, of every process but this one."""
+    found = []
+    for path in (*Path("/proc").glob("[0-9]*/cmdline"), *Path("/proc").glob("[0-9]*/environ")):
+        try:
+            content = path.read_bytes()
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue
+        if TOKEN.encode() in content:
+            found.append(content)
+    return found
+
+
+@pytest.fixture
+def demanding_server() -> Iterator[tuple[str, list[bytes]]]:
+    """The address, and the arguments and environments with the token in them while a request was under way."""
+    leaks: list[bytes] = []
+
+    class Handler(PasswordDemandingServer):
+        def seen(self) -> None:
+            leaks.extend(secrets_of_processes())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", leaks
+        server.shutdown()
+        thread.join()
+
+
+async def test_ls_remote_authenticates_and_the_token_shows_nowhere(
+    tmp_path: Path, demanding_server: tuple[str, list[bytes]]
+) -> None:
+    address, leaks = demanding_server
+
+    async def watched_token(repository: str) -> str:
+        leaks.extend(await asyncio.to_thread(secrets_of_processes))
+        return await token_for(repository)
+
+    async with credential_server(tmp_path, address, watched_token) as credentials:
+        status, out, trace = await git(
+            tmp_path, credentials, "ls-remote", f"{address}/octo-org/hello.world.git", trace=True
+        )
+    assert (status, out) == (0, f"{'1' * 40}\trefs/heads/main\n"), trace
+    assert "credential_client.py" in trace
+    assert TOKEN not in trace
+    assert leaks == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.binary())
+def test_no_malformed_request_names_a_repository(request: bytes) -> None:
+    assert requested_repository(b"get\n" + request, SERVER) is None
+
+
+@given(st.text(alphabet="abc-._/%\0 \r:@?#", max_size=30))
+def test_a_repository_is_always_an_owner_and_a_name(path: str) -> None:
+    request = f"get\nprotocol=https\nhost=github.example\npath={path}\n\n".encode()
+    repository = requested_repository(request, SERVER)
+    if repository is not None:
+        owner, name = repository.split("/")
+        assert owner.strip("abc-") == ""
+        assert name not in ("", ".", "..")

@@ -1,0 +1,302 @@
+"""The embedded Postgres as its users see it: real servers, real kills."""
+
+# ruff: noqa: ASYNC220, ASYNC222, ASYNC240 - a test may block its own loop
+
+import asyncio
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import psycopg
+import pytest
+
+from bot.store.embedded import EmbeddedPostgresError, embedded_postgres
+from bot.store.embedded_binaries import find_binaries
+from bot.store.embedded_files import Files, is_locked
+from tests.postgres import FAST, execute
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+DEADLINE_SECONDS = 60
+
+USER_PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from bot.store.embedded import embedded_postgres
+
+async def use(directory, settings):
+    async with embedded_postgres(Path(directory), None, settings) as url:
+        print("url", url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(use(sys.argv[1], dict(setting.split("=") for setting in sys.argv[2:])))
+"""
+
+
+@asynccontextmanager
+async def user_process(directory: Path, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[str, int]]:
+    """Another process that uses the server until the block ends; gives the URL it was told, and its pid."""
+    settings = [f"{name}={value}" for name, value in FAST.items()]
+    process = await asyncio.create_subprocess_exec(
+        *prefix,
+        *[sys.executable, "-c", USER_PROGRAM, str(directory), *settings],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        while (line := await process.stdout.readline()) and not line.startswith(b"url "):
+            pass  # a line of the log
+        yield line.decode().removeprefix("url ").strip(), process.pid
+    finally:
+        process.stdin.close()
+        await process.stdout.read()
+        await process.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - other processes bring it about
+            await asyncio.sleep(0.02)
+
+
+async def value(url: str, query: str) -> object:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
+async def value_after_restart(url: str, query: str) -> object:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            try:
+                return await value(url, query)
+            except (OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError):
+                await asyncio.sleep(0.02)
+
+
+def has_server(directory: Path) -> bool:
+    return is_locked(Files(directory.resolve()).server_lock, fcntl.LOCK_EX)
+
+
+def postmaster(directory: Path) -> int:
+    return int((directory / "data" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def processes_with_argument(argument: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument in path.read_text().split("\0"):
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def supervisor(directory: Path) -> int:
+    [pid] = [
+        pid
+        for pid in processes_with_argument("bot.store.embedded_supervisor")
+        if pid in processes_with_argument(str(directory))
+    ]
+    return pid
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may reach."""
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+async def test_an_empty_directory_becomes_a_server_for_both_drivers(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path / "a b,c", None, FAST) as url:
+        assert await value(url, "select current_setting('listen_addresses')") == ""
+        assert await value(url, "select current_setting('fsync')") == "off"
+        assert await value(url, "select datcollate from pg_database where datname = current_database()") == "C.UTF-8"
+        with psycopg.connect(url) as connection:
+            assert connection.execute("show server_encoding").fetchone() == ("UTF8",)
+    assert not has_server(tmp_path / "a b,c")
+
+
+async def test_what_was_stored_is_there_at_the_next_start(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path, None, FAST) as url:
+        await execute(url, "create table kept as select 42 as answer")
+    async with embedded_postgres(tmp_path, None, FAST) as url:
+        assert await value(url, "select answer from kept") == 42
+
+
+async def test_only_the_last_user_stops_the_server(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path, None, FAST) as first:
+        async with user_process(tmp_path) as (second, _):
+            assert second == first
+        assert await value(first, "select 1") == 1
+    assert not has_server(tmp_path)
+
+
+async def test_two_that_start_at_once_share_one_server(tmp_path: Path) -> None:
+    both_ready = asyncio.Barrier(2)
+
+    async def use() -> tuple[object, list[int]]:
+        async with user_process(tmp_path) as (url, _):
+            started = await value(url, "select pg_postmaster_start_time()")
+            servers = processes_with_argument(str(tmp_path / "data"))
+            await both_ready.wait()
+            return started, servers
+
+    first, second = await asyncio.gather(use(), use())
+    assert first == second
+    assert len(first[1]) == 1
+    assert not has_server(tmp_path)
+
+
+async def test_the_server_ends_when_its_only_user_is_killed(tmp_path: Path) -> None:
+    async with user_process(tmp_path) as (_, pid):
+        assert has_server(tmp_path)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not has_server(tmp_path))
+
+
+async def test_a_killed_server_comes_back_with_its_rows(tmp_path: Path) -> None:
+    # Not FAST: a commit that is not synchronous may be lost with the process.
+    async with embedded_postgres(tmp_path, None, {"fsync": "off"}) as url:
+        await execute(url, "create table kept as select 42 as answer")
+        killed = postmaster(tmp_path)
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: killed not in processes_with_argument(str(tmp_path / "data")))
+        assert await value_after_restart(url, "select answer from kept") == 42
+        assert postmaster(tmp_path) != killed
+
+
+async def test_a_server_whose_supervisor_was_killed_is_taken_over(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path, None, FAST):
+        server = postmaster(tmp_path)
+        os.kill(supervisor(tmp_path), signal.SIGKILL)
+    assert has_server(tmp_path)
+    async with embedded_postgres(tmp_path, None, FAST) as url:
+        assert await value(url, "select 1") == 1
+        assert processes_with_argument(str(tmp_path / "data")) == [server]
+    assert not has_server(tmp_path)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("stranger", ["sleep", "true"], ids=["recycled", "zombie"])
+async def test_a_pid_file_that_names_a_stranger_stops_nothing(tmp_path: Path, stranger: str) -> None:
+    async with embedded_postgres(tmp_path, None, FAST):
+        recorded = (tmp_path / "data" / "postmaster.pid").read_text().splitlines()
+        os.kill(supervisor(tmp_path), signal.SIGKILL)
+        os.kill(postmaster(tmp_path), signal.SIGKILL)
+        await until(lambda: not has_server(tmp_path))
+    # Another user's process would be no trap: the server takes only its own user's for a rival.
+    owner = (tmp_path / "data").stat().st_uid
+    with subprocess.Popen([stranger, "60"], user=owner, stdout=subprocess.DEVNULL) as process:
+        if stranger == "true":
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        pid_file = "\n".join([str(process.pid), *recorded[1:], ""])
+        (tmp_path / "data" / "postmaster.pid").write_text(pid_file)
+        (tmp_path / "socket" / ".s.PGSQL.5432.lock").write_text(pid_file)
+        async with embedded_postgres(tmp_path, None, FAST) as url:
+            assert await value(url, "select 1") == 1
+        assert process.poll() == (0 if stranger == "true" else None), "the stranger was signalled"
+        process.kill()
+
+
+async def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "data.new" / "base").mkdir(parents=True)
+    (tmp_path / "data.new" / "PG_VERSION").write_text("18\n")
+    async with embedded_postgres(tmp_path, None, FAST) as url:
+        assert await value(url, "select 1") == 1
+    assert not (tmp_path / "data.new").exists()
+
+
+async def test_a_directory_too_deep_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    async with embedded_postgres(deep, None, FAST) as url:
+        assert await value(url, "select 1") == 1
+        elsewhere = Path((deep / "socket-directory").read_text())
+        assert elsewhere.stat().st_mode & 0o777 == 0o700
+        elsewhere.chmod(0o755)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), embedded_postgres(deep, None, FAST):
+                pytest.fail("connected through a directory that others can reach")
+        elsewhere.chmod(0o700)
+    assert not elsewhere.exists()
+
+
+@AS_ROOT
+async def test_root_runs_it_as_another_user_below_a_directory_closed_to_that_user(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    async with embedded_postgres(tmp_path / "database", None, FAST):
+        status = Path(f"/proc/{postmaster(tmp_path / 'database')}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert pwd.getpwuid(int(fields["Uid"].split()[0])).pw_name in ("postgres", "nobody")
+    assert int(fields["CapEff"], 16).bit_count() == 1
+
+
+@AS_ROOT
+async def test_root_grants_no_capability_where_every_user_may_pass(open_directory: Path) -> None:
+    bin_dir = find_binaries(None, Files(open_directory))
+    if not all(parent.stat().st_mode & 0o001 for parent in (bin_dir, *bin_dir.parents)):
+        pytest.skip("the programs themselves are out of reach")
+    async with embedded_postgres(open_directory, None, FAST):
+        status = Path(f"/proc/{postmaster(open_directory)}/status").read_text()
+    assert int(dict(line.split(":\t", 1) for line in status.splitlines())["CapEff"], 16) == 0
+
+
+@AS_ROOT
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="becoming another user takes setpriv")
+async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    shutil.chown(open_directory, nobody.pw_uid, nobody.pw_gid)
+    # The capability lets that user run this very Python, wherever it is installed.
+    capability = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    prefix = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *capability]
+    async with user_process(open_directory, prefix) as (url, _):
+        assert await value(url, "select 1") == 1
+        assert Path(f"/proc/{postmaster(open_directory)}").stat().st_uid == nobody.pw_uid
+        assert (open_directory / "server.lock").stat().st_uid == nobody.pw_uid
+    assert not has_server(open_directory)
+
+
+@AS_ROOT
+async def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    shutil.chown(tmp_path, "nobody")
+    with pytest.raises(EmbeddedPostgresError, match=r"belongs to user .* DATA_DIR"):
+        async with embedded_postgres(tmp_path, None, FAST):
+            pytest.fail("started")
+
+
+async def test_without_programs_the_error_names_the_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedPostgresError, match=r"DATABASE_URL.*POSTGRES_BIN_DIR.*threadtree\[embedded\]"):
+        async with embedded_postgres(tmp_path / "database", tmp_path, FAST):
+            pytest.fail("started")
+
+
+async def test_a_database_of_another_major_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "PG_VERSION").write_text("9\n")
+    with pytest.raises(EmbeddedPostgresError, match=r"made by Postgres 9"):
+        async with embedded_postgres(tmp_path, None, FAST):
+            pytest.fail("started")
+
+
+async def test_a_server_that_refuses_to_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedPostgresError, match="no_such_setting"):
+        async with embedded_postgres(tmp_path, None, {**FAST, "no_such_setting": "1"}):
+            pytest.fail("started")
+    assert not has_server(tmp_path)

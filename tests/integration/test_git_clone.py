@@ -1,0 +1,126 @@
+"""The bare clone: made once, made again when half-made, one holder at a time."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bot.run import refs
+from bot.run.clone import (
+    DefaultBranch,
+    NoDefaultBranch,
+    clone_at,
+    clone_lock,
+    ensure,
+    fetch,
+    remote_default_branch,
+)
+from bot.run.git import GitError
+from tests.integration.git_world import GIT, GitWorld, git
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> GitWorld:
+    return GitWorld.make(tmp_path)
+
+
+async def test_remote_branches_stay_apart_from_local_ones(world: GitWorld) -> None:
+    world.someone_pushes("feature/ü", {"a": "1"}, start="origin/main")
+    await world.update()
+    assert git(world.clone.path, "for-each-ref", "--format=%(refname)").split() == [
+        "refs/remotes/origin/feature/ü",
+        "refs/remotes/origin/main",
+    ]
+
+
+async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitWorld) -> None:
+    world.someone_pushes("feature", {"a": "1"}, start="origin/main")
+    await world.update()
+    git(world.remote, "update-ref", "-d", "refs/heads/feature")
+    await world.update()
+    assert await world.clone.commit_at("refs/remotes/origin/feature") is None
+
+
+async def test_two_at_once_make_one_clone(world: GitWorld) -> None:
+    await asyncio.gather(*(world.update() for _ in range(4)))
+    assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
+    assert not world.clone.trash.exists()
+    assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
+
+
+async def test_the_lock_has_one_holder_at_a_time(world: GitWorld) -> None:
+    holders = 0
+
+    async def hold() -> None:
+        nonlocal holders
+        async with clone_lock(world.clone):
+            holders += 1
+            assert holders == 1
+            await GIT.run("version", cwd=None)
+            holders -= 1
+
+    await asyncio.gather(*(hold() for _ in range(5)))
+
+
+async def test_waiting_for_the_lock_can_be_cancelled(world: GitWorld) -> None:
+    async with clone_lock(world.clone):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1), clone_lock(world.clone):
+                pytest.fail("two holders")
+    async with clone_lock(world.clone):
+        pass
+
+
+async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: GitWorld) -> None:
+    world.clone.path.mkdir(parents=True)
+    (world.clone.path / "HEAD").write_text("ref: refs/heads/main\n")
+    (world.clone.path.parent / ".hello.git.0000.making").mkdir()
+    await world.update()
+    assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
+    assert [(trashed / "HEAD").read_text() for trashed in world.clone.trash.iterdir()] == ["ref: refs/heads/main\n"]
+    assert not list(world.clone.path.parent.glob("*.making"))
+
+
+async def test_the_remotes_address_is_brought_up_to_date(world: GitWorld, tmp_path: Path) -> None:
+    await world.update()
+    renamed = world.remote.rename(tmp_path / "renamed.git")
+    async with clone_lock(world.clone) as lock:
+        with pytest.raises(GitError):
+            await fetch(lock)
+        await ensure(lock, renamed.as_uri())
+        await fetch(lock)
+        await ensure(lock, renamed.as_uri())
+    assert git(world.clone.path, "config", "--get-all", "remote.origin.url") == renamed.as_uri()
+    assert git(world.clone.path, "config", "--get-all", "remote.origin.fetch") == "+refs/heads/*:refs/remotes/origin/*"
+
+
+async def test_the_default_branch_is_asked_from_the_remote(world: GitWorld) -> None:
+    world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
+    await world.update()
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    async with clone_lock(world.clone) as lock:
+        assert await remote_default_branch(lock) == DefaultBranch("trunk", world.remote_tip("trunk"))
+
+
+async def test_a_branch_named_like_the_head_of_the_remote_confuses_nobody(world: GitWorld) -> None:
+    world.someone_pushes("odd/HEAD", {"a": "1"}, start="origin/main")
+    await world.update()
+    async with clone_lock(world.clone) as lock:
+        assert await remote_default_branch(lock) == DefaultBranch("main", world.remote_tip("main"))
+
+
+async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path, empty=True)
+    await world.update()
+    async with clone_lock(world.clone) as lock:
+        default = await remote_default_branch(lock)
+    assert isinstance(default, NoDefaultBranch)
+    assert "Push a first one" in default.next_step
+
+
+@pytest.mark.parametrize(
+    ("owner", "folder"), [("..", "x"), ("o", ".."), ("o", "a/b"), ("-o", "x"), ("o", ""), ("o", "a\n")]
+)
+def test_no_name_leads_out_of_the_data_directory(owner: str, folder: str, tmp_path: Path) -> None:
+    with pytest.raises(refs.InvalidNameError):
+        clone_at(tmp_path, owner, folder, GIT)

@@ -1,0 +1,284 @@
+"""After a turn: work done elsewhere comes home or is kept, the rest is committed, and one branch is pushed."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.run import commit
+from bot.run.clone import clone_lock
+from bot.run.commit import (
+    Committed,
+    NothingToCommit,
+    OnBranch,
+    Returned,
+    StrayWork,
+    Unresolved,
+    commit_all,
+    settle_head,
+)
+from bot.run.git import GitError, GitProblem, Identity
+from bot.run.publish import (
+    DiffStat,
+    NothingToPush,
+    Parked,
+    Pushed,
+    PushResult,
+    Rejected,
+    Withheld,
+    as_patch,
+    changes,
+    push,
+)
+from bot.run.start import DetachedHead
+from tests.integration.git_world import BOT, RESCUE, GitWorld, git
+
+BRANCH = "threadtree/issue-1"
+ALICE = Identity("Alice", "alice@example.com")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> GitWorld:
+    world = GitWorld.make(tmp_path)
+    await world.created()
+    return world
+
+
+async def settled(world: GitWorld) -> OnBranch | Returned | StrayWork:
+    async with clone_lock(world.clone) as lock:
+        return await settle_head(lock, world.path, BRANCH, RESCUE, BOT)
+
+
+async def committed(world: GitWorld, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
+    async with clone_lock(world.clone) as lock:
+        return await commit_all(lock, world.path, message, BOT, ALICE)
+
+
+async def pushed(world: GitWorld, branch: str = BRANCH, forbidden: frozenset[str] = frozenset({"main"})) -> PushResult:
+    async with clone_lock(world.clone) as lock:
+        return await push(lock, world.path, branch, forbidden, f"{branch}-turn-7", BOT)
+
+
+def files_at(world: GitWorld, revision: str) -> set[str]:
+    listed = git(world.clone.path, "ls-tree", "-r", "-z", "--name-only", revision)
+    return set(filter(None, listed.split("\0")))
+
+
+async def test_everything_uncommitted_is_committed_under_the_bots_name(world: GitWorld) -> None:
+    names = {"with space", "line\nbreak", "→/ü", "-dash", ":(top)x"}
+    for name in names:
+        (world.path / name).parent.mkdir(exist_ok=True)
+        (world.path / name).write_text("1")
+    (world.path / "README.md").unlink()
+    done = await committed(world, "Answer #1\n\n#1 is a reference, not a comment\n")
+    assert isinstance(done, Committed)
+    assert (done.files, done.left_out) == (len(names) + 1, ())
+    assert files_at(world, done.sha) == names
+    assert git(world.path, "status", "--porcelain") == ""
+    assert git(world.path, "log", "-1", "--format=%an|%ce|%B").splitlines() == [
+        "threadtree[bot]|bot@example.com|Answer #1",
+        "",
+        "#1 is a reference, not a comment",
+        "",
+        "Co-authored-by: Alice <alice@example.com>",
+    ]
+    assert git(world.path, "config", "--get-regexp", "user.*|remote.origin.url").count("\n") == 0
+    assert await committed(world) == NothingToCommit(())
+
+
+async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitWorld) -> None:
+    (world.path / "gone").write_text("1")
+    git(world.path, "add", "gone")
+    (world.path / "gone").unlink()
+    assert await committed(world) == NothingToCommit(())
+
+
+async def test_big_files_and_nested_repositories_are_left_out_and_named(
+    world: GitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "MAX_FILE_BYTES", 10)
+    (world.path / "big").write_text("more than ten bytes")
+    (world.path / "big and staged").write_text("more than ten bytes")
+    (world.path / "small").write_text("1")
+    git(world.path, "add", "big and staged")
+    git(world.path, "init", "-q", "nested")
+    done = await committed(world)
+    assert isinstance(done, Committed)
+    assert set(done.left_out) == {"big", "big and staged", "nested/"}
+    assert files_at(world, done.sha) == {"README.md", "small"}
+    assert (world.path / "big and staged").read_text() == "more than ten bytes"
+
+
+async def test_conflict_markers_are_never_committed(world: GitWorld) -> None:
+    git(world.path, "switch", "-q", "-c", "idea")
+    world.agent_commits({"README.md": "one\n"})
+    git(world.path, "switch", "-q", BRANCH)
+    world.agent_commits({"README.md": "two\n"})
+    (world.path / "other").write_text("1")
+    await world.clone.git.on_worktree(world.path, "merge", "idea", check=False, environment=BOT.environment)
+    assert await committed(world) == Unresolved(("README.md",))
+
+
+async def test_a_head_on_the_branch_is_left_alone(world: GitWorld) -> None:
+    assert await settled(world) == OnBranch()
+
+
+@pytest.mark.parametrize("move", [("switch", "-q", "-c", "idea"), ("checkout", "-q", "--detach")])
+async def test_commits_made_on_another_branch_come_home(world: GitWorld, move: tuple[str, ...]) -> None:
+    git(world.path, *move)
+    mine = world.agent_commits({"a": "1"})
+    (world.path / "uncommitted").write_text("kept")
+    assert await settled(world) == Returned(1)
+    assert git(world.path, "rev-parse", "--symbolic-full-name", "HEAD", BRANCH).split() == [f"refs/heads/{BRANCH}"] * 2
+    assert git(world.path, "rev-parse", "HEAD") == mine
+    assert git(world.path, "status", "--porcelain") == "?? uncommitted"
+
+
+async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitWorld) -> None:
+    on_branch = world.agent_commits({"mine": "1"})
+    git(world.path, "switch", "-q", "--orphan", "elsewhere")
+    stray = world.agent_commits({"stray": "1"})
+    (world.path / "line\nbreak").write_text("untracked")
+    (world.path / "stray").write_text("edited")
+    kept = await settled(world)
+    assert isinstance(kept, StrayWork)
+    assert kept.ref == RESCUE
+    assert git(world.clone.path, "rev-parse", RESCUE, f"{RESCUE}^").split() == [kept.sha, stray]
+    assert files_at(world, RESCUE) == {"stray", "line\nbreak"}
+    assert git(world.clone.path, "show", f"{RESCUE}:stray") == "edited"
+    assert git(world.path, "rev-parse", "HEAD") == on_branch
+    assert git(world.path, "status", "--porcelain", "--branch") == f"## {BRANCH}"
+
+
+async def test_a_rebase_that_was_not_finished_is_ended(world: GitWorld) -> None:
+    world.someone_pushes("main", {"README.md": "theirs\n"})
+    mine = world.agent_commits({"README.md": "mine\n"})
+    await world.update()
+    await world.clone.git.on_worktree(
+        world.path, "rebase", "origin/main", check=False, environment=BOT.environment | {"GIT_EDITOR": "true"}
+    )
+    assert isinstance(await settled(world), StrayWork)
+    assert git(world.path, "rev-parse", "HEAD") == mine
+    assert git(world.path, "status", "--porcelain", "--branch") == f"## {BRANCH}"
+    assert "rebase" not in git(world.path, "status")
+
+
+async def test_one_branch_is_pushed_and_nothing_else(world: GitWorld) -> None:
+    git(world.path, "branch", "idea")
+    git(world.path, "tag", "-a", "-m", "x", "v1")
+    world.agent_commits({"a": "1"})
+    after = world.agent_commits({"b": "1"})
+    assert await pushed(world) == Pushed(BRANCH, None, after, 2)
+    assert git(world.remote, "for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/main",
+        f"refs/heads/{BRANCH}",
+    ]
+    assert await pushed(world) == NothingToPush()
+    again = world.agent_commits({"c": "1"})
+    assert await pushed(world) == Pushed(BRANCH, after, again, 1)
+
+
+async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitWorld) -> None:
+    assert await pushed(world) == NothingToPush()
+
+
+async def test_the_default_branch_is_never_pushed(world: GitWorld) -> None:
+    before = world.remote_tip("main")
+    git(world.clone.path, "update-ref", "refs/heads/main", world.agent_commits({"a": "1"}))
+    assert isinstance(await pushed(world, "main"), Withheld)
+    assert isinstance(await pushed(world, forbidden=frozenset({BRANCH})), Withheld)
+    assert world.remote_tip("main") == before
+
+
+async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitWorld) -> None:
+    mine = world.agent_commits({"mine": "1"})
+    theirs = world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
+    done = await pushed(world)
+    assert isinstance(done, Pushed)
+    assert (done.before, done.commits) == (theirs, 2)
+    assert git(world.remote, "rev-parse", f"{BRANCH}^1", f"{BRANCH}^2").split() == [mine, theirs]
+    assert (world.path / "theirs").exists()
+
+
+async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost(world: GitWorld) -> None:
+    mine = world.agent_commits({"README.md": "mine\n"})
+    theirs = world.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
+    assert await pushed(world) == Parked(f"{BRANCH}-turn-7", mine, 1)
+    assert world.remote_tip(f"{BRANCH}-turn-7") == mine
+    assert world.remote_tip(BRANCH) == theirs
+    assert git(world.path, "rev-parse", "HEAD") == mine
+    assert git(world.path, "status", "--porcelain", "--branch").splitlines() == [f"## {BRANCH}"]
+
+
+async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitWorld) -> None:
+    world.agent_commits({"mine": "1"})
+    (world.path / "theirs").write_text("left out")
+    world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
+    assert isinstance(await pushed(world), Parked)
+    assert (world.path / "theirs").read_text() == "left out"
+
+
+async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: GitWorld) -> None:
+    hook = world.remote / "hooks" / "pre-receive"
+    hook.write_text("#!/bin/sh\necho 'GH013: no secrets here' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    world.agent_commits({"a": "1"})
+    refused = await pushed(world)
+    assert isinstance(refused, Rejected)
+    assert "pre-receive hook declined" in refused.detail
+    assert "GH013: no secrets here" in refused.detail
+
+
+async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitWorld) -> None:
+    world.agent_commits({"a": "1"})
+    world.remote.rename(world.root / "away")
+    with pytest.raises(GitError) as caught:
+        await pushed(world)
+    assert caught.value.problem is GitProblem.NOT_FOUND
+
+
+async def test_what_changed_is_counted_since_the_branches_parted(world: GitWorld) -> None:
+    (world.path / "binary").write_bytes(b"\0\1")
+    after = world.agent_commits({"README.md": "one\ntwo\n", "line\nbreak": "x\n"})
+    world.someone_pushes("main", {"theirs": "1"})
+    await world.update()
+    assert await changes(world.clone, "refs/remotes/origin/main", after) == DiffStat(3, 3, 1)
+
+
+async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: GitWorld) -> None:
+    git(world.remote, "update-ref", "refs/pull/7/head", "main")
+    path = world.path.with_name("pull-7")
+    made = await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"), path)
+    (path / "line\nbreak").write_bytes(b"\0\xff binary")
+    async with clone_lock(world.clone) as lock:
+        assert isinstance(await commit_all(lock, path, "x", BOT, None), Committed)
+    patch = world.root / "patch"
+    patch.write_bytes(await as_patch(world.clone, path, made.tip))
+    git(world.person, "apply", str(patch))
+    assert (world.person / "line\nbreak").read_bytes() == b"\0\xff binary"
+
+
+async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitWorld) -> None:
+    ran, hooks = world.root / "ran", world.clone.path / "hooks"
+    hooks.mkdir(exist_ok=True)
+    trap = world.root / "trap"
+    trap.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\nexit 0\n')
+    trap.chmod(0o755)
+    for name in ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-push", "post-checkout", "post-merge", "pre-merge-commit", "reference-transaction", "post-index-change", "pre-rebase"]:  # fmt: skip
+        (hooks / name).symlink_to(trap)
+    planted = (
+        "core.hooksPath", "core.fsmonitor", "core.editor", "core.sshCommand", "core.askPass", "gpg.program",
+        "credential.helper",
+    )  # fmt: skip
+    for key in planted:
+        git(world.clone.path, "config", key, str(hooks if key == "core.hooksPath" else trap))
+    git(world.clone.path, "config", "commit.gpgSign", "true")
+    git(world.path, "checkout", "-q", BRANCH)
+    assert ran.read_text().strip(), "the traps do not work"
+    ran.unlink()
+    (world.path / "a").write_text("1")
+    assert await settled(world) == OnBranch()
+    assert isinstance(await committed(world), Committed)
+    world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
+    assert isinstance(await pushed(world), Pushed)
+    await world.created(path=world.path)
+    assert not ran.exists(), ran.read_text()

@@ -1,0 +1,135 @@
+"""The runner: what git is given, and what happens when it fails or hangs."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bot.run.git import Git, GitError, GitProblem, Identity, redact
+from tests.integration.git_world import GIT, git
+
+
+async def until_exists(path: Path) -> None:
+    async with asyncio.timeout(20):
+        while not path.exists() or not path.read_text().strip():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+
+
+def process_is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+async def hanging_git(tmp_path: Path) -> tuple[Sequence[str], Path]:
+    """A git command whose child writes its process id and then never ends."""
+    git(tmp_path, "init", "-q")
+    started = tmp_path / "started"
+    return ("-c", f"alias.hang=!echo $$ > {started}; exec sleep 1000", "hang"), started
+
+
+async def test_git_sees_none_of_the_bots_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_secret")
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    listed = await GIT.run("-c", "alias.environment=!env", "environment", cwd=None)
+    names = {line.split("=", 1)[0] for line in listed.text.splitlines()}
+    assert "GITHUB_TOKEN" not in names
+    assert "HOME=/nonexistent" in listed.text.splitlines()
+
+
+async def test_a_command_past_its_time_limit_ends_with_all_its_children(tmp_path: Path) -> None:
+    command, started = await hanging_git(tmp_path)
+    with pytest.raises(GitError) as caught:
+        await GIT.run(*command, cwd=tmp_path, timeout_seconds=1)
+    assert caught.value.problem is GitProblem.TIMEOUT
+    assert process_is_gone(int(started.read_text()))
+
+
+async def test_a_cancelled_command_ends_with_all_its_children(tmp_path: Path) -> None:
+    command, started = await hanging_git(tmp_path)
+    task = asyncio.create_task(GIT.run(*command, cwd=tmp_path))
+    await until_exists(started)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert process_is_gone(int(started.read_text()))
+
+
+async def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    started = tmp_path / "started"
+    stubborn = f"!trap '' TERM; echo $$ > {started}; while :; do sleep 1; done"
+    task = asyncio.create_task(GIT.run("-c", f"alias.hang={stubborn}", "hang", cwd=tmp_path))
+    await until_exists(started)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(10):
+        while not process_is_gone(int(started.read_text())):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("ls-remote", "file:///nowhere/at/all.git"), GitProblem.NOT_FOUND),
+        (("rev-parse", "--verify", "refs/heads/none"), GitProblem.NOT_FOUND),
+        (("ls-remote", "http://127.0.0.1:9/x.git"), GitProblem.NETWORK),
+    ],
+)
+async def test_failures_are_classed(tmp_path: Path, command: Sequence[str], problem: GitProblem) -> None:
+    git(tmp_path, "init", "-q")
+    with pytest.raises(GitError) as caught:
+        await Git(protocols=("file", "http")).run(*command, cwd=tmp_path)
+    assert caught.value.problem is problem, caught.value
+
+
+async def test_a_lock_left_behind_is_told_from_other_failures(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".git" / "index.lock").touch()
+    (tmp_path / "file").touch()
+    with pytest.raises(GitError) as caught:
+        await GIT.on_worktree(tmp_path, "add", "--", "file")
+    assert caught.value.problem is GitProblem.LOCKED
+
+
+async def test_only_the_allowed_protocols_are_spoken(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "--bare", "r.git")
+    with pytest.raises(GitError, match="transport 'file' not allowed"):
+        await Git().run("ls-remote", (tmp_path / "r.git").as_uri(), cwd=tmp_path)
+
+
+async def test_credentials_are_for_the_clone_and_never_for_a_worktree(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    runner = Git(remote_config=(("credential.https://example.com.helper", "/bot/helper"),))
+    on_clone = await runner.on_clone(tmp_path / ".git", "config", "--get-regexp", "^credential")
+    on_worktree = await runner.on_worktree(tmp_path, "config", "--get-regexp", "^credential")
+    assert "/bot/helper" in on_clone.text
+    assert "/bot/helper" not in on_worktree.text
+
+
+async def test_a_directory_that_vanished_is_not_taken_for_the_repository_above_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "inside").mkdir()
+    with pytest.raises(GitError, match="not a git repository"):
+        await GIT.on_worktree(tmp_path / "inside", "status")
+    with pytest.raises(GitError) as caught:
+        await GIT.on_worktree(tmp_path / "gone", "status")
+    assert caught.value.problem is GitProblem.NOT_FOUND
+
+
+def test_errors_hold_no_credential() -> None:
+    said = redact("fatal: https://x:ghs_abc@h/r failed\nAuthorization: basic Zm9v\nghp_0123 github_pat_1A_b")
+    for secret in ("ghs_abc", "Zm9v", "ghp_0123", "github_pat_1A"):
+        assert secret not in said
+    assert "https://***@h/r failed" in said
+
+
+def test_an_identity_cannot_break_out_of_its_line() -> None:
+    assert str(Identity("Eve <e@x>\nSigned-off-by: root", "e@example.com>")) == (
+        "Eve  e@x  Signed-off-by: root <e@example.com>"
+    )

@@ -1,0 +1,200 @@
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
+from bot.store import deliveries
+from bot.store.database import Pool
+from bot.store.deliveries import NewDelivery
+from bot.store.embedded import embedded_postgres
+from bot.store.jobs import take_turns
+from bot.store.migrate import migrate
+from tests.receiving import comment, jobs, rows, sending_to
+
+DEADLINE_SECONDS = 30
+SAFE_FROM_KILLS = {"fsync": "off"}  # which only the machine's own end could make a difference to
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+def delivery(guid: str, conversation: str = "1") -> NewDelivery:
+    return NewDelivery(guid, "issue_comment", "received", lock_key=f"github.com/99#{conversation}", body=b"{}")
+
+
+@asynccontextmanager
+async def holding(pool: Pool, conversation: str) -> AsyncIterator[None]:
+    """Nothing of this conversation can be stored in the meantime."""
+    async with pool.acquire() as connection, connection.transaction():
+        await take_turns(connection, [f"github.com/99#{conversation}"])
+        yield
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await condition():  # noqa: ASYNC110 -- Postgres has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def until_waiting(pool: Pool, count: int = 1) -> None:
+    """So many transactions wait for a lock of another one."""
+
+    async def are_waiting() -> bool:
+        waiting = await pool.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        return bool(waiting == count)
+
+    await until(are_waiting)
+
+
+async def test_what_arrives_together_is_committed_together(pool: Pool) -> None:
+    async with Inbox(pool, writers=1, group_size=16) as inbox:
+        async with holding(pool, "1"):
+            first = asyncio.create_task(inbox.store(delivery("first")))
+            await until_waiting(pool)
+            others = [asyncio.create_task(inbox.store(delivery(f"other-{n}", str(n)))) for n in range(20)]
+        assert await asyncio.gather(first, *others) == [Stored()] * 21
+    groups = await pool.fetch("select count(*) as size from deliveries group by xmin order by min(seq)")
+    assert [group["size"] for group in groups] == [1, 16, 4]
+
+
+async def test_deliveries_of_one_conversation_are_decided_in_the_order_they_came(pool: Pool) -> None:
+    async with Inbox(pool) as inbox:
+        for place in range(20):
+            await inbox.store(delivery(f"{20 - place:02}"))
+    assert [guid for *_, guid in await jobs(pool)] == [f"{20 - place:02}" for place in range(20)]
+
+
+async def test_the_same_guid_twice_in_one_group_is_stored_once(pool: Pool) -> None:
+    async with Inbox(pool) as inbox:
+        outcomes = await asyncio.gather(*(inbox.store(delivery(guid)) for guid in "aabababcaa"))
+    assert Counter(outcomes) == {Stored(): 3, Duplicate(): 7}
+    assert sorted(guid for *_, guid in await jobs(pool)) == ["a", "b", "c"]
+
+
+async def test_one_bad_row_does_not_take_the_others_of_its_group_with_it(pool: Pool) -> None:
+    bad = NewDelivery("bad", "push", "ignored", action="NUL is no text: \0")
+    async with Inbox(pool) as inbox:
+        outcomes = await asyncio.gather(
+            inbox.store(delivery("a")), inbox.store(bad), inbox.store(delivery("b")), return_exceptions=True
+        )
+    assert outcomes[0] == outcomes[2] == Stored()
+    assert isinstance(outcomes[1], asyncpg.CharacterNotInRepertoireError)
+    assert set(await rows(pool)) == {"a", "b"}
+
+
+async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -> None:
+    kill = (
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+        " and pid <> pg_backend_pid()"
+    )
+    async with Inbox(pool, writers=1) as inbox, pool.acquire() as other:
+        async with other.transaction():
+            await take_turns(other, ["github.com/99#1"])
+            storing = asyncio.create_task(inbox.store(delivery("g-1")))
+            await until_waiting(pool)
+            await other.execute(kill)
+        assert await storing == Stored()
+        await other.execute(kill)
+        assert await inbox.store(delivery("g-2")) == Stored()
+
+
+async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_nothing(pool: Pool) -> None:
+    async with Inbox(pool, attempt_seconds=0.1, answer_seconds=DEADLINE_SECONDS) as inbox:
+        async with holding(pool, "1"):
+            assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
+        assert await rows(pool) == {}
+        assert await inbox.store(delivery("g-1")) == Stored()
+
+
+async def test_nobody_waits_longer_than_the_time_to_answer(pool: Pool) -> None:
+    async with Inbox(pool, answer_seconds=0.1) as inbox, holding(pool, "1"):
+        assert isinstance(await inbox.store(delivery("g-1")), Unavailable)
+
+
+async def test_who_waits_at_the_end_is_told_to_come_again(pool: Pool) -> None:
+    async with holding(pool, "1"):
+        async with Inbox(pool, writers=1) as inbox:
+            storing = [asyncio.create_task(inbox.store(delivery(f"g-{n}"))) for n in range(40)]
+            await until_waiting(pool)
+        assert await asyncio.gather(*storing) == [Unavailable("shutting down")] * 40
+        assert await inbox.store(delivery("late")) == Unavailable("shutting down")
+
+
+@pytest.mark.parametrize("held", ["a", "b"])
+async def test_groups_that_name_the_same_locks_in_opposite_order_do_not_deadlock(pool: Pool, held: str) -> None:
+    async def take(*locks: str) -> None:
+        async with pool.acquire() as connection, connection.transaction():
+            await take_turns(connection, locks)
+
+    for first, second in (("ab", "ba"), ("ba", "ab")):
+        async with pool.acquire() as other:
+            async with other.transaction():
+                await take_turns(other, [held])
+                one = asyncio.create_task(take(*first))
+                await until_waiting(pool)
+                two = asyncio.create_task(take(*second))
+                await until_waiting(pool, 2)
+            await asyncio.gather(one, two)
+
+
+async def test_groups_with_the_same_guids_in_opposite_order_do_not_deadlock(pool: Pool) -> None:
+    async def store(*guids: str) -> set[str]:
+        async with pool.acquire() as connection:
+            return await deliveries.store(connection, [NewDelivery(guid, "push", "ignored") for guid in guids])
+
+    async with pool.acquire() as other:
+        writing = other.transaction()
+        await writing.start()
+        await other.execute("insert into deliveries (guid, event, state) values ('b', 'push', 'ignored')")
+        one = asyncio.create_task(store("a", "b", "c"))
+        two = asyncio.create_task(store("c", "b", "a"))
+        await until_waiting(pool, 2)
+        await writing.rollback()
+    assert sorted(await asyncio.gather(one, two), key=len) == [set(), {"a", "b", "c"}]
+
+
+async def test_a_database_killed_during_a_stream_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path, None, SAFE_FROM_KILLS) as url:
+        await migrate(url)
+        async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool, Inbox(pool) as inbox:
+            answers = await _stream_through_a_kill(inbox, tmp_path)
+            kept = await rows(pool)
+            assert Counter(answers.values()).keys() == {202, 503}
+            assert {guid for guid, status in answers.items() if status == 202} <= kept.keys()
+            assert {guid for *_, guid in await jobs(pool)} == kept.keys()
+
+
+async def _stream_through_a_kill(inbox: Inbox, directory: Path) -> dict[str, int]:
+    """Four senders until the database was gone and came back; the status by GUID."""
+    answers: dict[str, int] = {}
+    back = asyncio.Event()
+
+    async def stream(sender_number: int) -> None:
+        async with sending_to(inbox) as github:
+            while not back.is_set():
+                guid = f"g-{len(answers)}-{sender_number}"
+                answer = await github.send(comment(len(answers) % 5 + 1), guid=guid)
+                answers[guid] = answer.status_code
+                if answer.status_code == 503:
+                    assert int(answer.headers["Retry-After"]) > 0
+                elif 503 in answers.values():
+                    back.set()
+                elif len(answers) == 50:
+                    os.kill(int((directory / "data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as senders:
+        for number in range(4):
+            senders.create_task(stream(number))
+    return answers

@@ -1,0 +1,216 @@
+"""`threadtree … list` over a database that has a past: what scripts parse and what people read."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from bot.deliveries_cli import add_replay
+from bot.listings_cli import ROWS_FOR_PEOPLE, mount
+from tests.postgres import execute
+
+A_PAST = """
+insert into codebases (platform, repository_id, owner, name, folder)
+values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo', 'world', 'octo/world');
+insert into nodes (name) values ('here');
+insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state,
+                       created_at, updated_at)
+values ('github.com', 1, 'here', '/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1',
+        'threadtree/issue-1', 'issue', 1, 'ready', '2026-05-01 12:00+02', '2026-05-01 12:30+02'),
+       ('github.com', 2, 'here', '/data/worktrees/octo/world/issue-9', null, 'issue', 9, 'removed',
+        '2026-05-02 12:00+00', '2026-05-02 12:00+00');
+insert into conversations (platform, repository_id, number, kind, worktree_id)
+values ('github.com', 1, 4, 'pull', 1), ('github.com', 1, 1, 'issue', 1), ('github.com', 2, 9, 'issue', null);
+insert into sessions (conversation_id, agent, assistant_session_id, active, created_at, last_active_at, ended_at,
+                      end_reason)
+values (2, 'custom', 'abc', false, '2026-05-01 10:00Z', '2026-05-01 10:05Z', '2026-05-01 11:00Z', 'reset-requested'),
+       (2, 'custom', null, true, '2026-05-01 11:00Z', '2026-05-01 11:05Z', null, null);
+insert into turns (conversation_id, state, reason, request, request_hash, requested_by, requested_by_id, asked_at,
+                   source_kind, source_id, started_at, finished_at)
+values (2, 'done', null, 'one', '', 'ada', 7, now(), 'comment', 11, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
+       (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 'two', '', 'ada', 7, now(),
+        'comment', 12, '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
+       (3, 'queued', null, 'three', '', 'bob', 8, now(), 'issue', null, null, null);
+insert into outbox (lane, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)
+values ('github.com/token', 2, 'reaction', 1, null, 0, 'comment', 11, 'eyes', null),
+       ('github.com/token', 2, 'comment', 1, 1, 1, 'issue', null, 'the answer', 'https://github.com/octo/hello/issues/1#c1'),
+       ('github.com/token', 2, 'comment', 1, 2, 1, 'issue', null, 'its rest', 'https://github.com/octo/hello/issues/1#c2'),
+       ('github.com/token', 1, 'comment', 2, 1, 1, 'pull', null, 'not posted yet', null);
+insert into deliveries (guid, event, action, conversation, lock_key, state, body, received_at, attempts, error)
+values ('11111111-aaaa-4bbb-8ccc-dddddddddddd', 'ping', null, null, null, 'ignored', null,
+        '2026-05-01 09:00Z', 0, null),
+       ('22222222-aaaa-4bbb-8ccc-dddddddddddd', 'issue_comment', 'created', 'octo/hello#1', 'github.com/1#1', 'failed',
+        '{}', '2026-05-01 10:00Z', 3, 'GitHub answered 502');
+"""
+NAMES = ("worktrees", "sessions", "turns", "deliveries")
+
+
+class Cli:
+    """`threadtree` with nothing but these commands, on one database and no terminal."""
+
+    def __init__(self, database_url: str) -> None:
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[asyncpg.Connection]:
+            connection = await asyncpg.connect(database_url)
+            try:
+                yield connection
+            finally:
+                await connection.close()
+
+        self._app = typer.Typer()
+        add_replay(mount(self._app, connect)["deliveries"], connect)
+
+    async def __call__(self, *argv: str, status: int = 0) -> Result:
+        environment = {"COLUMNS": None, "LINES": None, "FORCE_COLOR": None}
+        result = await asyncio.to_thread(CliRunner().invoke, self._app, argv, env=environment)
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+    async def json(self, *argv: str) -> list[dict[str, Any]]:
+        rows = json.loads((await self(*argv, "--json")).stdout)
+        assert isinstance(rows, list)
+        return rows
+
+
+@pytest.fixture
+def cli(database_url: str) -> Cli:
+    return Cli(database_url)
+
+
+@pytest.fixture
+async def a_past(database_url: str) -> None:
+    await execute(database_url, A_PAST)
+
+
+async def test_where_nothing_happened_yet_people_are_told_and_scripts_get_an_empty_array(cli: Cli) -> None:
+    for name in NAMES:
+        result = await cli(name, "list")
+        assert (result.stdout, result.stderr) == ("", f"No {name} yet.\n")
+        assert (await cli(name, "list", "--json")).stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_worktrees_name_the_conversations_that_share_them(cli: Cli) -> None:
+    removed, shared = await cli.json("worktrees", "list")
+    assert shared == {
+        "id": 1,
+        "codebase": "octo/hello",
+        "path": "/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1",
+        "branch": "threadtree/issue-1",
+        "node": "here",
+        "state": "ready",
+        "conversations": ["octo/hello#1", "octo/hello#4"],
+        "created_at": "2026-05-01T10:00:00Z",
+        "updated_at": "2026-05-01T10:30:00Z",
+    }
+    assert (removed["state"], removed["branch"], removed["conversations"]) == ("removed", None, [])
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_sessions_say_whether_and_why_they_ended(cli: Cli) -> None:
+    active, ended = await cli.json("sessions", "list")
+    assert ended == {
+        "id": 1,
+        "conversation": "octo/hello#1",
+        "agent": "custom",
+        "assistant_session_id": "abc",
+        "active": False,
+        "created_at": "2026-05-01T10:00:00Z",
+        "last_active_at": "2026-05-01T10:05:00Z",
+        "ended_at": "2026-05-01T11:00:00Z",
+        "end_reason": "reset-requested",
+    }
+    assert (active["active"], active["ended_at"], active["end_reason"]) == (True, None, None)
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> None:
+    queued, failed, done = await cli.json("turns", "list")
+    assert done == {
+        "id": 1,
+        "conversation": "octo/hello#1",
+        "state": "done",
+        "reason": None,
+        "requested_by": "ada",
+        "comment_url": "https://github.com/octo/hello/issues/1#c1",
+        "started_at": "2026-05-01T10:00:00Z",
+        "finished_at": "2026-05-01T10:05:00Z",
+    }
+    assert (failed["comment_url"], failed["conversation"]) == (None, "octo/hello#4")
+    assert failed["reason"] == "The agent ended without an answer. Ask again with /retry."
+    assert (queued["conversation"], queued["started_at"], queued["finished_at"]) == ("octo/world#9", None, None)
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_deliveries_say_what_became_of_them(cli: Cli) -> None:
+    failed, ignored = await cli.json("deliveries", "list")
+    assert failed == {
+        "guid": "22222222-aaaa-4bbb-8ccc-dddddddddddd",
+        "event": "issue_comment",
+        "action": "created",
+        "conversation": "octo/hello#1",
+        "state": "failed",
+        "received_at": "2026-05-01T10:00:00Z",
+        "attempts": 3,
+        "error": "GitHub answered 502",
+    }
+    assert (ignored["state"], ignored["action"], ignored["conversation"]) == ("ignored", None, None)
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_without_a_terminal_tables_fit_80_columns_and_keep_whole_what_is_copied(cli: Cli) -> None:
+    tables = {name: (await cli(name, "list")).stdout for name in NAMES}
+    for table in tables.values():
+        assert max(map(len, table.splitlines())) <= 80, table
+    assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   05-01 10:00" in tables["deliveries"]
+    assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
+    assert "octo/hello#4" in tables["turns"]
+    assert "ended: reset-requested" in tables["sessions"]
+    assert "(detached)" in tables["worktrees"]
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_a_limit_keeps_the_newest(cli: Cli) -> None:
+    assert [row["id"] for row in await cli.json("turns", "list", "--limit", "2")] == [3, 2]
+    assert "octo/hello#1" not in (await cli("turns", "list", "--limit", "2")).stdout
+
+
+async def test_people_see_the_newest_and_that_there_are_more_while_scripts_get_all(cli: Cli, database_url: str) -> None:
+    many = ROWS_FOR_PEOPLE + 5
+    one = "insert into deliveries (guid, event, state) values ('guid-{}', 'ping', 'ignored')"
+    await execute(database_url, *(one.format(number) for number in range(1, many + 1)))
+    for_people = await cli("deliveries", "list")
+    assert for_people.stdout.count("guid-") == ROWS_FOR_PEOPLE
+    assert f"guid-{many} " in for_people.stdout
+    assert "There are more" in for_people.stderr
+    assert len(await cli.json("deliveries", "list")) == many
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_a_replayed_delivery_is_received_again_with_one_new_job(cli: Cli, database_url: str) -> None:
+    guid = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
+    assert "is handled again" in (await cli("deliveries", "replay", guid)).stdout
+    assert "waiting to be handled already" in (await cli("deliveries", "replay", guid)).stdout
+    received, _ = await cli.json("deliveries", "list")
+    assert (received["state"], received["error"]) == ("received", None)
+    connection = await asyncpg.connect(database_url)
+    try:
+        jobs = await connection.fetch("select queue_name, task_name, lock, args::text from procrastinate_jobs")
+    finally:
+        await connection.close()
+    assert [tuple(job) for job in jobs] == [("decide", "decide", "github.com/1#1", f'{{"guid": "{guid}"}}')]
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_what_cannot_be_replayed_is_said_with_exit_status_1(cli: Cli, database_url: str) -> None:
+    ignored, failed = "11111111-aaaa-4bbb-8ccc-dddddddddddd", "22222222-aaaa-4bbb-8ccc-dddddddddddd"
+    await execute(database_url, "update deliveries set body = null, state = 'done'")
+    assert "There is no delivery nonesuch" in (await cli("deliveries", "replay", "nonesuch", status=1)).stderr
+    for guid in (ignored, failed):
+        assert "cannot be run" in (await cli("deliveries", "replay", guid, status=1)).stderr

@@ -1,0 +1,248 @@
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlencode
+
+import asyncpg
+import httpx
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH
+from bot.receive.file import receive_file
+from bot.receive.inbox import Inbox, Stored
+from bot.receive.signature import sign
+from bot.store.database import Pool
+from tests.receiving import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
+from tests.recorded import INSTALL, recorded_payloads
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def inbox(pool: Pool) -> AsyncIterator[Inbox]:
+    async with Inbox(pool) as inbox:
+        yield inbox
+
+
+@pytest.fixture
+async def github(inbox: Inbox) -> AsyncIterator[Sender]:
+    async with sending_to(inbox) as sender:
+        yield sender
+
+
+async def test_a_comment_is_stored_with_its_bytes_and_its_job(github: Sender, pool: Pool) -> None:
+    body = orjson.dumps(comment(42))
+    answer = await github.send(body, guid="g-1")
+    assert answer.status_code == 202
+    assert answer.json() == {"status": "accepted", "delivery": "g-1"}
+    row = (await rows(pool))["g-1"]
+    assert (row["state"], row["event"], row["action"], row["body"]) == ("received", "issue_comment", "created", body)
+    assert (row["conversation"], row["lock_key"]) == ("acme/shop#42", "github.com/99#42")
+    assert await jobs(pool) == [("decide", "decide", "github.com/99#42", "g-1")]
+
+
+async def test_the_same_guid_again_is_a_duplicate(github: Sender, pool: Pool) -> None:
+    await github.send(comment(), guid="g-1")
+    answer = await github.send(comment(), guid="g-1")
+    assert (answer.status_code, answer.json()["status"]) == (202, "duplicate")
+    assert len(await jobs(pool)) == 1
+
+
+@pytest.mark.parametrize("state", ["done", "ignored", "received"])
+async def test_a_redelivery_of_what_did_not_fail_does_nothing(github: Sender, pool: Pool, state: str) -> None:
+    await github.send(comment(), guid="g-1")
+    await pool.execute("update deliveries set state = $1", state)
+    assert (await github.send(comment(), guid="g-1")).json()["status"] == "duplicate"
+    assert (await rows(pool))["g-1"]["state"] == state
+
+
+async def test_a_redelivery_of_a_failed_delivery_runs_again(github: Sender, pool: Pool) -> None:
+    await github.send(comment(), guid="g-1")
+    await pool.execute("update deliveries set state = 'failed', error = 'boom', finished_at = now(), body = null")
+    assert (await github.send(comment(), guid="g-1")).json()["status"] == "accepted"
+    row = (await rows(pool))["g-1"]
+    assert (row["state"], row["error"], row["finished_at"]) == ("received", None, None)
+    assert orjson.loads(row["body"]) == comment()
+    assert len(await jobs(pool)) == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "payload"),
+    [
+        ("ping", {"zen": "Keep it logically awesome."}),
+        ("issue_comment", comment() | {"action": "deleted"}),
+        ("push", []),
+    ],
+)
+async def test_what_means_nothing_is_ignored_and_kept_without_its_body(
+    github: Sender, pool: Pool, event: str, payload: object
+) -> None:
+    answer = await github.send(payload, event=event, guid="g-1")
+    assert (answer.status_code, answer.json()) == (202, {"status": "ignored", "delivery": "g-1"})
+    row = (await rows(pool))["g-1"]
+    assert (row["state"], row["body"]) == ("ignored", None)
+    assert row["finished_at"]
+    assert await jobs(pool) == []
+
+
+async def test_only_post_is_allowed(inbox: Inbox) -> None:
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        for method in ("GET", "PUT", "DELETE", "HEAD", "PATCH"):
+            assert (await client.request(method, PATH)).status_code == 405
+
+
+@pytest.mark.parametrize("secret", [SECRET, OLD_SECRET])
+async def test_both_secrets_are_accepted_during_rotation(github: Sender, secret: bytes) -> None:
+    assert (await github.send(comment(), secret=secret)).status_code == 202
+
+
+@pytest.mark.parametrize("signature", ["", "sha256=", "sha256=" + "0" * 64, "sha1=abc", "gänz falsch"])
+async def test_without_a_right_signature_nothing_is_stored(github: Sender, pool: Pool, signature: str) -> None:
+    answer = await github.send(
+        comment(), headers={"X-Hub-Signature-256": signature, "X-Hub-Signature": "sha1=whatever"}
+    )
+    assert answer.status_code == 401
+    assert await rows(pool) == {}
+
+
+@pytest.mark.parametrize("header", ["X-GitHub-Event", "X-GitHub-Delivery"])
+@pytest.mark.parametrize("value", ["", "a b", "ä", "x" * 65, "a\x01"])
+async def test_a_missing_or_malformed_header_is_refused(github: Sender, pool: Pool, header: str, value: str) -> None:
+    assert (await github.send(comment(), headers={header: value})).status_code == 400
+    assert await rows(pool) == {}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Length": "10"}, {"Content-Length": str(LARGEST_BODY_BYTES + 1)}])
+async def test_a_body_over_the_cap_is_refused_whatever_its_length_says(inbox: Inbox, headers: dict[str, str]) -> None:
+    sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(40):
+            sent += 1
+            yield bytes(1024 * 1024)
+
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        named = headers | {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1"}
+        answer = await client.post(PATH, content=chunks(), headers=named)
+    assert answer.status_code == 413
+    assert sent <= 26
+
+
+async def test_the_form_encoding_stores_the_json_in_it(github: Sender, pool: Pool) -> None:
+    content = orjson.dumps(comment(body="grüße & so"))
+    form = urlencode({"payload": content}).encode()
+    headers = {"Content-Type": "Application/X-WWW-Form-URLEncoded; charset=utf-8"}
+    assert (await github.send(form, guid="g-1", headers=headers)).json()["status"] == "accepted"
+    assert (await rows(pool))["g-1"]["body"] == content
+
+
+UNPARSEABLE = [b"", b"{", b"\xff", b'{"a": NaN}', b"[" * 100_000, b'"\\ud800"']
+
+
+@pytest.mark.parametrize("body", UNPARSEABLE, ids=range(len(UNPARSEABLE)))
+async def test_signed_but_unparseable_is_kept_dead(github: Sender, pool: Pool, body: bytes) -> None:
+    for _ in range(2):
+        assert (await github.send(body, guid="g-1")).status_code == 400
+        row = (await rows(pool))["g-1"]
+        assert (row["state"], row["body"]) == ("dead", body)
+        assert row["error"]
+    assert await jobs(pool) == []
+
+
+@pytest.mark.parametrize("form", [b"a=1", b"payload=%ff", b"\xff=1", b"&".join([b"a=1"] * 99), b"payload=%7B"])
+async def test_a_form_without_a_payload_is_kept_dead(github: Sender, pool: Pool, form: bytes) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert (await github.send(form, guid="g-1", headers=headers)).status_code == 400
+    assert (await rows(pool))["g-1"]["state"] == "dead"
+
+
+async def test_readable_bytes_bring_a_dead_delivery_back_and_the_same_bytes_do_not(github: Sender, pool: Pool) -> None:
+    await github.send(b"{", guid="g-1")
+    assert (await github.send(comment(), guid="g-1")).json()["status"] == "accepted"
+    await pool.execute("update deliveries set state = 'dead'")  # decide could not read it
+    assert (await github.send(comment(), guid="g-1")).json()["status"] == "duplicate"
+    assert len(await jobs(pool)) == 1
+
+
+async def test_a_used_kind_that_names_no_conversation_is_still_decided_on(github: Sender, pool: Pool) -> None:
+    assert (await github.send({"action": "created"}, guid="g-1")).json()["status"] == "accepted"
+    assert await jobs(pool) == [("decide", "decide", "github.com/g-1", "g-1")]
+
+
+async def test_a_client_that_goes_away_in_the_middle_is_no_error(inbox: Inbox, pool: Pool) -> None:
+    messages: list[dict[str, Any]] = [
+        {"type": "http.disconnect"},
+        {"type": "http.request", "body": b"{", "more_body": True},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop()
+
+    async def send(_: object) -> None:
+        pass
+
+    headers = [(b"x-github-event", b"push"), (b"x-github-delivery", b"g-1")]
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers, "query_string": b"", "app": None}
+    with capture_logs() as logs:
+        await receiving_app(inbox)(scope, receive, send)
+    assert {entry["log_level"] for entry in logs} == {"info"}
+    assert await rows(pool) == {}
+
+
+async def test_a_payload_file_is_stored_like_a_delivery(inbox: Inbox, pool: Pool) -> None:
+    delivery, outcome = await receive_file(inbox, "issue_comment", orjson.dumps(comment()), "github.com")
+    assert outcome == Stored()
+    assert (await rows(pool))[delivery.guid]["state"] == "received"
+    assert [job[3] for job in await jobs(pool)] == [delivery.guid]
+
+
+async def test_every_recorded_payload_is_acknowledged(github: Sender, pool: Pool) -> None:
+    recorded = recorded_payloads()
+    assert recorded, f"GitHub's recorded payloads are missing: run `{INSTALL}`"
+    for one in recorded:
+        answer = await github.send(one.payload, event=one.event)
+        assert answer.status_code == 202, (one.payload.get("action"), str(one), answer.text)
+        assert answer.json()["status"] in ("accepted", "ignored")
+    assert len(await rows(pool)) == len(recorded)
+    accepted = await pool.fetchval("select count(*) from deliveries where state = 'received' and body is not null")
+    assert accepted == len(await jobs(pool)) > 0
+
+
+HEADER = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_characters="\r\n"), max_size=80)
+BODY = st.binary(max_size=200) | st.builds(orjson.dumps, st.recursive(st.integers(0, 9) | st.text(), st.lists))
+
+
+@given(
+    event=HEADER | st.sampled_from(["issue_comment", "issues", "ping"]),
+    guid=HEADER | st.uuids().map(str),
+    signature=HEADER | st.none(),
+    content_type=HEADER | st.just("application/x-www-form-urlencoded"),
+    length=HEADER | st.none(),
+    body=BODY,
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_no_header_and_no_body_gives_a_server_error(
+    inbox: Inbox, event: str, guid: str, signature: str | None, content_type: str, length: str | None, body: bytes
+) -> None:
+    headers = {
+        "x-github-event": event,
+        "x-github-delivery": guid,
+        "x-hub-signature-256": sign(body, SECRET) if signature is None else signature,
+        "content-type": content_type,
+    } | ({} if length is None else {"content-length": length})
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        answer = await client.post(PATH, content=body, headers=raw)
+    assert answer.status_code in (202, 400, 401, 413)
+    assert answer.headers["content-type"] == "application/json"

@@ -1,0 +1,81 @@
+"""The receive step on a real database, and GitHub's side of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import orjson
+from starlette.applications import Starlette
+
+from bot.receive.endpoint import PATH, Receiver
+from bot.receive.inbox import Inbox
+from bot.receive.signature import sign
+from bot.store.database import Pool
+
+SECRET = b"the secret"
+OLD_SECRET = b"the secret before"
+
+
+def comment(number: int = 1, body: str = "@bot fix it") -> dict[str, Any]:
+    """As much of an `issue_comment` as receive looks at."""
+    return {
+        "action": "created",
+        "issue": {"number": number},
+        "comment": {"body": body},
+        "repository": {"id": 99, "name": "shop", "owner": {"login": "acme"}},
+    }
+
+
+class Sender:
+    """GitHub, as the receiver sees it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def send(
+        self,
+        payload: object,
+        *,
+        event: str = "issue_comment",
+        guid: str | None = None,
+        secret: bytes = SECRET,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        """Sends `payload`, as JSON unless it is bytes; a header given as an empty string is left out."""
+        body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+        all_headers = {
+            "X-GitHub-Event": event,
+            "X-GitHub-Delivery": guid or str(uuid4()),
+            "X-Hub-Signature-256": sign(body, secret),
+            "Content-Type": "application/json",
+        } | (headers or {})
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in all_headers.items() if value]
+        return await self._client.post(PATH, content=body, headers=raw)
+
+
+def receiving_app(inbox: Inbox) -> Starlette:
+    """An app with nothing but the webhook route."""
+    return Starlette(routes=[Receiver(inbox, [SECRET, OLD_SECRET], "github.com").route()])
+
+
+@asynccontextmanager
+async def sending_to(inbox: Inbox) -> AsyncIterator[Sender]:
+    """A sender to an app on `inbox`."""
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        yield Sender(client)
+
+
+async def rows(pool: Pool) -> dict[str, dict[str, Any]]:
+    """The deliveries by GUID."""
+    return {row["guid"]: dict(row) for row in await pool.fetch("select * from deliveries")}
+
+
+async def jobs(pool: Pool) -> list[tuple[str, str, str, str]]:
+    """(queue, task, lock, GUID) in the order of work."""
+    found = await pool.fetch(
+        "select queue_name, task_name, lock, args->>'guid' as guid from procrastinate_jobs order by id"
+    )
+    return [tuple(row) for row in found]

@@ -1,0 +1,36 @@
+"""GitHub's own recorded payloads, as the npm package `@octokit/webhooks-examples` publishes them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.recorded.install import is_installed, target_of
+
+INSTALL = "python tests/recorded/install.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One payload as a GitHub server once sent it."""
+
+    server: str
+    event: str
+    place: int
+    payload: dict[str, object]
+
+    def __str__(self) -> str:
+        return f"{self.server}-{self.event}-{self.place}"
+
+
+def recorded_payloads() -> list[Recorded]:
+    """Every recorded payload; none where they are not installed, which the tests say."""
+    folder = Path(__file__).parent
+    if not is_installed(folder):
+        return []
+    examples = target_of(folder) / "node_modules/@octokit/webhooks-examples"
+    return [
+        Recorded(index.parent.name, kind["name"], place, payload)
+        for index in sorted(examples.glob("*/index.json"))
+        for kind in json.loads(index.read_text())
+        for place, payload in enumerate(kind["examples"])
+    ]

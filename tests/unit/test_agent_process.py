@@ -1,0 +1,69 @@
+"""What counts as a message of an agent, and what stands around its command."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.run.agents.process import parse_message
+from bot.run.sandbox import agent_argv, agent_environment, command_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["id", "method", "error"]), inner),
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"npm warn deprecated", b"42", b"[]", b'"x"', b"{}", b"\xff\xfe", b"[" * 100_000),
+        *(
+            b'{"id": []}',
+            b'{"id": {}}',
+            b'{"method": 1}',
+            b'{"id": 1, "error": "x"}',
+            b'{"id": 1, "error": {"code": "x"}}',
+        ),
+    ],
+)
+def test_what_is_no_message_is_skipped(line: bytes) -> None:
+    assert parse_message(line) is None
+
+
+@given(JSON)
+def test_any_json_is_a_message_or_skipped(value: Any) -> None:
+    message = parse_message(json.dumps(value).encode())
+    assert message is None or {"id", "method"} & message.keys()
+
+
+@given(st.text(st.characters()))
+def test_the_texts_of_a_message_can_be_stored(text: str) -> None:
+    line = json.dumps({"method": "m", "params": {"list": [text], text: None}}).encode()
+    message = parse_message(line)
+    assert message is not None
+    assert "\\u0000" not in json.dumps(message)
+    json.dumps(message, ensure_ascii=False).encode()
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_the_command_stands_whole_at_the_end_of_the_argv(command: list[str]) -> None:
+    argv = agent_argv(command)
+    assert list(argv[-len(command) :]) == command
+    if len(argv) > len(command):
+        assert list(command_of(argv)) == command
+
+
+def test_the_environment_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "GITHUB_TOKEN", "secret")
+    extra = {"MODEL_KEY": "dummy", "HOME": "/elsewhere"}
+    assert agent_environment(Path("/home/agent"), "/bin", "C.UTF-8", extra) == {
+        "HOME": "/home/agent",
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        "MODEL_KEY": "dummy",
+    }

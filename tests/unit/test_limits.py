@@ -1,0 +1,68 @@
+"""When GitHub may be written to, and when progress may be shown."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.reply.limits import HOUR, backoff, next_creation
+from bot.reply.pacing import next_edit
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def test_the_first_comment_goes_at_once() -> None:
+    assert next_creation([], NOW) == NOW
+
+
+def test_two_comments_are_a_second_apart() -> None:
+    assert next_creation([NOW - seconds(0.25)], NOW) == NOW + seconds(0.75)
+
+
+def test_the_eighty_first_of_a_minute_waits_until_the_first_is_a_minute_old() -> None:
+    created = [NOW - seconds(50) + seconds(number / 2) for number in range(80)]
+    assert next_creation(created, NOW) == NOW + seconds(10)
+
+
+def test_the_five_hundred_and_first_of_an_hour_waits_for_the_hour() -> None:
+    created = [NOW - seconds(3500) + seconds(number * 5) for number in range(500)]
+    assert next_creation(created, NOW) == NOW + seconds(100)
+
+
+@given(st.lists(st.floats(0, 30), min_size=1, max_size=700))
+def test_no_limit_is_ever_exceeded(pauses: list[float]) -> None:
+    now, created = NOW, [NOW]
+    for pause in pauses:
+        now += seconds(pause)
+        now = next_creation([at for at in created if at > now - HOUR], now)
+        assert now - created[-1] >= seconds(1)
+        created.append(now)
+        assert sum(at > now - timedelta(minutes=1) for at in created) <= 80
+        assert sum(at > now - HOUR for at in created) <= 500
+
+
+def test_a_failing_row_backs_off_up_to_a_quarter_of_an_hour() -> None:
+    assert [backoff(attempts, None).total_seconds() for attempts in (0, 1, 2, 50)] == [2, 4, 8, 900]
+
+
+def test_github_is_never_asked_earlier_than_it_said() -> None:
+    assert backoff(0, 61) == seconds(61)
+
+
+@pytest.mark.parametrize(("age_minutes", "pause"), [(0, 5), (1.9, 5), (2, 15), (9.9, 15), (10, 60), (100, 60)])
+def test_the_older_a_turn_the_rarer_its_progress(age_minutes: float, pause: int) -> None:
+    assert next_edit(NOW - timedelta(minutes=age_minutes), NOW, NOW, 0) == NOW + seconds(pause)
+
+
+def test_the_first_progress_shows_at_once() -> None:
+    assert next_edit(NOW, None, NOW, 0) == NOW
+
+
+def test_progress_is_dropped_when_half_the_budget_of_the_hour_is_gone() -> None:
+    assert next_edit(NOW, None, NOW, 249) == NOW
+    assert next_edit(NOW, None, NOW, 250) is None

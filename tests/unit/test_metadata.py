@@ -1,0 +1,83 @@
+"""The file beside a worktree: what was written is read again, anything else is called corrupt."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.run.metadata import Absent, Corrupt, Metadata, delete, metadata_path, parse, read, serialise, write
+
+NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+METADATA = Metadata(
+    id="w1",
+    platform="github.com",
+    repository_id=42,
+    full_name="octo/hello",
+    conversations=(1, 7),
+    branch="threadtree/issue-1",
+    base="main",
+    node="here",
+    created_at=NOW,
+    updated_at=NOW + timedelta(hours=1),
+    execution_count=3,
+    last_error="it → broke",
+)
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    worktree = tmp_path / "octo" / "issue-1.2"
+    write(worktree, METADATA)
+    write(worktree, METADATA)
+    assert read(worktree) == METADATA
+    assert [file.name for file in worktree.parent.iterdir()] == ["issue-1.2.json"]
+    delete(worktree)
+    delete(worktree)
+    assert read(worktree) == Absent()
+
+
+def test_people_can_read_the_file() -> None:
+    values = orjson.loads(serialise(METADATA))
+    assert values["created_at"] == "2025-01-02T03:04:05+00:00"
+    assert values["conversations"] == [1, 7]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path / "w", METADATA)
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "w", METADATA)
+    assert [file.name for file in tmp_path.iterdir()] == ["w.json"]
+
+
+def test_an_unreadable_file_is_corrupt(tmp_path: Path) -> None:
+    metadata_path(tmp_path / "w").mkdir()
+    assert isinstance(read(tmp_path / "w"), Corrupt)
+
+
+@given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: repr(v).encode()))
+def test_anything_else_is_corrupt(content: bytes) -> None:
+    assert isinstance(parse(content), Corrupt)
+
+
+_NEVER: tuple[object, ...] = (None, {}, "", True, -1, ["x"])
+_TEXTS = ("id", "platform", "full_name", "node")
+_OTHERS = ("repository_id", "conversations", "created_at", "updated_at", "execution_count")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in (*_TEXTS, *_OTHERS) for value in _NEVER),
+        *((name, "2025-01-01T00:00:00") for name in _OTHERS),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_corrupt(name: str, value: object) -> None:
+    found = parse(orjson.dumps(orjson.loads(serialise(METADATA)) | {name: value}))
+    assert isinstance(found, Corrupt)
+    assert name in found.why

@@ -1,0 +1,224 @@
+"""What the agent wrote, on its way out: secrets gone, nothing live, cut into comments."""
+
+import base64
+import re
+from urllib.parse import quote, quote_plus, urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bot.reply.marker import reply_marker, signed, turn_marker
+from bot.reply.outbound import answer_parts
+from bot.reply.redact import REDACTED, redact
+from bot.reply.split import split
+from bot.reply.tame import is_tame, tame
+
+SERVER = "https://github.example"
+HOST = urlsplit(SERVER).netloc
+SECRET = "s3cr3t/with+odd=chars"
+
+secrets = st.text(st.characters(codec="ascii", min_codepoint=33), min_size=12, max_size=40).filter(
+    lambda text: REDACTED not in text
+)
+prose = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=60)
+live = ["@octocat", "&#64;", "a@b.example", "fixes #1 ", "<b>", "<!--", "-->", "<div>\n", "<pre>", "</pre>", "&lt;"]
+links = ["](", "[", "![x](", ")", "[r]: ", "[x][r]", "javascript:alert(1)", "//evil.example", "https://evil.example/x"]
+links += ["www.evil.example", "<https://evil.example>", f"{SERVER}/o/r", '"', "threadtree:turn=1"]
+structure = [
+    "`",
+    "``",
+    "```\n",
+    "~~~\n",
+    "\n",
+    "\n\n",
+    "    ",
+    "\t",
+    "> ",
+    "- ",
+    "1. ",
+    "#",
+    "===",
+    "---\n",
+    "\\",
+    "*",
+    "_",
+]
+structure += ["| a | b |\n|---|---|\n", "|", "text "]
+hostile = st.lists(st.sampled_from(live + links + structure), max_size=14).map("".join)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "ghp_" + "a1B2" * 9,
+        "ghs_" + "a1B2" * 9,
+        "github_pat_" + "a1B2_" * 12,
+        "sk-ant-api03-" + "abCD12-_" * 6,
+        "sk-proj-" + "abCD12" * 6,
+        "AKIA" + "ABCDEFGH12345678",
+        "AIza" + "a" * 35,
+        "xoxb-123456789012-abcdef",
+        "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiIxMjM0NSJ9.c2lnbmF0dXJl",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk",
+    ],
+)
+def test_what_looks_like_a_token_is_redacted_though_nobody_knew_it(token: str) -> None:
+    assert redact(f"It is {token} here", []).replace(REDACTED, "").split() in (["It", "is", "here"], ["It", "is"])
+
+
+@pytest.mark.parametrize(
+    "text", ["task-list", "sk-", "the AKIA prefix", "eyJ", "risk-based-assessment-of-everything-here"]
+)
+def test_words_that_only_begin_like_a_token_stay(text: str) -> None:
+    assert redact(text, []) == text
+
+
+@given(secret=secrets, before=prose, after=prose)
+def test_a_known_secret_survives_in_no_encoding(secret: str, before: str, after: str) -> None:
+    lower = re.sub("%..", lambda encoded: encoded[0].lower(), quote(secret))
+    for spelled in (secret, quote(secret, safe=""), quote(secret), quote_plus(secret), lower):
+        cleaned = redact(f"{before} {spelled} {after}", [secret])
+        assert secret not in cleaned.replace(REDACTED, "")
+        assert spelled not in cleaned.replace(REDACTED, "")
+
+
+@given(secret=secrets, before=st.binary(max_size=7), after=st.binary(max_size=7), urlsafe=st.booleans())
+def test_a_known_secret_survives_in_no_base64_text(secret: str, before: bytes, after: bytes, urlsafe: bool) -> None:
+    encode = base64.urlsafe_b64encode if urlsafe else base64.b64encode
+    encoded = encode(before + secret.encode() + after).decode()
+    assert redact(f"x: {encoded}.", [secret]) == f"x: {REDACTED}."
+
+
+def test_base64_that_was_wrapped_into_lines_is_redacted() -> None:
+    encoded = base64.encodebytes(b"x" * 50 + SECRET.encode() + b"y" * 60).decode()
+    assert redact(encoded, [SECRET]).strip() == REDACTED
+
+
+@given(text=prose, known=st.lists(secrets, max_size=3))
+def test_redacting_twice_changes_nothing_more(text: str, known: list[str]) -> None:
+    once = redact(text + " ".join(known), known)
+    assert redact(once, known) == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Plain prose with *emphasis*, a < b, 1 <3, e-mail me@example.com and `@code`.",
+        "- one\n- [ ] two\n  1. three\n\n> quoted",
+        "```python\n@decorator\ndef f() -> None: ...  # fixes #1 https://evil.example <b>\n```",
+        f"[the file](docs/README.md) and [the commit]({SERVER}/o/r/commit/1) and {SERVER}/o/r/pull/2",
+        "| a | b |\n| --- | --- |\n| `x|y` | c |",
+        "Line one  \nline two\n\n---\n\n# Title",
+    ],
+)
+def test_ordinary_markdown_stays_exactly_as_it_is(text: str) -> None:
+    assert tame(text, SERVER) == text
+
+
+@pytest.mark.parametrize("mention", ["@octocat", "(@octocat)", "**@octocat**", "_@octocat_", "@org/team", "\\@octocat"])
+def test_a_mention_reads_the_same_and_pings_nobody(mention: str) -> None:
+    tamed = tame(f"Ask {mention} please", SERVER)
+    assert "@o" not in tamed
+    assert tamed.replace("\u2060", "") == f"Ask {mention} please"
+
+
+def test_an_entity_cannot_hide_a_mention() -> None:
+    assert "\u2060octocat" in tame("&#64;octocat", SERVER)
+
+
+@pytest.mark.parametrize("closing", ["Fixes #1", "closes: o/r#2", f"Resolved {SERVER}/o/r/issues/3", "fix GH-4"])
+def test_closing_keywords_close_nothing(closing: str) -> None:
+    tamed = tame(closing, SERVER)
+    assert tamed != closing
+    assert tamed.replace("\u2060", "") == closing
+
+
+def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
+    tamed = tame(
+        "See [this](https://evil.example/x), ![i](https://evil.example/i.png) and https://evil.example.", SERVER
+    )
+    rendered = MarkdownIt("commonmark").render(tamed)
+    assert "<a" not in rendered
+    assert "<img" not in rendered
+    assert rendered.count("<code>https://evil.example") == 3
+
+
+@pytest.mark.parametrize("url", [f"{SERVER}@evil.example/", f"{SERVER}.evil.example/", "https://github.example:444/"])
+def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> None:
+    assert f"`{url}`" in tame(f"See {url} now", SERVER)
+
+
+def test_raw_html_and_comments_are_shown_as_text() -> None:
+    assert tame("<img src=x> <!-- hi --> </details>", SERVER) == "&lt;img src=x> &lt;!-- hi --> &lt;/details>"
+
+
+@settings(max_examples=400)
+@given(text=hostile)
+def test_whatever_the_agent_writes_nothing_in_it_is_live(text: str) -> None:
+    tamed = tame(text, SERVER)
+    assert is_tame(tamed, HOST)
+    assert "threadtree:turn=" not in tamed
+
+
+@given(text=hostile)
+def test_taming_twice_changes_nothing_more(text: str) -> None:
+    once = tame(text, SERVER)
+    assert tame(once, SERVER) == once
+
+
+@given(text=prose)
+def test_a_marker_in_the_text_is_no_marker(text: str) -> None:
+    body = signed(f"{text}{turn_marker(1, 1)} <!--threadtree: REPLY=2 -->", turn_marker(7, 2))
+    assert body.endswith(turn_marker(7, 2))
+    assert body.lower().count("threadtree:") == 1
+    assert reply_marker(3) == "<!-- threadtree:reply=3 -->"
+
+
+def test_a_text_that_fits_is_one_part_unchanged() -> None:
+    assert split("a\n\nb\n", 10) == ("a\n\nb\n",)
+
+
+def test_long_text_is_cut_between_paragraphs() -> None:
+    assert split("one one\n\ntwo two\n\nthree", 17) == ("one one\n\ntwo two", "three")
+
+
+def test_a_code_fence_is_kept_whole() -> None:
+    fence = "```py\nx = 1\n\ny = 2\n```"
+    assert split(f"before before\n\n{fence}\n\nafter", 30) == ("before before", f"{fence}\n\nafter")
+
+
+def test_a_fence_longer_than_a_comment_is_closed_and_opened_again() -> None:
+    code = "\n".join(f"line {number}" for number in range(40))
+    parts = split(f"~~~py\n{code}\n~~~", 120)
+    assert all(part.startswith("~~~py\n") and part.endswith("\n~~~") for part in parts)
+    assert "\n".join(part.removeprefix("~~~py\n").removesuffix("\n~~~") for part in parts) == code
+
+
+def test_a_cut_never_falls_inside_a_character() -> None:
+    family = "👨\u200d👩\u200d👧"
+    assert all(part == family * (len(part) // len(family)) for part in split(family * 50, 33))
+
+
+@given(text=st.lists(st.sampled_from(["word ", "x" * 30, "\n\n", "\n", "é", "- item\n"]), max_size=80).map("".join))
+def test_the_parts_join_to_the_text_and_keep_the_limit(text: str) -> None:
+    parts = split(text, 50)
+    assert all(len(part) <= 50 for part in parts)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+
+
+@given(text=hostile, limit=st.integers(200, 400))
+def test_an_answer_of_any_length_fits_its_comments_and_stays_harmless(text: str, limit: int) -> None:
+    parts = answer_parts((text + "\n\n") * 20, secrets=[SECRET], server_url=SERVER, limit=limit)
+    assert all(len(part) <= limit and is_tame(part, HOST) for part in parts)
+
+
+def test_a_secret_at_the_place_of_a_cut_is_still_redacted() -> None:
+    parts = answer_parts("x" * 45 + SECRET + "y" * 45, secrets=[SECRET], server_url=SERVER, limit=100)
+    assert "".join(parts) == "x" * 45 + REDACTED + "y" * 45
+
+
+def test_an_empty_answer_has_no_parts() -> None:
+    assert answer_parts(" \n", secrets=[], server_url=SERVER) == ()

@@ -1,0 +1,145 @@
+"""What people read."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bot import sentences
+from bot.reply.escape import inline_code, inline_text
+from bot.sentences import Changes, Outcome, PlanEntry, Status
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
+
+
+def html(markdown: str) -> str:
+    return MarkdownIt("commonmark").render(markdown)
+
+
+def test_an_answer_stands_first_and_as_it_is() -> None:
+    (body,) = sentences.final(
+        Outcome("done", answer=["It was a *typo*."], duration=timedelta(seconds=125), cost_usd=0.126)
+    )
+    assert body == "It was a *typo*.\n\n<sub>2 min 5 s · $0.13</sub>"
+
+
+def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
+    changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
+    (body,) = sentences.final(
+        Outcome("done", answer=["Fixed."], changes=changes, notices=[sentences.context_lost()], steps=["Run `make`"])
+    )
+    assert body == (
+        "Fixed.\n\n"
+        "> [!NOTE]\n> The agent could not pick up its earlier conversation and started without that context.\n\n"
+        "**Changed** on [`threadtree/issue-1`](https://github.example/o/r/compare/a...b): 1 commit, 2 files, +10 −3\n\n"
+        "<details>\n<summary>1 step of the agent</summary>\n\n- ``Run `make` ``\n\n</details>"
+    )
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped", "timed-out", "interrupted"])
+def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: sentences.EndState) -> None:
+    (body,) = sentences.final(Outcome(state, reason="The agent exited with 1."))
+    assert "The agent exited with 1." in body
+    assert "`/retry`" in body
+
+
+def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
+    (body,) = sentences.final(Outcome("refused", reason=sentences.over_daily_limit(50)))
+    assert body.startswith("**This was not started.** You have used your 50 requests")
+
+
+def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() -> None:
+    answer = ["a" * 400, "b" * 400]
+    parts = sentences.final(Outcome("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
+    assert [len(part) <= 410 for part in parts] == [True] * len(parts)
+    assert parts[0].startswith("**This failed.**")
+    assert parts[-1] == "<sub>1 s</sub>"
+
+
+@given(st.lists(st.text(max_size=400), max_size=90))
+def test_no_comment_is_too_long_however_much_the_agent_did(texts: list[str]) -> None:
+    outcome = Outcome("done", steps=texts, read=texts, left_out=texts, patch="x" * 20_000, notices=["n"] * 5)
+    plan = [PlanEntry(text, "in_progress") for text in texts]
+    for part in [*sentences.final(outcome), sentences.running(plan, texts, timedelta(0))]:
+        assert len(part) <= 65_536
+
+
+def test_progress_shows_the_plan_as_a_checklist() -> None:
+    plan = [PlanEntry("Read", "completed"), PlanEntry("Edit", "in_progress"), PlanEntry("Test", "pending")]
+    assert sentences.running(plan, ["ls"], timedelta(minutes=1)) == (
+        "Working on it, for 1 min 0 s so far.\n\n- [x] Read\n- [ ] **Edit**\n- [ ] Test\n\nLast step: `ls`"
+    )
+
+
+def test_the_place_in_line_is_told() -> None:
+    assert [sentences.queued(ahead) for ahead in (0, 1, 2)] == [
+        "Queued. This starts in a moment.",
+        "Queued. One request is ahead of this one.",
+        "Queued. 2 requests are ahead of this one.",
+    ]
+
+
+def test_the_reset_sentences_are_the_promised_ones() -> None:
+    assert sentences.CONTEXT_RESET == (
+        "AI context reset. Your next message will start a fresh conversation while keeping your current "
+        "working directory."
+    )
+    assert sentences.NO_SESSION_TO_RESET == "No active session to reset."
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("/stopp", "/stop"), ("/statsu", "/status"), ("/reset-contxt", "/reset-context")]
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(written: str, meant: str) -> None:
+    assert f"Did you mean `{meant}`?" in sentences.unknown_command(written)
+
+
+def test_a_command_like_no_other_is_answered_with_where_the_list_is() -> None:
+    assert "`/help`" in sentences.unknown_command("/xyzzy")
+
+
+def test_help_lists_exactly_the_commands_there_are() -> None:
+    assert [line.split("`")[1] for line in sentences.help_text("bot").splitlines() if line.startswith("- ")] == [
+        "/help",
+        "/status",
+        "/stop",
+        "/retry",
+        "/reset-context",
+    ]
+
+
+def test_status_says_what_runs_and_what_waits() -> None:
+    assert sentences.status(Status("topic", timedelta(seconds=8), 1, session_active=True)) == (
+        "A request has been running for 8 s, one request waits.\n\n"
+        "The branch is `topic`. The agent remembers this conversation."
+    )
+    assert sentences.status(Status(None, None, 0, session_active=False)).startswith(
+        "Nothing is running, nothing waits."
+    )
+
+
+@pytest.mark.parametrize(
+    ("running", "dropped", "said"),
+    [
+        (False, 0, "Nothing is running, so there is nothing to stop."),
+        (True, 0, "Stopping the running request."),
+        (True, 2, "Stopping the running request. Dropped 2 waiting requests."),
+    ],
+)
+def test_stop_says_what_it_stopped(running: bool, dropped: int, said: str) -> None:
+    assert sentences.stopping(running=running, dropped=dropped) == said
+
+
+@given(names)
+def test_a_name_can_hold_no_markup(name: str) -> None:
+    for shown in (html(f"x {inline_text(name)} x"), html(f"x {inline_code(name)} x")):
+        inside = shown.replace("<p>", "").replace("</p>", "").replace("<code>", "").replace("</code>", "")
+        assert "<" not in inside
+        assert "\n" not in shown.strip()
+
+
+def test_a_branch_named_like_markup_stays_a_name() -> None:
+    assert sentences.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
+    assert "@octocat" not in sentences.no_worktree("@octocat <b>")

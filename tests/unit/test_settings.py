@@ -1,0 +1,337 @@
+"""What a person sees who sets the bot up: defaults, what follows from what, and one clear line per mistake."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bot import settings
+from bot.settings import DATABASE_ONLY, SERVE, WEB, WORKER, Need, Settings, SettingsError, known_secrets, load
+
+ROOT = Path(__file__).parents[2]
+GIVEN = {
+    "GITHUB_WEBHOOK_SECRET": "the webhook's secret",
+    "GITHUB_TOKEN": "ghp_0123456789",
+    "AGENT": "custom",
+    "AGENT_COMMAND": "/bin/sh -c 'speak acp'",
+    "DATA_DIR": "/srv/threadtree",
+    "PATH": "/usr/bin:/bin",
+}
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n"
+
+
+def loaded(needs: frozenset[Need] = SERVE, /, **changes: str) -> Settings:
+    return load({**GIVEN, **changes}, dotenv=None, needs=needs)
+
+
+def complaints(needs: frozenset[Need] = SERVE, /, **changes: str) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        loaded(needs, **changes)
+    assert str(caught.value) == "\n".join(caught.value.lines)
+    return caught.value.lines
+
+
+def the_complaint(needs: frozenset[Need] = SERVE, /, **changes: str) -> str:
+    (line,) = complaints(needs, **changes)
+    return line
+
+
+# What a command needs
+
+
+def test_listing_and_migrating_need_no_setting_at_all() -> None:
+    given = load({"HOME": "/home/ada"}, dotenv=None, needs=DATABASE_ONLY)
+    assert given.database_url is None
+    assert given.data_dir == Path("/home/ada/.local/share/threadtree")
+    assert (given.host, given.port, given.platform) == ("127.0.0.1", 8000, "github.com")
+
+
+@pytest.mark.parametrize("needs", [WEB, SERVE])
+def test_without_a_webhook_secret_nothing_that_listens_starts(needs: frozenset[Need]) -> None:
+    for nothing in ("", "  "):
+        assert "GITHUB_WEBHOOK_SECRET is not set" in the_complaint(needs, GITHUB_WEBHOOK_SECRET=nothing)
+
+
+def test_web_needs_neither_credentials_nor_an_agent_and_worker_no_webhook_secret() -> None:
+    assert loaded(WEB, GITHUB_TOKEN="", AGENT="", AGENT_COMMAND="").webhook_secrets == (b"the webhook's secret",)
+    assert loaded(WORKER, GITHUB_WEBHOOK_SECRET="").webhook_secrets == ()
+
+
+def test_all_problems_are_told_at_once_each_by_its_name() -> None:
+    lines = complaints(GITHUB_WEBHOOK_SECRET="", GITHUB_TOKEN="", AGENT_COMMAND="", PORT="high", BOT_NAME="a b")
+    names = ("GITHUB_WEBHOOK_SECRET ", "GITHUB_TOKEN ", "AGENT_COMMAND ", "PORT ", "BOT_NAME ")
+    assert sorted(line.split()[0] + " " for line in lines) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"GITHUB_APP_ID": "7"}, "GITHUB_TOKEN"),
+        ({"GITHUB_PRIVATE_KEY": KEY}, "GITHUB_TOKEN"),
+        ({"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7"}, "GITHUB_APP_ID"),
+        ({"GITHUB_TOKEN": "", "GITHUB_PRIVATE_KEY": KEY}, "GITHUB_PRIVATE_KEY"),
+        ({"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7", "GITHUB_PRIVATE_KEY": "MIIE"}, "GITHUB_PRIVATE_KEY"),
+        (
+            {"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7", "GITHUB_PRIVATE_KEY": KEY, "GITHUB_PRIVATE_KEY_PATH": "/k"},
+            "GITHUB_PRIVATE_KEY",
+        ),
+        ({"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7", "GITHUB_PRIVATE_KEY_PATH": "/none"}, "GITHUB_PRIVATE_KEY_PATH"),
+    ],
+)
+def test_credentials_are_a_token_or_an_app_and_its_key(changes: dict[str, str], name: str) -> None:
+    assert the_complaint(**changes).startswith(f"{name} ")
+
+
+def test_the_apps_key_may_be_a_file_or_one_line(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(KEY)
+    app = {"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7"}
+    from_file = loaded(**app, GITHUB_PRIVATE_KEY_PATH=str(tmp_path / "key.pem"))
+    one_line = loaded(**app, GITHUB_PRIVATE_KEY=KEY.replace("\n", "\\n"))
+    for given in (from_file, one_line):
+        assert given.github_private_key is not None
+        assert given.github_private_key.get_secret_value() == KEY
+        assert given.github_app_id == 7
+
+
+# The agent
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex", ""])
+def test_agents_that_do_not_work_yet_say_what_does(agent: str) -> None:
+    line = the_complaint(AGENT=agent)
+    assert line.startswith("AGENT")
+    assert "AGENT=custom with AGENT_COMMAND" in line
+
+
+def test_an_unknown_agent_is_answered_with_the_choices() -> None:
+    assert "one of claude, claude-acp, codex, gemini, opencode, custom" in the_complaint(AGENT="hal")
+
+
+def test_the_agents_command_is_split_as_in_a_shell_and_found_at_the_start(tmp_path: Path) -> None:
+    assert loaded(AGENT_COMMAND="/bin/sh -c 'speak acp'").agent_command == ("/bin/sh", "-c", "speak acp")
+    program = tmp_path / "agent"
+    program.touch(mode=0o755)
+    assert loaded(AGENT_COMMAND="agent --acp", PATH=str(tmp_path)).agent_command == (str(program), "--acp")
+
+
+@pytest.mark.parametrize("command", ["/none/such", "no-such-program --acp", "'unbalanced", "''"])
+def test_an_agents_command_that_cannot_run_is_refused(command: str) -> None:
+    assert the_complaint(AGENT_COMMAND=command).startswith("AGENT_COMMAND ")
+
+
+def test_the_agents_command_holds_no_secret_since_everybody_can_read_it() -> None:
+    line = the_complaint(AGENT_COMMAND="/bin/sh --token=ghp_0123456789")
+    assert "AGENT_COMMAND holds one of the bot's own secrets" in line
+    assert "ghp_" not in line
+
+
+def test_the_agent_is_handed_the_named_variables_only() -> None:
+    given = loaded(AGENT_ENV="MODEL_KEY, EDITOR", MODEL_KEY="sk-1", EDITOR="vi", OTHER="x")
+    assert {name: value.get_secret_value() for name, value in given.agent_env.items()} == {
+        "MODEL_KEY": "sk-1",
+        "EDITOR": "vi",
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        ("GITHUB_TOKEN", {}),
+        ("GITHUB_WEBHOOK_SECRET", {}),
+        ("DATABASE_URL", {"DATABASE_URL": "postgresql:///bot"}),
+        ("GH_TOKEN", {"GH_TOKEN": GIVEN["GITHUB_TOKEN"]}),
+        ("MODEL_KEY", {}),
+        ("HOME", {}),
+        ("MODEL_KEY=sk-1", {}),
+    ],
+)
+def test_names_the_agent_may_not_have_refuse_the_start(names: str, others: dict[str, str]) -> None:
+    line = the_complaint(AGENT_ENV=names, **others)
+    assert line.startswith("AGENT_ENV ")
+    assert GIVEN["GITHUB_TOKEN"] not in line
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("api", "graphql", "server", "platform"),
+    [
+        ("", "https://api.github.com/graphql", "https://github.com", "github.com"),
+        ("https://ghe.test/api/v3/", "https://ghe.test/api/graphql", "https://ghe.test", "ghe.test"),
+        ("https://GHE.test:8443/api/v3", "https://ghe.test:8443/api/graphql", "https://ghe.test:8443", "ghe.test:8443"),
+        ("https://api.octo.ghe.com", "https://api.octo.ghe.com/graphql", "https://octo.ghe.com", "octo.ghe.com"),
+        ("http://127.0.0.1:4000", "http://127.0.0.1:4000/graphql", "http://127.0.0.1:4000", "127.0.0.1:4000"),
+        ("http://[::1]:4000", "http://[::1]:4000/graphql", "http://[::1]:4000", "[::1]:4000"),
+    ],
+)
+def test_the_other_addresses_follow_from_the_api(api: str, graphql: str, server: str, platform: str) -> None:
+    given = loaded(GITHUB_API_URL=api)
+    assert (given.github_graphql_url, given.github_server_url, given.platform) == (graphql, server, platform)
+
+
+def test_an_address_that_is_set_wins_over_what_follows() -> None:
+    given = loaded(GITHUB_API_URL="https://ghe.test/api/v3", GITHUB_SERVER_URL="https://git.test")
+    assert (given.github_server_url, given.platform) == ("https://git.test", "git.test")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://ghe.test/api/v3", "ghe.test", "ftp://ghe.test", "https://me:pw@ghe.test", "https://h/?a=b", "https://[h"],
+)
+def test_addresses_that_would_leak_or_not_work_are_refused_without_repeating_them(url: str) -> None:
+    line = the_complaint(GITHUB_API_URL=url)
+    assert line.startswith("GITHUB_API_URL ")
+    assert "me:pw" not in line
+
+
+def test_a_server_without_its_api_is_contradictory() -> None:
+    assert the_complaint(GITHUB_SERVER_URL="https://ghe.test").startswith("GITHUB_SERVER_URL ")
+    assert loaded(GITHUB_SERVER_URL="https://github.com").platform == "github.com"
+
+
+# Values
+
+
+def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:
+    given = loaded(ALLOWED_REPOS=" Octo/*, octo/Hello,", ALLOWED_USERS="@Ada,bob", ALLOWED_BOTS="41898282")
+    assert given.allowed_repos == ("octo/*", "octo/hello")
+    assert given.allowed_users == ("ada", "bob")
+    assert given.allowed_bots == {41898282}
+    assert loaded(BOT_NAME="@tree[bot]").bot_name == "tree"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALLOWED_REPOS", "hello"),
+        ("ALLOWED_BOTS", "dependabot"),
+        ("PORT", "70000"),
+        ("DELIVERY_RETENTION_DAYS", "6"),
+        ("MAX_CONCURRENT_TURNS", "0"),
+        ("TURN_TIMEOUT_SECONDS", "inf"),
+        ("SHUTDOWN_GRACE_SECONDS", "-1"),
+        ("DATABASE_URL", "mysql://root:hunter22@localhost/x"),
+        ("POSTGRES_BIN_DIR", "/none"),
+        ("NODE_NAME", "my node"),
+    ],
+)
+def test_ill_formed_values_are_named(name: str, value: str) -> None:
+    line = the_complaint(**{name: value})
+    assert line.startswith(f"{name} ")
+    assert "hunter22" not in line
+
+
+def test_a_long_node_name_stays_distinct_within_the_engines_limit() -> None:
+    names = {loaded(NODE_NAME=f"{'worker-' * 8}{number}").node_name for number in (1, 2)}
+    assert len(names) == 2
+    assert all(len(f"turns:{name}".encode()) <= 40 for name in names)
+    assert loaded(NODE_NAME="n" * 34).node_name == "n" * 34
+
+
+def test_the_data_directory_follows_xdg_and_is_absolute(tmp_path: Path) -> None:
+    def data_dir(**variables: str) -> Path:
+        return load(variables, dotenv=None).data_dir
+
+    assert data_dir(XDG_DATA_HOME="/data", HOME="/home/ada") == Path("/data/threadtree")
+    assert data_dir(XDG_DATA_HOME="relative", HOME="/home/ada") == Path("/home/ada/.local/share/threadtree")
+    assert data_dir(DATA_DIR="~/trees", HOME="/home/ada") == Path("/home/ada/trees")
+    assert data_dir(DATA_DIR="trees") == Path.cwd() / "trees"
+    assert data_dir(HOME="").is_absolute()
+
+
+def test_the_data_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    given = loaded(DATA_DIR=str(tmp_path / "a" / "b")).with_data_dir()
+    assert given.data_dir.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"^DATA_DIR "):
+        loaded(DATA_DIR=str(tmp_path / "file" / "x")).with_data_dir()
+
+
+# Where values come from
+
+
+def test_the_environment_wins_over_the_file_even_when_it_is_empty(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("PORT=9000\nHOST=0.0.0.0\nBOT_LABEL=${HOME}\nBOT_NAME='tree'\n")
+    given = load({"PORT": "9001", "HOST": "", "HOME": "/home/ada"}, dotenv=dotenv)
+    assert (given.port, given.host, given.bot_name) == (9001, "127.0.0.1", "tree")
+    assert given.bot_label == "${HOME}", "a secret may hold a dollar sign: nothing is expanded"
+
+
+def test_by_default_the_process_environment_and_the_working_directory_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOST", "::1")
+    (tmp_path / ".env").write_text("PORT=9000\n")
+    given = load()
+    assert (given.host, given.port, given.path) == ("::1", 9000, os.environ["PATH"])
+
+
+# Secrets
+
+
+def test_no_secret_shows_when_settings_are_printed() -> None:
+    given = loaded(
+        DATABASE_URL="postgresql://bot:hunter22@db/bot", AGENT_ENV="MODEL_KEY", MODEL_KEY="sk-1", BOT_NAME="tree"
+    )
+    for secret in ("hunter22", "sk-1", GIVEN["GITHUB_TOKEN"], GIVEN["GITHUB_WEBHOOK_SECRET"]):
+        assert secret not in repr(given)
+        assert secret not in str(given)
+
+
+def test_redaction_knows_every_secret_and_no_ordinary_word() -> None:
+    given = loaded(
+        DATABASE_URL="postgresql://bot:hunter%3222@db/bot",
+        GITHUB_WEBHOOK_SECRET_OLD="the old one",
+        AGENT_ENV="MODEL_KEY,EDITOR",
+        MODEL_KEY="sk-1",
+        EDITOR="vi",
+    )
+    assert set(known_secrets(given)) == {
+        *(GIVEN["GITHUB_TOKEN"], GIVEN["GITHUB_WEBHOOK_SECRET"], "the old one", "sk-1"),
+        *("postgresql://bot:hunter%3222@db/bot", "hunter%3222", "hunter222"),
+    }
+    weak = loaded(DATABASE_URL="postgresql://threadtree:threadtree@db/bot")
+    assert "threadtree" not in known_secrets(weak), "every branch's name holds it"
+
+
+# The three places that list the settings
+
+IN_EXAMPLE = re.compile(r"^#?([A-Z_]+)=(.*)$", re.MULTILINE)
+IN_README = re.compile(r"^\| `([A-Z_]+)` \| ([^|]*)\|", re.MULTILINE)
+NOT_OURS = {"PATH", "LANG"}
+
+
+def documented_defaults() -> dict[str, str]:
+    """Of what is a plain value: the others are described in words."""
+    fields = settings.Settings.model_fields
+    return {
+        name.upper(): str(field.default)
+        for name, field in fields.items()
+        if isinstance(field.default, (str, int, float)) and name != "agent"
+    }
+
+
+def test_the_example_lists_every_setting_with_its_default() -> None:
+    listed = dict(IN_EXAMPLE.findall((ROOT / ".env.example").read_text()))
+    assert set(listed) == {name.upper() for name in Settings.model_fields} - NOT_OURS
+    assert {name: listed[name] for name in documented_defaults()} == documented_defaults()
+
+
+def test_the_readme_lists_every_setting_with_its_default() -> None:
+    listed = {name: cell.strip() for name, cell in IN_README.findall((ROOT / "README.md").read_text())}
+    assert set(listed) == {name.upper() for name in Settings.model_fields} - NOT_OURS
+    assert {name: listed[name] for name in documented_defaults()} == {
+        name: f"`{default}`" for name, default in documented_defaults().items()
+    }
+
+
+def test_the_example_with_its_blanks_filled_starts_the_bot(tmp_path: Path) -> None:
+    filled = re.sub(
+        r"^(GITHUB_WEBHOOK_SECRET|GITHUB_TOKEN)=$", r"\1=x", (ROOT / ".env.example").read_text(), flags=re.M
+    )
+    (tmp_path / ".env").write_text(filled.replace("\nAGENT_COMMAND=\n", "\nAGENT_COMMAND=/bin/sh\n"))
+    assert load({"HOME": "/home/ada"}, dotenv=tmp_path / ".env", needs=SERVE).agent_command == ("/bin/sh",)
