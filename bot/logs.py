@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-NOISY = ("httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
+NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
 
 
 def configure_logs(*, json: bool) -> None:

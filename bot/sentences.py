@@ -107,8 +107,8 @@ def final(outcome: Outcome, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
     """The finished comment, in as many parts as the answer needs; none is longer than `limit`."""
     parts = list(outcome.answer)
     head, tail = _headline(outcome, answered=bool(parts)), _footer(outcome)
-    parts = _joined_ifshort(head, parts[0], limit) + parts[1:] if parts else [head]
-    parts = parts[:-1] + _joined_ifshort(parts[-1], tail, limit)
+    parts = _joined_if_short(head, parts[0], limit) + parts[1:] if parts else [head]
+    parts = parts[:-1] + _joined_if_short(parts[-1], tail, limit)
     return tuple(part for part in parts if part)
 
 
@@ -410,6 +410,6 @@ def _patch(patch: str) -> str:
     return fold("The edits as a patch (`git apply`)", f"{fence}diff\n{patch.rstrip()}\n{fence}")
 
 
-def _joined_ifshort(first: str, second: str, limit: int) -> list[str]:
+def _joined_if_short(first: str, second: str, limit: int) -> list[str]:
     joined = "\n\n".join(filter(None, [first, second]))
     return [joined] if len(joined) <= limit else [first, second]

@@ -10,7 +10,7 @@ from bot.github import answers, closing
 from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.closing import IssueRef
-from bot.github.errors import NotFound, Unauthenticated
+from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport, reading
 from bot.model import Repository, Target
 
@@ -155,13 +155,23 @@ class GitHub:
         return Identity(user["login"], user["id"], user["login"])
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
-        """The App's bot account; asked with an installation's token, as a private server answers nobody else."""
+        """The App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
         slug = (await reading(self._api.getitem("/app", jwt=app.app_token())))["slug"]
-        # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
-        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token()))
-        token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"])) if installations else None
-        user = await reading(self._api.getitem("/users/{login}", {"login": f"{slug}[bot]"}, oauth_token=token))
+        login = {"login": f"{slug}[bot]"}
+        try:
+            user = await reading(self._api.getitem("/users/{login}", login))
+        except GitHubError:
+            # A private server answers nobody unknown, and a shared address may have used up its anonymous requests.
+            token = await self._any_installation_token(app)
+            user = await reading(self._api.getitem("/users/{login}", login, oauth_token=token))
         return Identity(user["login"], user["id"], slug)
+
+    async def _any_installation_token(self, app: AppCredentials) -> str:
+        """https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app"""
+        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token()))
+        if not installations:
+            raise Unauthenticated("the GitHub App is not installed anywhere yet")
+        return await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
 
     async def _get(self, repository: Repository, path: str, **variables: str) -> Any:
         expanded = self._variables(repository, **variables)

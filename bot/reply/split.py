@@ -59,11 +59,11 @@ def split(markdown: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
     for block in blocks(markdown):
         for piece in pieces(block, limit):
             if len((current + piece).rstrip()) > limit and current.strip():
-                parts.append(current.strip("\n"))
+                parts.append(current.lstrip("\n").rstrip())
                 current = ""
             current += piece
     if current.strip():
-        parts.append(current.strip("\n"))
+        parts.append(current.lstrip("\n").rstrip())
     return tuple(parts) or ("",)
 
 

@@ -204,7 +204,8 @@ async def test_a_pid_file_that_names_a_stranger_stops_nothing(tmp_path: Path, st
         await until(lambda: not has_server(tmp_path))
     # Another user's process would be no trap: the server takes only its own user's for a rival.
     owner = (tmp_path / "data").stat().st_uid
-    with subprocess.Popen([stranger, "60"], user=owner, stdout=subprocess.DEVNULL) as process:
+    process = subprocess.Popen([stranger, "60"], user=owner, stdout=subprocess.DEVNULL)
+    try:
         if stranger == "true":
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         pid_file = "\n".join([str(process.pid), *recorded[1:], ""])
@@ -213,7 +214,9 @@ async def test_a_pid_file_that_names_a_stranger_stops_nothing(tmp_path: Path, st
         async with embedded_postgres(tmp_path, None, FAST) as url:
             assert await value(url, "select 1") == 1
         assert process.poll() == (0 if stranger == "true" else None), "the stranger was signalled"
+    finally:
         process.kill()
+        process.wait()
 
 
 async def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
@@ -222,6 +225,18 @@ async def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
     async with embedded_postgres(tmp_path, None, FAST) as url:
         assert await value(url, "select 1") == 1
     assert not (tmp_path / "data.new").exists()
+
+
+async def test_a_supervisor_killed_while_it_makes_the_database_is_replaced(tmp_path: Path) -> None:
+    async def use() -> object:
+        async with embedded_postgres(tmp_path, None, FAST) as url:
+            return await value(url, "select 1")
+
+    using = asyncio.create_task(use())
+    await until(lambda: (tmp_path / "data.new" / "PG_VERSION").exists())
+    os.kill(supervisor(tmp_path), signal.SIGKILL)
+    assert await using == 1
+    assert not has_server(tmp_path)
 
 
 async def test_a_directory_too_deep_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:

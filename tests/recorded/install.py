@@ -46,7 +46,8 @@ def install(folder: Path) -> int:
     target.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(folder / name, target / name)
-    done = subprocess.run([*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=target, check=False)
+    command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    done = subprocess.run(command, cwd=target, check=False)
     if done.returncode == 0:
         shutil.copyfile(folder / "package-lock.json", target / "installed.json")
     return done.returncode

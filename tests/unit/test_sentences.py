@@ -15,7 +15,8 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 
 def html(markdown: str) -> str:
-    return MarkdownIt("commonmark").render(markdown)
+    rendered: str = MarkdownIt("commonmark").render(markdown)
+    return rendered
 
 
 def test_an_answer_stands_first_and_as_it_is() -> None:
@@ -34,7 +35,7 @@ def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
         "Fixed.\n\n"
         "> [!NOTE]\n> The agent could not pick up its earlier conversation and started without that context.\n\n"
         "**Changed** on [`threadtree/issue-1`](https://github.example/o/r/compare/a...b): 1 commit, 2 files, +10 −3\n\n"
-        "<details>\n<summary>1 step of the agent</summary>\n\n- ``Run `make` ``\n\n</details>"
+        "<details>\n<summary>1 step of the agent</summary>\n\n- `` Run `make` ``\n\n</details>"
     )
 
 
@@ -142,4 +143,4 @@ def test_a_name_can_hold_no_markup(name: str) -> None:
 
 def test_a_branch_named_like_markup_stays_a_name() -> None:
     assert sentences.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
-    assert "@octocat" not in sentences.no_worktree("@octocat <b>")
+    assert "@octocat" not in sentences.agent_failed("@octocat <b>")

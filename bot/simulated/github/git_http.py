@@ -5,6 +5,8 @@ Protocol: https://git-scm.com/docs/git-http-backend
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -31,6 +33,11 @@ class GitHttp:
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for the programs whose clients went away."""
+        await asyncio.gather(*self._ending)
 
     async def endpoint(self, request: Request) -> Response:
         """Reading needs read, pushing needs write; 401 asks for credentials, 404 hides what may not be seen."""
@@ -47,7 +54,7 @@ class GitHttp:
             return PlainTextResponse(f"Permission to {repository.full_name}.git denied to {user.login}.", 403)
         if is_push and user is not None and request.method == "POST":
             return await self._receive_pack(request, repository, user)
-        backend = await Backend.start(request, repository, user)
+        backend = await Backend.start(request, repository, user, self._ending)
         status, headers = await backend.head()
         # Starlette listens for a disconnect while it streams and would swallow what is left of the request.
         await backend.feeding
@@ -57,7 +64,7 @@ class GitHttp:
         """A push: the answer is complete, and the webhooks are on their way, when the client gets it."""
         async with repository.git_lock:
             before = await repository.git.branches()
-            backend = await Backend.start(request, repository, user)
+            backend = await Backend.start(request, repository, user, self._ending)
             status, headers = await backend.head()
             body = b"".join([chunk async for chunk in backend.body()])
             await self._acts.branches_moved(user, repository, before)
@@ -72,9 +79,13 @@ class Backend:
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     feeding: asyncio.Task[None]
+    ending: set[asyncio.Task[None]]
 
     @classmethod
-    async def start(cls, request: Request, repository: Repository, user: User | None) -> "Backend":
+    async def start(
+        cls, request: Request, repository: Repository, user: User | None, ending: set[asyncio.Task[None]]
+    ) -> "Backend":
+        """Start it; a task that ends it early goes into `ending`."""
         process = await asyncio.create_subprocess_exec(
             "git",
             "http-backend",
@@ -82,11 +93,12 @@ class Backend:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("git http-backend was started without pipes")
         feeding = asyncio.create_task(_feed(process.stdin, request))
-        return cls(process, process.stdin, process.stdout, feeding)
+        return cls(process, process.stdin, process.stdout, feeding, ending)
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """The CGI header lines up to the empty one; without a Status line it is 200."""
@@ -108,7 +120,18 @@ class Backend:
         finally:
             self.feeding.cancel()
             if self.process.returncode is None:
-                self.process.kill()
+                task = asyncio.create_task(self._end())
+                self.ending.add(task)
+                task.add_done_callback(self.ending.discard)
+                # Starlette cancels every await of a client that went away; the task goes on.
+                await asyncio.shield(task)
+
+    async def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        while await self.stdout.read(CHUNK_BYTES):
+            pass
+        await self.process.wait()
 
 
 async def _feed(stdin: asyncio.StreamWriter, request: Request) -> None:

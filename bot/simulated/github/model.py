@@ -64,7 +64,7 @@ class Reaction:
     created_at: datetime
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Comment:
     """A comment on a thread; `edits` holds the body after each edit, oldest first."""
 
@@ -85,8 +85,11 @@ class Comment:
     def node_id(self) -> str:
         return node_id("IC", self.id)
 
+    def __repr__(self) -> str:
+        return f"<{self.author.login} on {self.thread!r}: {self.body!r}>"
 
-@dataclass(slots=True, eq=False, kw_only=True)
+
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class ReviewComment(Comment):
     """An inline comment on a line of a pull request's diff."""
 
@@ -101,7 +104,7 @@ class ReviewComment(Comment):
         return node_id("PRRC", self.id)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Review:
     id: int
     pull: "Pull"
@@ -115,8 +118,11 @@ class Review:
     def node_id(self) -> str:
         return node_id("PRR", self.id)
 
+    def __repr__(self) -> str:
+        return f"<review of {self.pull!r} by {self.author.login}: {self.body!r}>"
 
-@dataclass(slots=True, eq=False, kw_only=True)
+
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Issue:
     """An issue, and what a pull request shares with one."""
 
@@ -140,6 +146,9 @@ class Issue:
     def node_id(self) -> str:
         return node_id("I", self.id)
 
+    def __repr__(self) -> str:
+        return f"<{self.repository.full_name}#{self.number} {self.state}>"
+
     def comments_by(self, author: Account) -> list[Comment]:
         """What this account has written in the thread, oldest first."""
         return [comment for comment in self.comments if comment.author.id == author.id]
@@ -149,7 +158,7 @@ class Issue:
         return [reaction.content for reaction in self.reactions if reaction.user.id == author.id]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Pull(Issue):
     """A pull request; GraphQL tells what it closes once `closing_references_indexed`."""
 
@@ -172,7 +181,7 @@ class Pull(Issue):
         return node_id("PR", self.id)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Repository:
     """A repository: its threads, who may do what, and the bare git repository behind it."""
 
@@ -194,6 +203,9 @@ class Repository:
     @property
     def full_name(self) -> str:
         return f"{self.owner.login}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{self.full_name}>"
 
     @property
     def node_id(self) -> str:

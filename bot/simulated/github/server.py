@@ -33,6 +33,7 @@ from bot.simulated.github.world import World
 T = TypeVar("T")
 BOT_LOGIN = "threadtree-bot"
 WAIT_SECONDS = 10.0
+LAST_EVENTS = 10
 
 
 class SimulatedGitHub:
@@ -47,7 +48,8 @@ class SimulatedGitHub:
         self._acts = Acts(self.world, Payloads(self.server_url, app), self._webhooks)
         self.bot = bot_account(self.world)
         self.bot_token = "" if app is not None else self.world.issue_token(self.bot)
-        self.traffic = Traffic(_application(self._acts, self._rate_limit), self.world, self.faults)
+        self._git = GitHttp(self._acts)
+        self.traffic = Traffic(_application(self._acts, self._git, self._rate_limit), self.world, self.faults)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -66,6 +68,7 @@ class SimulatedGitHub:
                     yield github
                 finally:
                     github.traffic.close()
+                    await github._git.close()
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
 
@@ -170,8 +173,11 @@ class SimulatedGitHub:
         await self.wait_for(lambda: self._webhooks.settled, timeout)
 
     async def wait_for(self, predicate: Callable[[], T], timeout: float = WAIT_SECONDS) -> T:
-        """The predicate's first true value; it is asked at every change here. Raises TimeoutError."""
-        return await self.world.changes.wait_for(predicate, timeout)
+        """The predicate's first true value; it is asked at every change here. TimeoutError tells what happened last."""
+        try:
+            return await self.world.changes.wait_for(predicate, timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"not within {timeout} s\n{self._last_events()}") from error
 
     def clone_url(self, repository: Repository) -> str:
         return f"{self.server_url}/{repository.full_name}.git"
@@ -182,16 +188,25 @@ class SimulatedGitHub:
             raise ValueError("the bot is no GitHub App here: start the simulation with an installation_id")
         return self.world.app
 
+    def _last_events(self) -> str:
+        """The end of each log, for whoever has to find out why something did not come."""
+        threads = (thread for repository in self.world.repositories.values() for thread in repository.threads.values())
+        comments = sorted((comment for thread in threads for comment in thread.comments), key=lambda found: found.id)
+        lines = [repr(comment) for comment in comments]
+        sent = [f"webhook {d.event} {d.action}: {d.status_code} {d.status}" for d in self.deliveries]
+        asked = [f"{request.method} {request.path}: {request.status}" for request in self.requests]
+        return "\n".join([*lines[-LAST_EVENTS:], *sent[-LAST_EVENTS:], *asked[-LAST_EVENTS:]])
+
     async def _rate_limit(self, request: Request) -> Response:
         return await self.traffic.rate_limit_endpoint(request)
 
 
-def _application(acts: Acts, rate_limit: Callable[[Request], Awaitable[Response]]) -> Starlette:
+def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Awaitable[Response]]) -> Starlette:
     routes = [
         Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
         Route("/rate_limit", rate_limit, methods=["GET"]),
         *rest_routes(acts),
-        Route("/{owner}/{repo}.git/{path:path}", GitHttp(acts).endpoint, methods=["GET", "POST"]),
+        Route("/{owner}/{repo}.git/{path:path}", git.endpoint, methods=["GET", "POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})
 

@@ -1,0 +1,77 @@
+"""An open-loop HTTP load: requests go out when they are due, however long the ones before take."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# GitHub's own: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Answers:
+    """What came back. A latency counts from when the request was due, so a late start is part of it."""
+
+    latencies_ms: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def percentile_ms(self, percent: float) -> float:
+        """The latency that `percent` of the answers were not slower than (nearest rank)."""
+        ordered = sorted(self.latencies_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("nan")
+
+    @property
+    def errors(self) -> int:
+        """How many were not answered with a 2xx."""
+        return sum(count for status, count in self.statuses.items() if not status.startswith("2"))
+
+
+class Load:
+    """Connections to one local server, kept open and used again when free."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def offer(self, request: Callable[[int], bytes], count: int, per_second: float) -> Answers:
+        """Sends `request(0)`, `request(1)` …, evenly spread, and waits for the last answer."""
+        answers = Answers()
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                due = start + number / per_second
+                await asyncio.sleep(max(0.0, due - clock()))
+                group.create_task(self._send(request(number), due, answers))
+        return answers
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for _, writer in self._free:
+            writer.close()
+
+    async def _send(self, request: bytes, due: float, answers: Answers) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                status = await self._exchange(request)
+        except (OSError, EOFError, ValueError) as problem:  # TimeoutError is an OSError
+            status = type(problem).__name__
+        answers.statuses[status] += 1
+        answers.latencies_ms.append((asyncio.get_running_loop().time() - due) * 1000)
+
+    async def _exchange(self, request: bytes) -> str:
+        reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(request)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
+            await reader.readexactly(int(length.partition(":")[2]))
+        except BaseException:
+            writer.close()
+            raise
+        if "connection: close" in head:
+            writer.close()
+        else:
+            self._free.append((reader, writer))
+        return head.split()[1]

@@ -1,0 +1,34 @@
+"""What every test gets: the fixtures of Postgres, and silence: a logged exception fails the test."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+pytest_plugins = ["tests.postgres"]
+
+
+@pytest.fixture(autouse=True)
+def no_logged_exceptions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test in which anything was logged as an error, unless it is marked `expects_errors`."""
+    seen: list[str] = []
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR:
+                seen.append(self.format(record))
+
+    def watch(_: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        if method in ("error", "exception", "critical"):
+            seen.append(str(event))
+        raise structlog.DropEvent
+
+    handler = Watch()
+    logging.getLogger().addHandler(handler)
+    structlog.configure(processors=[structlog.processors.format_exc_info, watch])
+    yield
+    logging.getLogger().removeHandler(handler)
+    structlog.reset_defaults()
+    if seen and request.node.get_closest_marker("expects_errors") is None:
+        pytest.fail("errors were logged:\n" + "\n".join(seen))

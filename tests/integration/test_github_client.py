@@ -1,0 +1,358 @@
+"""The GitHub client against a simulated GitHub over real HTTP."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from bot.github.auth import AppCredentials, Credentials, TokenCredentials
+from bot.github.client import GitHub
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
+from bot.model import Repository, Target
+from bot.simulated.github import Person, SimulatedGitHub
+from bot.simulated.github import Repository as SimulatedRepository
+from bot.simulated.github.faults import (
+    DropBefore,
+    FailAfter,
+    FailBefore,
+    Fault,
+    GraphQLError,
+    PrimaryRateLimit,
+    SecondaryRateLimit,
+)
+
+INSTALLATION = 77
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Time:
+    """A clock that only moves when somebody sleeps."""
+
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    slept: list[float] = field(default_factory=list)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient() as client:
+        yield client
+
+
+@pytest.fixture
+async def simulated(tmp_path: Path, time: Time) -> AsyncIterator[SimulatedGitHub]:
+    async with SimulatedGitHub.running(tmp_path / "github", time) as running:
+        yield running
+
+
+@pytest.fixture
+async def simulated_app(tmp_path: Path, time: Time) -> AsyncIterator[SimulatedGitHub]:
+    async with SimulatedGitHub.running(tmp_path / "github", time, installation_id=INSTALLATION) as running:
+        yield running
+
+
+@pytest.fixture
+async def shop(simulated: SimulatedGitHub) -> SimulatedRepository:
+    return await simulated.create_repository("acme/shop")
+
+
+@pytest.fixture
+def maria(simulated: SimulatedGitHub, shop: SimulatedRepository) -> Person:
+    maria = simulated.person("maria")
+    shop.allow(maria, "write")
+    return maria
+
+
+@pytest.fixture
+def github(simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time) -> GitHub:
+    return client(simulated, http, time, TokenCredentials(simulated.bot_token))
+
+
+def client(simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time, credentials: Credentials) -> GitHub:
+    return GitHub(
+        api_url=simulated.api_url,
+        graphql_url=simulated.graphql_url,
+        credentials=credentials,
+        http=http,
+        clock=time,
+        sleep=time.sleep,
+    )
+
+
+def ours(repository: SimulatedRepository, installation_id: int | None = None) -> Repository:
+    owner = repository.owner.login
+    return Repository("github.example", repository.id, owner, repository.name, installation_id=installation_id)
+
+
+async def test_the_token_tells_who_the_bot_is(github: GitHub, simulated: SimulatedGitHub) -> None:
+    identity = await github.identity()
+    assert (identity.login, identity.id, identity.mention) == (simulated.bot.login, simulated.bot.id, identity.login)
+
+
+@pytest.mark.parametrize("permission", ["admin", "maintain", "write", "triage", "read"])
+async def test_a_permission_is_told_as_github_has_it(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, permission: str
+) -> None:
+    shop.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
+    assert await github.permission(ours(shop), "zoe") == permission
+
+
+async def test_a_stranger_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
+    assert await github.permission(ours(shop), "nobody-at-all") == "none"
+
+
+async def test_a_permission_that_cannot_be_asked_is_an_error(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    simulated.faults.add(FailBefore(500), times=None)
+    with pytest.raises(Transient):
+        await github.permission(ours(shop), "maria")
+
+
+async def test_a_pull_request_is_read_with_what_it_closes(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    pull = await maria.open_pull(shop, "Repair", head="topic", body=f"Fixes #{issue.number}")
+    facts = await github.pull(ours(shop), pull.number)
+    assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, shop.id)
+    assert (facts.base_ref, facts.default_branch, facts.state, facts.merged) == ("main", "main", "open", False)
+    (closed,) = await github.closing_issues(ours(shop), pull.number)
+    assert (closed.repository_id, closed.number, closed.open) == (shop.id, issue.number, True)
+
+
+async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
+    issues = [await maria.open_issue(shop, f"Issue {number}") for number in range(103)]
+    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    body = "\n".join(f"Fixes #{issue.number}" for issue in issues)
+    pull = await maria.open_pull(shop, "Repair all", head="topic", body=body)
+    found = await github.closing_issues(ours(shop), pull.number)
+    assert {reference.number for reference in found} == {issue.number for issue in issues}
+
+
+async def test_an_error_inside_a_graphql_answer_is_an_error(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    simulated.faults.add(GraphQLError(), path="/graphql", times=None)
+    with pytest.raises(Transient, match="Something went wrong"):
+        await github.closing_issues(ours(shop), 1)
+    simulated.faults.clear()
+    with pytest.raises(NotFound):
+        await github.closing_issues(ours(shop), 4711)
+
+
+async def test_protected_branches_are_known_and_missing_ones_are_not_protected(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    await maria.push(shop, "release/1.0", {"a.txt": "a\n"})
+    shop.protect("release/1.0")
+    assert await github.is_protected(ours(shop), "release/1.0")
+    assert not await github.is_protected(ours(shop), "main")
+    assert not await github.is_protected(ours(shop), "no/such")
+
+
+async def test_a_comment_is_posted_edited_and_found_by_its_marker(
+    github: GitHub, shop: SimulatedRepository, maria: Person, time: Time
+) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    marker, target, since = "<!-- m -->", Target("issue"), time.now - timedelta(minutes=1)
+    await maria.comment(issue, f"Forged. {marker}")
+    for number in range(120):
+        await maria.comment(issue, f"Filler {number}")
+    assert await github.find_comment(ours(shop), issue.number, target, marker, since) is None
+    posted = await github.create_comment(ours(shop), issue.number, target, f"One {marker}")
+    await github.edit_comment(ours(shop), target, posted.id, f"Two {marker}")
+    found = await github.find_comment(ours(shop), issue.number, target, marker, since)
+    assert found is not None
+    assert (found.id, found.body) == (posted.id, f"Two {marker}")
+
+
+async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_asked_in_a_reply(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    pull = await maria.open_pull(shop, "Repair", head="topic")
+    first = await maria.review_comment(pull, "a.txt", 1, "Why?")
+    second = await maria.reply(first, "@bot why?")
+    posted = await github.create_comment(ours(shop), pull.number, Target("review-comment", second.id), "Because.")
+    (answer,) = [comment for comment in pull.review_comments if comment.id == posted.id]
+    assert answer.in_reply_to is first
+    edited = await github.edit_comment(ours(shop), Target("review-comment", second.id), posted.id, "Since.")
+    assert edited.body == "Since."
+
+
+async def test_reacting_twice_reacts_once_and_everything_can_be_reacted_to(
+    github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
+) -> None:
+    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    pull = await maria.open_pull(shop, "Repair", head="topic")
+    comment = await maria.comment(pull, "@bot go")
+    inline = await maria.review_comment(pull, "a.txt", 1, "@bot go")
+    for target in (Target("comment", comment.id), Target("review-comment", inline.id), Target("review", 5)):
+        for _ in range(2):
+            await github.react(ours(shop), pull.number, target, "eyes")
+    assert [reaction.content for reaction in comment.reactions] == ["eyes"]
+    assert [reaction.content for reaction in inline.reactions] == ["eyes"]
+    assert pull.reactions_by(simulated.bot) == ["eyes"]
+
+
+async def test_the_comments_of_a_review_that_is_gone_are_none(github: GitHub, shop: SimulatedRepository) -> None:
+    assert await github.review_comments(ours(shop), 1, 4711) == ()
+
+
+async def test_reads_survive_a_broken_gateway_and_a_dropped_connection(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, time: Time
+) -> None:
+    simulated.faults.add(FailBefore(502))
+    simulated.faults.add(DropBefore())
+    assert not await github.is_protected(ours(shop), "main")
+    assert time.slept == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "scope", "wait"),
+    [
+        (FailAfter(502), "request", None),
+        (DropBefore(), "request", None),
+        (SecondaryRateLimit(retry_after=90), "installation", 90),
+        (SecondaryRateLimit(retry_after=None), "installation", 60),
+        (SecondaryRateLimit(retry_after=None, status=429), "installation", 60),
+    ],
+)
+async def test_a_write_that_fails_is_not_repeated_but_tells_what_to_wait_for(
+    github: GitHub,
+    simulated: SimulatedGitHub,
+    shop: SimulatedRepository,
+    maria: Person,
+    fault: Fault,
+    scope: str,
+    wait: int,
+) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    simulated.faults.add(fault, method="POST")
+    before = len(simulated.requests)
+    with pytest.raises(Transient) as caught:
+        await github.create_comment(ours(shop), issue.number, Target("issue"), "Hello")
+    assert (caught.value.scope, caught.value.retry_after_seconds) == (scope, wait)
+    assert len(simulated.requests) == before + 1
+
+
+async def test_a_used_up_hour_tells_when_it_is_over(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository
+) -> None:
+    simulated.faults.add(PrimaryRateLimit(reset_after=1800))
+    with pytest.raises(Transient) as caught:
+        await github.pull(ours(shop), 1)
+    assert caught.value.scope == "installation"
+    assert caught.value.retry_after_seconds == pytest.approx(1800, abs=3)
+
+
+async def test_a_permanent_no_is_told_with_githubs_words(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    with pytest.raises(Refused) as caught:
+        await github.create_comment(ours(shop), issue.number, Target("issue"), "x" * 70_000)
+    assert caught.value.status == 422
+    with pytest.raises(NotFound):
+        await github.create_comment(ours(shop), 4711, Target("issue"), "Hello")
+
+
+async def test_a_renamed_repository_is_still_written_to(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    known = ours(shop)
+    await simulated.rename_repository(shop, "store")
+    await github.create_comment(known, issue.number, Target("issue"), "Still here")
+    assert [comment.body for comment in issue.comments] == ["Still here"]
+
+
+async def test_a_wrong_token_is_named_as_such(
+    simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time, shop: SimulatedRepository
+) -> None:
+    github = client(simulated, http, time, TokenCredentials("ghp_wrong"))
+    with pytest.raises(Unauthenticated):
+        await github.pull(ours(shop), 1)
+
+
+async def test_no_log_line_holds_the_token(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with capture_logs() as lines:
+        await github.is_protected(ours(shop), "main")
+    assert lines[0]["path"] == "/repos/acme/shop/branches/main"
+    assert simulated.bot_token not in caplog.text + repr(lines)
+
+
+def app_of(simulated: SimulatedGitHub) -> AppCredentials:
+    return AppCredentials(str(simulated.app_id), simulated.app_private_key_pem)
+
+
+def tokens_asked(simulated: SimulatedGitHub) -> int:
+    return sum(request.path.endswith("/access_tokens") for request in simulated.requests)
+
+
+async def test_an_app_is_its_bot_account_and_is_mentioned_by_its_slug(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    identity = await client(simulated_app, http, time, app_of(simulated_app)).identity()
+    assert identity.login == f"{identity.mention}[bot]"
+    assert identity.id == simulated_app.bot.id
+
+
+async def test_concurrent_requests_of_an_app_share_one_token_until_shortly_before_it_expires(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
+    await asyncio.gather(*(github.is_protected(shop, "main") for _ in range(5)))
+    assert tokens_asked(simulated_app) == 1
+    time.now += timedelta(minutes=56)
+    await github.is_protected(shop, "main")
+    assert tokens_asked(simulated_app) == 2
+
+
+async def test_an_app_whose_token_was_revoked_gets_one_new_one(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
+    await github.is_protected(shop, "main")
+    simulated_app.world.tokens.clear()
+    assert not await github.is_protected(shop, "main")
+    assert tokens_asked(simulated_app) == 2
+
+
+async def test_an_app_that_is_not_installed_there_is_told_so(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    with pytest.raises(Unauthenticated, match="acme/shop"):
+        await github.git_token(Repository("github.example", 1, "acme", "shop"))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"errors": "x"}', b'{"message": null, "errors": [1]}'])
+@pytest.mark.parametrize("status", [301, 400, 403, 404, 409, 422, 429, 451, 500, 520])
+def test_no_answer_is_too_odd_to_be_classed(status: int, body: bytes) -> None:
+    assert str(classify(status, {"retry-after": "soon", "x-ratelimit-reset": "-"}, body, NOW))
