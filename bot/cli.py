@@ -1,12 +1,13 @@
 """The command line `threadtree`. Errors are one line on stderr: status 2 for what is to be corrected, else 1."""
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import typer
@@ -17,11 +18,13 @@ from bot.deliveries_cli import add_replay
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
 from bot.receive.file import receive_file
-from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
+from bot.receive.inbox import Inbox, Unavailable
 from bot.settings import Settings, SettingsError
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.embedded import EmbeddedPostgresError
 from bot.store.migrate import MigrationError, migrate
+
+T = TypeVar("T")
 
 app = typer.Typer(
     name="threadtree",
@@ -98,7 +101,6 @@ def receive(
             delivery, outcome = await receive_file(inbox, event, file.read_bytes(), known.platform)
         if isinstance(outcome, Unavailable):
             raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
-        assert isinstance(outcome, Stored | Duplicate)
         if delivery.state == "dead":
             raise SettingsError([f"{file} was stored as dead: {delivery.error}"])
         typer.echo(delivery.guid)
@@ -124,11 +126,32 @@ async def _ready_database(known: Settings) -> AsyncIterator[str]:
 add_replay(listings_cli.mount(app, _connection)["deliveries"], _connection)
 
 
-async def _serve(known: Settings, roles: frozenset[Role], *, bring_up: bool = False) -> None:
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the steps and checks as one JSON document.")] = False,
+) -> None:
+    """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
+    from bot.demo.command import run_demo  # the simulation is not needed by anything else
+
+    async def play() -> bool:
+        return await run_demo(settings.search_path(), _stop_signals(), keep=keep, json=json)
+
+    if not _run(play(), log_level=logging.ERROR):
+        sys.exit(1)
+
+
+def _stop_signals() -> asyncio.Event:
+    """Set when the process is asked to end."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+async def _serve(known: Settings, roles: frozenset[Role], *, bring_up: bool = False) -> None:
+    stopping = _stop_signals()
     async with compose.database_url(known) as dsn:
         if bring_up:
             await migrate(dsn)
@@ -139,10 +162,10 @@ def _listening(address: str) -> None:
     typer.echo(f"threadtree listens on {address}; GitHub's webhook goes to {address}/webhooks/github", err=True)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    configure_logs(json=not sys.stderr.isatty())
+def _run(work: Coroutine[Any, Any, T], log_level: int = logging.INFO) -> T:
+    configure_logs(json=not sys.stderr.isatty(), level=log_level)
     try:
-        asyncio.run(work)
+        return asyncio.run(work)
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

@@ -8,7 +8,7 @@ import structlog
 NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
 
 
-def configure_logs(*, json: bool) -> None:
+def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
     """Lines for people on a terminal, JSON elsewhere; nothing of a request's secrets is logged by anybody."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -22,6 +22,7 @@ def configure_logs(*, json: bool) -> None:
     last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info] if json else []
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
@@ -32,6 +33,6 @@ def configure_logs(*, json: bool) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
         )
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in NOISY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -175,6 +175,11 @@ def load(
     return _validated(given, problems)
 
 
+def search_path() -> str:
+    """Where this process finds its programs; the demo needs nothing else of the environment."""
+    return os.environ.get("PATH", os.defpath)
+
+
 def known_secrets(settings: Settings) -> tuple[str, ...]:
     """Every secret value in use, for redaction: the bot's own, and those handed to the agent."""
     own = (

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,10 @@ class Pair:
     url: str
 
 
-def settings_for(
-    github: SimulatedGitHub, data_dir: Path, environment: Mapping[str, str], **more: str
-) -> Settings:
-    """The bot's settings against this GitHub; `environment` gives PATH and the like, `more` any other setting."""
+def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str) -> Settings:
+    """The bot's settings against this GitHub; `path` is where programs are found, `more` any other setting."""
     wanted = {
-        "PATH": environment["PATH"],
+        "PATH": path,
         "LANG": "C.UTF-8",
         "DATA_DIR": str(data_dir),
         "HOST": "127.0.0.1",
@@ -55,24 +53,25 @@ async def running_bot(
 ) -> AsyncIterator[Pair]:
     """The bot as `threadtree serve` runs it, in this process, with GitHub's webhook set to it."""
     stopping = asyncio.Event()
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    bot = asyncio.create_task(
+    addresses: asyncio.Queue[str] = asyncio.Queue()
+    bot: asyncio.Task[object] = asyncio.create_task(
         compose.run(
             settings,
             dsn,
             frozenset({Role.WEB, Role.WORKER}),
             stopping,
             surroundings=surroundings,
-            on_listening=listening.set_result,
+            on_listening=addresses.put_nowait,
         )
     )
     try:
-        await asyncio.wait({bot, listening}, return_when=asyncio.FIRST_COMPLETED)
+        listening: asyncio.Task[str] = asyncio.create_task(addresses.get())
+        await asyncio.wait([bot, listening], return_when=asyncio.FIRST_COMPLETED)
         if bot.done():
+            listening.cancel()
             bot.result()
         url = listening.result()
-        assert settings.github_webhook_secret is not None
-        github.set_webhook(f"{url}/webhooks/github", settings.github_webhook_secret.get_secret_value())
+        github.set_webhook(f"{url}/webhooks/github", settings.webhook_secrets[0].decode())
         yield Pair(github, settings, dsn, url)
     finally:
         stopping.set()

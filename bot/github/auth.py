@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gidgethub.apps import get_jwt
+import jwt
 
 from bot.github.errors import Unauthenticated
 from bot.model import Repository
 
-# An App's token is at most ten minutes old, an installation's token lives an hour
-# (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/about-authentication-with-a-github-app)
-APP_TOKEN_SECONDS = 9 * 60
+# Issued a minute ago, against clocks that disagree; over after at most ten minutes:
+# https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
+APP_TOKEN_BACKDATED = timedelta(minutes=1)
+APP_TOKEN_LIFETIME = timedelta(minutes=9)
+# An installation's token lives an hour:
+# https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-an-installation-access-token-for-a-github-app
 REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)
 
 
@@ -32,9 +35,15 @@ class AppCredentials:
     app_id: str
     private_key: str = field(repr=False)
 
-    def app_token(self) -> str:
+    def app_token(self, now: datetime) -> str:
         """A fresh JWT for the endpoints that want the App itself."""
-        return get_jwt(app_id=self.app_id, private_key=self.private_key, expiration=APP_TOKEN_SECONDS)
+        issued_at = now - APP_TOKEN_BACKDATED
+        claims = {
+            "iss": self.app_id,
+            "iat": int(issued_at.timestamp()),
+            "exp": int((issued_at + APP_TOKEN_LIFETIME).timestamp()),
+        }
+        return jwt.encode(claims, self.private_key, algorithm="RS256")
 
 
 Credentials = TokenCredentials | AppCredentials

@@ -37,6 +37,7 @@ class GitHub:
     ) -> None:
         self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, clock=clock, sleep=sleep)
         self._credentials = credentials
+        self._clock = clock
         self._tokens = Tokens(credentials, self._api.installation_token, clock)
         self._identity: Identity | None = None
 
@@ -156,7 +157,7 @@ class GitHub:
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
         """The App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
-        slug = (await reading(self._api.getitem("/app", jwt=app.app_token())))["slug"]
+        slug = (await reading(self._api.getitem("/app", jwt=app.app_token(self._clock()))))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
             user = await reading(self._api.getitem("/users/{login}", login))
@@ -168,7 +169,7 @@ class GitHub:
 
     async def _any_installation_token(self, app: AppCredentials) -> str:
         """https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app"""
-        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token()))
+        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
         if not installations:
             raise Unauthenticated("the GitHub App is not installed anywhere yet")
         return await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))

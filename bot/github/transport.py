@@ -53,7 +53,7 @@ class Transport(GitHubAPI):
                 "/app/installations/{id}/access_tokens",
                 {"id": str(key.installation_id)},
                 data={} if key.repository_id is None else {"repository_ids": [key.repository_id]},
-                jwt=app.app_token(),
+                jwt=app.app_token(self._clock()),
             )
         )
         return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]))

@@ -59,10 +59,23 @@ async def credential_server(
         finally:
             writer.close()
 
+    handlers: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = asyncio.create_task(handle(reader, writer))
+        handlers.add(handler)
+        handler.add_done_callback(handlers.discard)
+
     listener, path = _private_socket(socket_path_dir)
     try:
-        async with await asyncio.start_unix_server(handle, sock=listener, limit=MAX_REQUEST_BYTES):
-            yield Credentials(_git_config(server_url, path))
+        async with await asyncio.start_unix_server(accept, sock=listener, limit=MAX_REQUEST_BYTES) as server:
+            try:
+                yield Credentials(_git_config(server_url, path))
+            finally:
+                server.close()
+                for handler in handlers:
+                    handler.cancel()
+                await asyncio.gather(*handlers, return_exceptions=True)
     finally:
         path.unlink(missing_ok=True)
 

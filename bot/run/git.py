@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -200,15 +200,17 @@ class Git:
         """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it."""
         command = next((arg for arg in args if not arg.startswith("-")), "")
         try:
-            process = await asyncio.create_subprocess_exec(
-                "git",
-                *args,
-                cwd=cwd or "/",
-                env={**self._environment(), **(environment or {})},
-                stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+            process = await _start(
+                asyncio.create_subprocess_exec(
+                    "git",
+                    *args,
+                    cwd=cwd or "/",
+                    env={**self._environment(), **(environment or {})},
+                    stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,
+                )
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise GitError(GitProblem.NOT_FOUND, command, str(error)) from error
@@ -259,13 +261,25 @@ def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
     return variables
 
 
+async def _start(starting: Coroutine[None, None, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """asyncio waits for ever when it is cancelled while it connects a process's pipes, so it is never cancelled there."""
+    task = asyncio.ensure_future(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if task.exception() is None:
+            await asyncio.shield(_end(task.result()))
+        raise
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
-    _signal_group(process.pid, signal.SIGTERM)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(TERMINATION_GRACE_SECONDS):
-            await process.wait()
-    _signal_group(process.pid, signal.SIGKILL)
-    await process.wait()
+    """Both signals always: the first may end git alone. A process that left the group may keep the pipes: no longer wait."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal_group(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERMINATION_GRACE_SECONDS):
+                await process.wait()
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -81,7 +81,7 @@ class TurnRun:
             return End("failed", sentences.trouble(str(problem)))
         except ClaimLostError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
             self._log.exception("turn-broke")
             return End("failed", sentences.own_error(self._turn.id))
         finally:

@@ -5,23 +5,39 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bot.store.database import Connection
-from bot.store.jobs import NewJob, defer, take_turns
 
 STORE = """
--- A GUID that is known changes nothing, unless its handling failed: then it is to run again. What could not be
--- parsed stays dead until other bytes come for it. Sorted, so that two groups cannot wait for each other's rows.
-insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
-select guid, event, action, conversation, lock_key, state, body, error, case when state <> 'received' then now() end
-from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[])
-     as new (guid, event, action, conversation, lock_key, state, body, error)
-order by guid
-on conflict (guid) do update
-   set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
-       lock_key = excluded.lock_key, state = 'received', body = excluded.body, error = null, finished_at = null
- where excluded.state = 'received'
-   and (deliveries.state = 'failed'
-        or deliveries.state = 'dead' and deliveries.body is distinct from excluded.body)
-returning guid
+-- One statement, since each round trip is as dear as the rest of the acknowledgement. In this order:
+-- 1. taken: the turn at each lock, as `take_turns` does, before there is any job id.
+-- 2. stored: a GUID that is known changes nothing, unless its handling failed: then it is to run again. What could
+--    not be parsed stays dead until other bytes come for it. Sorted, so that two groups cannot wait for each other.
+-- 3. a decide job for each row that is to be decided on, in the order of arrival.
+with new as materialized (
+    select *
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[])
+         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, place)
+), taken as materialized (
+    select count(pg_advisory_xact_lock(hash)) as locks
+    from (select distinct hashtextextended(lock_key, 0) as hash from new where state = 'received' order by hash) as hashes
+), stored as (
+    insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
+    select guid, event, action, conversation, lock_key, state, body, error,
+           case when state <> 'received' then now() end
+    from new, taken where taken.locks >= 0
+    order by guid
+    on conflict (guid) do update
+       set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
+           lock_key = excluded.lock_key, state = 'received', body = excluded.body, error = null, finished_at = null
+     where excluded.state = 'received'
+       and (deliveries.state = 'failed'
+            or deliveries.state = 'dead' and deliveries.body is distinct from excluded.body)
+    returning guid
+)
+select array(select guid from stored) as guids,
+       (select procrastinate_defer_jobs_v1(array_agg(
+                   ('decide', 'decide', 0, lock_key, null, jsonb_build_object('guid', guid), null
+                   )::procrastinate_job_to_defer_v1 order by place))
+        from stored join new using (guid) where state = 'received' having count(*) > 0) as jobs
 """
 
 
@@ -43,33 +59,19 @@ class NewDelivery:
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> set[str]:
-    """Stores deliveries with their decide jobs, in a transaction of its own. Their GUIDs have to be distinct.
+    """Stores deliveries of distinct GUIDs with their decide jobs; committed when it returns, or nothing is stored.
 
-    Gives the GUIDs that are new, or known as failed and now to run again; all is committed when it returns.
+    Gives the GUIDs that are new, or known as failed and now to run again. Not for use inside a transaction.
     """
-    async with connection.transaction():
-        # A row that makes no job takes no turn.
-        locks = [delivery.lock_key for delivery in deliveries if delivery.state == "received" and delivery.lock_key]
-        if locks:
-            await take_turns(connection, locks)
-        rows = await connection.fetch(
-            STORE,
-            [delivery.guid for delivery in deliveries],
-            [delivery.event for delivery in deliveries],
-            [delivery.action for delivery in deliveries],
-            [delivery.conversation for delivery in deliveries],
-            [delivery.lock_key for delivery in deliveries],
-            [delivery.state for delivery in deliveries],
-            [delivery.body for delivery in deliveries],
-            [delivery.error for delivery in deliveries],
-        )
-        stored = {row["guid"] for row in rows}
-        await defer(
-            connection,
-            *(
-                NewJob(queue="decide", task="decide", lock=delivery.lock_key, args={"guid": delivery.guid})
-                for delivery in deliveries
-                if delivery.state == "received" and delivery.guid in stored
-            ),
-        )
-    return stored
+    guids: list[str] = await connection.fetchval(
+        STORE,
+        [delivery.guid for delivery in deliveries],
+        [delivery.event for delivery in deliveries],
+        [delivery.action for delivery in deliveries],
+        [delivery.conversation for delivery in deliveries],
+        [delivery.lock_key for delivery in deliveries],
+        [delivery.state for delivery in deliveries],
+        [delivery.body for delivery in deliveries],
+        [delivery.error for delivery in deliveries],
+    )
+    return set(guids)

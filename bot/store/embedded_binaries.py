@@ -26,7 +26,7 @@ def find_binaries(bin_dir: Path | None, files: Files) -> Path:
         version = _major_version(candidate)
         if version is not None and (version == needed if needed else version >= OLDEST_MAJOR_VERSION):
             return candidate.resolve()
-        refused.append(f"{candidate} ({'no initdb and postgres' if version is None else f'version {version}'})")
+        refused.append(f"{candidate} ({'no working initdb and postgres' if version is None else f'version {version}'})")
     wanted = (
         f"The database in {files.data} was made by Postgres {needed}, whose programs were not found"
         if needed

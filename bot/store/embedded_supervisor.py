@@ -4,6 +4,7 @@ Run as `python -m bot.store.embedded_supervisor DIRECTORY BIN_DIR [NAME=VALUE ..
 has been elected, or ends at once if another one lives. It imports nothing outside the standard library.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -140,7 +141,8 @@ class Supervisor:
             pid = None
             while time.monotonic() < deadline and is_locked(self._files.server_lock, fcntl.LOCK_EX):
                 if pid is None and (pid := self._postmaster()) is not None:
-                    os.kill(pid, stop_signal)
+                    with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+                        os.kill(pid, stop_signal)
                 time.sleep(POLL_SECONDS)
         if not is_locked(self._files.server_lock, fcntl.LOCK_EX):
             remove_socket_directory(self._files)

@@ -142,6 +142,7 @@ async def test_a_token_that_cannot_be_had_is_logged_without_its_text(tmp_path: P
     assert TOKEN not in str(logs)
 
 
+@pytest.mark.expects_errors
 async def test_a_token_with_a_line_break_adds_nothing_to_the_answer(tmp_path: Path) -> None:
     async def token_with_line_break(_repository: str) -> str:
         return "token\nhost=evil.example"

@@ -218,14 +218,15 @@ async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitWorld
 
 
 async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: GitWorld) -> None:
-    hook = world.remote / "hooks" / "pre-receive"
-    hook.write_text("#!/bin/sh\necho 'GH013: no secrets here' >&2\nexit 1\n")
+    hook = world.remote / "hooks" / "update"
+    hook.write_text(f"#!/bin/sh\necho 'GH013: no secrets here' >&2\ntest $1 != refs/heads/{BRANCH}\n")
     hook.chmod(0o755)
     world.agent_commits({"a": "1"})
     refused = await pushed(world)
     assert isinstance(refused, Rejected)
-    assert "pre-receive hook declined" in refused.detail
+    assert "hook declined" in refused.detail
     assert "GH013: no secrets here" in refused.detail
+    assert git(world.remote, "branch", "--list").split() == ["*", "main"]
 
 
 async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitWorld) -> None:
@@ -263,7 +264,11 @@ async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitWorld) ->
     trap = world.root / "trap"
     trap.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\nexit 0\n')
     trap.chmod(0o755)
-    for name in ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-push", "post-checkout", "post-merge", "pre-merge-commit", "reference-transaction", "post-index-change", "pre-rebase"]:  # fmt: skip
+    names = (
+        "pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-push", "post-checkout", "post-merge",
+        "pre-merge-commit", "reference-transaction", "post-index-change", "pre-rebase",
+    )  # fmt: skip
+    for name in names:
         (hooks / name).symlink_to(trap)
     planted = (
         "core.hooksPath", "core.fsmonitor", "core.editor", "core.sshCommand", "core.askPass", "gpg.program",

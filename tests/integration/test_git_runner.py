@@ -59,6 +59,18 @@ async def test_a_cancelled_command_ends_with_all_its_children(tmp_path: Path) ->
     assert process_is_gone(int(started.read_text()))
 
 
+@pytest.mark.parametrize("turns_of_the_loop", range(6))
+async def test_cancelling_while_git_starts_does_not_wait_for_ever(tmp_path: Path, turns_of_the_loop: int) -> None:
+    command, _ = await hanging_git(tmp_path)
+    task = asyncio.create_task(GIT.run(*command, cwd=tmp_path))
+    for _ in range(turns_of_the_loop):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=20)
+    assert done
+    assert task.cancelled()
+
+
 async def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     started = tmp_path / "started"

@@ -55,7 +55,8 @@ async def test_a_live_worktree_is_locked_against_prune(world: GitWorld) -> None:
 
 
 async def test_an_issue_continues_its_highest_unmerged_branch(world: GitWorld) -> None:
-    merged = world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
+    merged = world.someone_pushes("threadtree/issue-1-3", {"a": "1"}, start="origin/main")
+    world.someone_pushes("threadtree/issue-1", {"e": "5"}, start="origin/main")
     second = world.someone_pushes("threadtree/issue-1-2", {"b": "2"}, start="origin/main")
     world.someone_pushes("threadtree/issue-1-turn-9", {"c": "3"}, start="origin/main")
     world.someone_pushes("threadtree/issue-10", {"d": "4"}, start="origin/main")

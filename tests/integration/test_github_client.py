@@ -131,7 +131,7 @@ async def test_a_pull_request_is_read_with_what_it_closes(
     github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
     issue = await maria.open_issue(shop, "It breaks")
-    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     pull = await maria.open_pull(shop, "Repair", head="topic", body=f"Fixes #{issue.number}")
     facts = await github.pull(ours(shop), pull.number)
     assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, shop.id)
@@ -142,7 +142,7 @@ async def test_a_pull_request_is_read_with_what_it_closes(
 
 async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
     issues = [await maria.open_issue(shop, f"Issue {number}") for number in range(103)]
-    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     body = "\n".join(f"Fixes #{issue.number}" for issue in issues)
     pull = await maria.open_pull(shop, "Repair all", head="topic", body=body)
     found = await github.closing_issues(ours(shop), pull.number)
@@ -163,7 +163,7 @@ async def test_an_error_inside_a_graphql_answer_is_an_error(
 async def test_protected_branches_are_known_and_missing_ones_are_not_protected(
     github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    await maria.push(shop, "release/1.0", {"a.txt": "a\n"})
+    await maria.push(shop, "release/1.0", {"a.txt": "a\n"}, "Add a")
     shop.protect("release/1.0")
     assert await github.is_protected(ours(shop), "release/1.0")
     assert not await github.is_protected(ours(shop), "main")
@@ -189,7 +189,7 @@ async def test_a_comment_is_posted_edited_and_found_by_its_marker(
 async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_asked_in_a_reply(
     github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     pull = await maria.open_pull(shop, "Repair", head="topic")
     first = await maria.review_comment(pull, "a.txt", 1, "Why?")
     second = await maria.reply(first, "@bot why?")
@@ -203,7 +203,7 @@ async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_ask
 async def test_reacting_twice_reacts_once_and_everything_can_be_reacted_to(
     github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
 ) -> None:
-    await maria.push(shop, "topic", {"a.txt": "a\n"})
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     pull = await maria.open_pull(shop, "Repair", head="topic")
     comment = await maria.comment(pull, "@bot go")
     inline = await maria.review_comment(pull, "a.txt", 1, "@bot go")
@@ -253,6 +253,7 @@ async def test_a_write_that_fails_is_not_repeated_but_tells_what_to_wait_for(
     with pytest.raises(Transient) as caught:
         await github.create_comment(ours(shop), issue.number, Target("issue"), "Hello")
     assert (caught.value.scope, caught.value.retry_after_seconds) == (scope, wait)
+    await simulated.wait_for(lambda: len(simulated.requests) > before)
     assert len(simulated.requests) == before + 1
 
 

@@ -70,7 +70,8 @@ class SimulatedGitHub:
                     github.traffic.close()
                     await github._git.close()
                     sending.cancel()
-                    await asyncio.gather(sending, return_exceptions=True)
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await sending
 
     @property
     def api_url(self) -> str:

@@ -85,5 +85,5 @@ async def test_waiting_ends_with_the_change_or_with_the_deadline(
     waiting = asyncio.create_task(github.wait_for(lambda: issue.comments_by(github.bot)))
     await api.post("/repos/acme/shop/issues/1/comments", json={"body": "On it"})
     assert [comment.body for comment in await waiting] == ["On it"]
-    with pytest.raises(TimeoutError, match=r"threadtree-bot on acme/shop#1: On it"):
+    with pytest.raises(TimeoutError, match=r"<threadtree-bot on <acme/shop#1 open>: 'On it'>"):
         await github.wait_for(lambda: issue.state == "closed", timeout=0.05)

@@ -1,0 +1,43 @@
+"""Runs the demo: an embedded Postgres, the simulated GitHub, the bot, and the story told on them."""
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bot.demo.pair import running_bot, settings_for
+from bot.demo.report import Report
+from bot.demo.story import Story, StoryBrokeError
+from bot.simulated.github.server import SimulatedGitHub
+from bot.store.embedded import embedded_postgres
+from bot.store.migrate import migrate
+
+
+async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool) -> bool:
+    """Tells the story in a temporary directory; with `keep` everything goes on until `stopping`. True if all held."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    report = Report(json=json)
+    with tempfile.TemporaryDirectory(prefix="threadtree-demo-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        async with AsyncExitStack() as stack:
+            report.note("Starting Postgres …")
+            dsn = await stack.enter_async_context(embedded_postgres(directory / "postgres", None))
+            await migrate(dsn)
+            report.note("Starting a simulated GitHub and the bot …")
+            github = await stack.enter_async_context(
+                SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
+            )
+            settings = settings_for(github, directory / "data", path)
+            pair = await stack.enter_async_context(running_bot(github, settings, dsn))
+            try:
+                await Story(pair, report).tell()
+            except StoryBrokeError as broken:
+                report.note(f"The story ends here: {broken}.")
+            report.ended(loop.time() - began)
+            if keep:
+                report.note(f"\nGitHub (simulated)  {github.server_url}\nbot                 {pair.url}")
+                report.note(f"database            {dsn}\nfiles               {directory}\nCtrl-C ends it all.")
+                await stopping.wait()
+    return report.held
