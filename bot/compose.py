@@ -204,7 +204,7 @@ async def _worker(
         await stack.enter_async_context(open_engine(app))
         async with pool.acquire() as connection:
             await upkeep.heartbeat(connection, settings.node_name)
-        keeper = Housekeeper(pool, app, runner, settings)
+        keeper = Housekeeper(pool, app, runner, settings, around.clock)
 
         def start(group: asyncio.TaskGroup) -> None:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")

@@ -106,7 +106,6 @@ class Settings(BaseModel):
 
     delivery_retention_days: int = Field(default=30, ge=7)
     sweep_interval_seconds: Seconds = 3600
-    node_timeout_seconds: Seconds = 60
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
 
     # Not ours to define, but only this module may read them: what every child process is given.

@@ -26,11 +26,19 @@ _log = structlog.get_logger()
 class Housekeeper:
     """Every few seconds: heartbeat, cut-off turns, lost doorbells, stalled jobs; now and then: what is old."""
 
-    def __init__(self, pool: Pool, app: procrastinate.App, runner: Runner, settings: Settings) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        app: procrastinate.App,
+        runner: Runner,
+        settings: Settings,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._pool = pool
         self._app = app
         self._runner = runner
         self._settings = settings
+        self._clock = clock
 
     async def keep(self, stopping: asyncio.Event) -> None:
         """Runs until `stopping`; an outage of the database only delays it."""
@@ -50,7 +58,7 @@ class Housekeeper:
     async def _tick(self) -> None:
         async with self._pool.acquire() as connection:
             await upkeep.heartbeat(connection, self._settings.node_name)
-            for lane in await upkeep.ring_forgotten_lanes(connection):
+            for lane in await upkeep.ring_forgotten_lanes(connection, self._clock()):
                 _log.info("outbox-rung", lane=lane)
         await self._runner.recover()
         self._runner.ring()

@@ -37,7 +37,7 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
             if keep:
-                report.note(f"\nGitHub (simulated)  {github.server_url}\nbot                 {pair.url}")
+                report.note(f"\nthe threads         {github.server_url}/\nthe bot             {pair.url}")
                 report.note(f"database            {dsn}\nfiles               {directory}\nCtrl-C ends it all.")
                 await stopping.wait()
     return report.held

@@ -262,7 +262,7 @@ def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 async def _start(starting: Coroutine[None, None, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """asyncio waits for ever when it is cancelled while it connects a process's pipes, so it is never cancelled there."""
+    """asyncio waits for ever when cancelled while it connects a process's pipes, so it never is."""
     task = asyncio.ensure_future(starting)
     try:
         return await asyncio.shield(task)
@@ -274,7 +274,7 @@ async def _start(starting: Coroutine[None, None, asyncio.subprocess.Process]) ->
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Both signals always: the first may end git alone. A process that left the group may keep the pipes: no longer wait."""
+    """Both signals always: the first may end git alone. Waits are bounded: who left the group may keep the pipes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal_group(process.pid, number)
         with contextlib.suppress(TimeoutError):

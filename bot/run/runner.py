@@ -67,7 +67,7 @@ class Runner:
         shop = self._shop
         while len(self._runs) < self._slots:
             async with shop.pool.acquire() as connection:
-                turn = await turns.claim_next(connection, shop.node, self._worker, self._per_repository)
+                turn = await turns.claim_next(connection, shop.node, self._worker, self._per_repository, shop.clock())
             if turn is None:
                 break
             run = TurnRun(shop, turn)

@@ -18,7 +18,8 @@ with new as materialized (
          with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, place)
 ), taken as materialized (
     select count(pg_advisory_xact_lock(hash)) as locks
-    from (select distinct hashtextextended(lock_key, 0) as hash from new where state = 'received' order by hash) as hashes
+    from (select distinct hashtextextended(lock_key, 0) as hash
+          from new where state = 'received' order by hash) as hashes
 ), stored as (
     insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
     select guid, event, action, conversation, lock_key, state, body, error,

@@ -61,7 +61,7 @@ with running as (
     order by coalesce(r.turns, 0), t.id
     limit 1 for update of t skip locked
 )
-update turns set state = 'running', claim = $2, worker = $3, started_at = coalesce(started_at, now())
+update turns set state = 'running', claim = $2, worker = $3, started_at = coalesce(started_at, $5)
 from next where turns.id = next.id returning turns.id
 """
 
@@ -290,13 +290,18 @@ async def last_not_done(connection: Connection, conversation_id: int) -> dict[st
     return dict(row) if row else None
 
 
-async def claim_next(connection: Connection, node: str, worker: str, per_repository: int) -> ClaimedTurn | None:
-    """Claims the next turn of the node in one statement; None when there is none to run."""
+async def claim_next(
+    connection: Connection, node: str, worker: str, per_repository: int, now: datetime
+) -> ClaimedTurn | None:
+    """Claims the next turn of the node in one statement; None when there is none to run.
+
+    `now` is the node's clock, by which the turn's duration is told.
+    """
     token = uuid4()
     async with connection.transaction():
         # Claims of one node count running turns, so they go one after the other.
         await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
-        turn_id = await connection.fetchval(CLAIM, node, token, worker, per_repository)
+        turn_id = await connection.fetchval(CLAIM, node, token, worker, per_repository, now)
         if turn_id is None:
             return None
         row = await connection.fetchrow(CLAIMED_TURN, turn_id)

@@ -1,6 +1,6 @@
 """What a worker does every few seconds, and what it clears away now and then."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from bot.model import Repository
 from bot.store import bells
@@ -14,7 +14,7 @@ insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_
 FORGOTTEN_LANES = """
 -- Lanes with something to send for which no job waits or runs: a doorbell was lost, or a row has become due.
 select distinct lane from outbox o
-where state in ('waiting', 'sending') and due_at <= now()
+where state in ('waiting', 'sending') and due_at <= $1
   and not exists (select from procrastinate_jobs j
                   where j.lock = 'outbox:' || o.lane and j.status in ('todo', 'doing'))
 """
@@ -44,9 +44,9 @@ async def heartbeat(connection: Connection, node: str) -> None:
     await connection.execute(HEARTBEAT, node)
 
 
-async def ring_forgotten_lanes(connection: Connection) -> list[str]:
+async def ring_forgotten_lanes(connection: Connection, now: datetime) -> list[str]:
     """Rings for outbox rows that nobody would come for otherwise; returns their lanes."""
-    lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES)]
+    lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES, now)]
     await defer(connection, *(bells.outbox_bell(lane) for lane in lanes))
     return lanes
 

@@ -132,7 +132,7 @@ async def test_a_pull_request_is_read_with_what_it_closes(
 ) -> None:
     issue = await maria.open_issue(shop, "It breaks")
     await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(shop, "Repair", head="topic", body=f"Fixes #{issue.number}")
+    pull = await maria.open_pull(shop, head="topic", title="Repair", body=f"Fixes #{issue.number}")
     facts = await github.pull(ours(shop), pull.number)
     assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, shop.id)
     assert (facts.base_ref, facts.default_branch, facts.state, facts.merged) == ("main", "main", "open", False)
@@ -144,7 +144,7 @@ async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: Simulat
     issues = [await maria.open_issue(shop, f"Issue {number}") for number in range(103)]
     await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     body = "\n".join(f"Fixes #{issue.number}" for issue in issues)
-    pull = await maria.open_pull(shop, "Repair all", head="topic", body=body)
+    pull = await maria.open_pull(shop, head="topic", title="Repair all", body=body)
     found = await github.closing_issues(ours(shop), pull.number)
     assert {reference.number for reference in found} == {issue.number for issue in issues}
 
@@ -190,7 +190,7 @@ async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_ask
     github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
     await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(shop, "Repair", head="topic")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
     first = await maria.review_comment(pull, "a.txt", 1, "Why?")
     second = await maria.reply(first, "@bot why?")
     posted = await github.create_comment(ours(shop), pull.number, Target("review-comment", second.id), "Because.")
@@ -204,7 +204,7 @@ async def test_reacting_twice_reacts_once_and_everything_can_be_reacted_to(
     github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
 ) -> None:
     await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(shop, "Repair", head="topic")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
     comment = await maria.comment(pull, "@bot go")
     inline = await maria.review_comment(pull, "a.txt", 1, "@bot go")
     for target in (Target("comment", comment.id), Target("review-comment", inline.id), Target("review", 5)):

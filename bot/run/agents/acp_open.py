@@ -94,9 +94,8 @@ class _Opening:
         try:
             return await AgentProcess.start(self._launch)
         except OSError as error:
-            what = error.filename or self._launch.argv[0]
             raise _CannotOpenError(
-                f"`{self._command}` could not be started: {error.strerror}: {what}",
+                f"`{self._command}` could not be started: {error.strerror}: {_culprit(self._launch)}",
                 "Check AGENT_COMMAND, and that the worktree's directory is there.",
             ) from error
 
@@ -179,6 +178,11 @@ class _Opening:
             # Some agents answer the load first and replay the session's past afterwards.
             await link.silence(self._patience.quiet_seconds, self._patience.answer_seconds)
         return Opened(session, resumed=True, lost=None), False
+
+
+def _culprit(launch: Launch) -> str:
+    """What a failed start is about: uvloop's errors name no file."""
+    return launch.argv[0] if launch.cwd.is_dir() else str(launch.cwd)
 
 
 def _way_to_continue(capabilities: dict[str, Any]) -> str | None:

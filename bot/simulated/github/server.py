@@ -19,6 +19,7 @@ from bot.simulated.github.git import Files
 from bot.simulated.github.git_http import GitHttp
 from bot.simulated.github.graphql import GraphQL
 from bot.simulated.github.model import Account, Permission, Repository
+from bot.simulated.github.pages import Pages
 from bot.simulated.github.payloads import Payloads
 from bot.simulated.github.person import Person
 from bot.simulated.github.pull_acts import Acts
@@ -207,6 +208,7 @@ def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Await
         Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
         Route("/rate_limit", rate_limit, methods=["GET"]),
         *rest_routes(acts),
+        *Pages(acts.world).routes(),
         Route("/{owner}/{repo}.git/{path:path}", git.endpoint, methods=["GET", "POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})

@@ -1,0 +1,108 @@
+"""Web pages of the simulation: the repositories and their threads, as somebody with a browser would read them."""
+
+from html import escape
+
+from markdown_it import MarkdownIt
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from bot.simulated.github.errors import not_found
+from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository
+from bot.simulated.github.world import World, find_thread
+
+# The texts are anybody's, and Markdown may hold HTML: nothing in these pages may run or load anything.
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_EMOJI = {
+    "+1": "👍",
+    "-1": "👎",
+    "laugh": "😄",
+    "confused": "😕",
+    "heart": "❤️",
+    "hooray": "🎉",
+    "rocket": "🚀",
+    "eyes": "👀",
+}
+_STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; color: #1f2328; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }
+article { border: 1px solid #d1d9e0; border-radius: 6px; margin: 1rem 0; overflow-wrap: anywhere }
+article > header { background: #f6f8fa; border-bottom: 1px solid #d1d9e0; padding: .5rem 1rem; color: #59636e }
+article > div { padding: .25rem 1rem }
+pre, code { font: 12px/1.45 ui-monospace, monospace; background: #f6f8fa; border-radius: 4px; padding: .1em .3em }
+pre { padding: .75rem; overflow: auto } blockquote { border-left: 3px solid #0969da; margin: 0; padding: 0 1rem }
+.state { border-radius: 1rem; background: #1a7f37; color: #fff; padding: .1rem .6rem } .closed { background: #8250df }
+a { color: #0969da } sub { color: #59636e }
+"""
+
+
+class Pages:
+    """The pages over one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._markdown = MarkdownIt("commonmark", {"html": True, "breaks": True}).enable(["table", "strikethrough"])
+
+    def routes(self) -> list[Route]:
+        """Where people look."""
+        return [
+            Route("/", self._home, methods=["GET"]),
+            Route("/{owner}/{repo}/issues/{number:int}", self._thread, methods=["GET"]),
+            Route("/{owner}/{repo}/pull/{number:int}", self._thread, methods=["GET"]),
+        ]
+
+    async def _home(self, _: Request) -> Response:
+        items = [
+            f'<li><a href="/{escape(repository.full_name)}/{_folder(thread)}/{thread.number}">'
+            f"{escape(repository.full_name)}#{thread.number}</a> {escape(thread.title)} ({thread.state})</li>"
+            for repository in self._world.repositories.values()
+            for thread in repository.threads.values()
+        ]
+        return _page("Threads", f"<h1>Threads</h1><ul>{''.join(items)}</ul>")
+
+    async def _thread(self, request: Request) -> Response:
+        repository = self._world.repository(f"{request.path_params['owner']}/{request.path_params['repo']}")
+        if repository is None:
+            raise not_found()
+        thread = find_thread(repository, request.path_params["number"])
+        return _page(f"{thread.title} · {repository.full_name}#{thread.number}", self._told(repository, thread))
+
+    def _told(self, repository: Repository, thread: Issue) -> str:
+        merged = isinstance(thread, Pull) and thread.merged
+        state = "merged" if merged else thread.state
+        head = (
+            f'<p><a href="/">Threads</a> · {escape(repository.full_name)}</p><h1>{escape(thread.title)} '
+            f'#{thread.number}</h1><p><span class="state {"" if state == "open" else "closed"}">{state}</span></p>'
+        )
+        opening = self._post(thread.author.login, thread.body or "", thread.reactions, edited=False)
+        comments = sorted([*thread.comments, *_inline(thread)], key=lambda comment: (comment.created_at, comment.id))
+        return (
+            head
+            + opening
+            + "".join(
+                self._post(comment.author.login, comment.body, comment.reactions, edited=bool(comment.edits))
+                for comment in comments
+            )
+        )
+
+    def _post(self, login: str, text: str, reactions: list[Reaction], *, edited: bool) -> str:
+        shown = " ".join(_EMOJI[reaction.content] for reaction in reactions)
+        return (
+            f"<article><header><b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
+            f"<div>{self._markdown.render(text)}<p>{shown}</p></div></article>"
+        )
+
+
+def _inline(thread: Issue) -> list[Comment]:
+    return list(thread.review_comments) if isinstance(thread, Pull) else []
+
+
+def _folder(thread: Issue) -> str:
+    return "pull" if isinstance(thread, Pull) else "issues"
+
+
+def _page(title: str, content: str) -> Response:
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>{content}</html>",
+        headers=_HEADERS,
+    )

@@ -1,0 +1,39 @@
+"""Time in scenarios: a clock moved by hand, and waiting for a condition."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+LOOK_EVERY_SECONDS = 0.02
+
+
+class HandMovedClock:
+    """The bot's and GitHub's clock: the real one, put forward. Whoever sleeps by it puts it forward and goes on."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta(0)
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+    def move(self, seconds: float) -> None:
+        """Lets time pass."""
+        self._ahead += timedelta(seconds=seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """What the bot is given as its sleep."""
+        wakes_at = self() + timedelta(seconds=seconds)
+        await asyncio.sleep(0)
+        self._ahead = max(self._ahead, wakes_at - datetime.now(UTC))
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[object]], seconds: float, what: Callable[[], Awaitable[str]]
+) -> None:
+    """Waits until the condition holds; `what` tells of the state if it does not in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await condition():
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {seconds} s:\n{await what()}") from error

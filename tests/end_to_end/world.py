@@ -1,0 +1,315 @@
+"""A bot and a GitHub in one process, told as a conversation: who says what, what is heard, what is in the rows."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import asyncpg
+
+from bot.compose import Surroundings
+from bot.demo.pair import Pair, running_bot, settings_for
+from bot.simulated.github.faults import Faults
+from bot.simulated.github.git import Files
+from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
+from bot.simulated.github.server import SimulatedGitHub
+from tests.end_to_end.time import HandMovedClock, eventually
+
+PATIENCE_SECONDS = 30.0
+"""How long anything may take on a busy machine before a test gives up; nothing is meant to take it."""
+PROGRESS = ("Queued.", "Working on it")
+EMOJI = {"eyes": "👀", "confused": "😕"}
+
+More = Mapping[str, str] | Callable[[SimulatedGitHub], Mapping[str, str]]
+Row = dict[str, Any]
+
+NOTHING_LEFT = """
+-- Nothing is being done and nothing waits: what did not happen by now does not happen.
+select not exists (select from deliveries where state = 'received')
+   and not exists (select from turns where state in ('queued', 'running'))
+   and not exists (select from outbox where state in ('waiting', 'sending'))
+   and not exists (select from worktrees where state = 'removing')
+   and not exists (select from procrastinate_jobs where status in ('todo', 'doing'))
+"""
+TURNS = """
+select t.*, c.number, w.path from turns t join conversations c on c.id = t.conversation_id
+left join worktrees w on w.id = t.worktree_id order by t.id
+"""
+SESSIONS = "select s.*, c.number from sessions s join conversations c on c.id = s.conversation_id order by s.id"
+WORKTREES = """
+select w.*, array(select c.number from conversations c where c.worktree_id = w.id order by c.number) as conversations
+from worktrees w order by w.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One thing somebody said to the bot."""
+
+    world: "World"
+    comment: Comment | Issue
+
+    @property
+    def reactions(self) -> list[str]:
+        """What the bot reacted with."""
+        bot = self.world.github.bot
+        return [EMOJI.get(r.content, r.content) for r in self.comment.reactions if r.user.id == bot.id]
+
+    async def gets(self, emoji: str) -> None:
+        """Waits for the bot's reaction."""
+        await self.world.github.wait_for(lambda: emoji in self.reactions, PATIENCE_SECONDS)
+
+
+@dataclass(slots=True)
+class Talk:
+    """A thread, and how far it was read. `hears` gives what the bot said in the end, each thing once."""
+
+    world: "World"
+    thread: Issue
+    opener: "Someone"
+    read: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.thread.number
+
+    @property
+    def pull(self) -> Pull:
+        assert isinstance(self.thread, Pull)
+        return self.thread
+
+    @property
+    def opening(self) -> Said:
+        """The thread's own text."""
+        return Said(self.world, self.thread)
+
+    @property
+    def from_bot(self) -> list[Comment]:
+        """Everything the bot has written here, inline or not, oldest first."""
+        inline = self.thread.review_comments if isinstance(self.thread, Pull) else []
+        mine = [one for one in (*self.thread.comments, *inline) if one.author.id == self.world.github.bot.id]
+        return sorted(mine, key=lambda comment: comment.id)
+
+    @property
+    def unread(self) -> list[Comment]:
+        return [comment for comment in self.from_bot if self.read.get(comment.id) != comment.body]
+
+    async def says(self, text: str, by: "Someone | None" = None) -> Said:
+        """Somebody, by default who opened the thread, comments."""
+        return Said(self.world, await (by or self.opener).person.comment(self.thread, text))
+
+    async def hears(self, *phrases: str) -> str:
+        """Waits for the next thing the bot says in the end, checks that it holds the phrases, and has read it."""
+        comment = await self.world.github.wait_for(self._next_final, PATIENCE_SECONDS)
+        assert comment is not None
+        body = self.read[comment.id] = comment.body
+        for phrase in phrases:
+            assert phrase in body, f"{phrase!r} is not in what the bot said:\n{body}"
+        return body
+
+    async def hears_all(self) -> list[str]:
+        """Waits until the bot has nothing left to do; everything it said since, oldest comment first."""
+        await self.world.quiet()
+        bodies = [comment.body for comment in self.unread]
+        self.read |= {comment.id: comment.body for comment in self.unread}
+        return bodies
+
+    async def sees(self, phrase: str) -> None:
+        """Waits until a comment of the bot shows this or has shown it; that does not read the comment."""
+
+        def shown() -> bool:
+            return any(phrase in text for one in self.from_bot for text in (one.original, *one.edits))
+
+        await self.world.github.wait_for(shown, PATIENCE_SECONDS)
+
+    async def sees_working(self) -> None:
+        """Waits until an unread comment shows that the agent is at work."""
+        await self.world.github.wait_for(
+            lambda: any(one.body.startswith("Working on it") for one in self.unread), PATIENCE_SECONDS
+        )
+
+    async def closes(self, comment: str | None = None, by: "Someone | None" = None) -> None:
+        await (by or self.opener).person.close(self.thread, comment)
+
+    async def reopens(self) -> None:
+        await self.opener.person.reopen(self.thread)
+
+    async def merges(self) -> None:
+        await self.opener.person.merge(self.pull)
+
+    async def reviews(self, body: str | None, *inline: tuple[str, int, str]) -> Review:
+        return await self.opener.person.review(self.pull, body, comments=inline)
+
+    def _next_final(self) -> Comment | None:
+        return next((one for one in self.unread if not one.body.startswith(PROGRESS)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Someone:
+    """A person and what they do on GitHub."""
+
+    world: "World"
+    user: User
+
+    @property
+    def person(self) -> Any:
+        return self.world.github.person(self.user.login)
+
+    async def opens_issue(
+        self, title: str, body: str | None = None, *, labels: Sequence[str] = (), repository: Repository | None = None
+    ) -> Talk:
+        thread = await self.person.open_issue(repository or self.world.repository, title, body, labels)
+        return self.world.listen(thread, self)
+
+    async def opens_pull(
+        self, title: str, body: str | None = None, *, head: str, fork: Repository | None = None
+    ) -> Talk:
+        thread = await self.person.open_pull(
+            self.world.repository, head=head, title=title, body=body, head_repo=fork
+        )
+        return self.world.listen(thread, self)
+
+    async def pushes(self, branch: str, files: Files, *, to: Repository | None = None, base: str | None = None) -> str:
+        """Returns the commit."""
+        commit: str = await self.person.push(to or self.world.repository, branch, files, "By hand", base)
+        return commit
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A file that the agent waits for: `wait {gate}` in a request."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self) -> None:
+        self.path.touch()
+
+
+@dataclass(slots=True)
+class World:
+    """The bot, its GitHub, a repository and two people: maria may write, olaf may not."""
+
+    github: SimulatedGitHub
+    repository: Repository
+    clock: HandMovedClock
+    database: asyncpg.Connection
+    pair: Pair
+    directory: Path
+    talks: list[Talk] = field(default_factory=list)
+    gates: int = 0
+
+    @property
+    def maria(self) -> Someone:
+        return self.someone("maria")
+
+    @property
+    def olaf(self) -> Someone:
+        return self.someone("olaf")
+
+    @property
+    def faults(self) -> Faults:
+        return self.github.faults
+
+    @property
+    def data_dir(self) -> Path:
+        return self.pair.settings.data_dir
+
+    def someone(self, login: str, kind: Literal["User", "Bot"] = "User") -> Someone:
+        return Someone(self, self.github.world.user(login, kind))
+
+    def listen(self, thread: Issue, opener: Someone) -> Talk:
+        """The talk of a thread that somebody opened."""
+        self.talks.append(Talk(self, thread, opener))
+        return self.talks[-1]
+
+    def gate(self) -> Gate:
+        """A closed gate."""
+        self.gates += 1
+        return Gate(self.directory / f"gate-{self.gates}")
+
+    async def turns(self, *columns: str) -> list[Any]:
+        """Turns, oldest first: whole rows, or only these columns."""
+        return await self._rows(TURNS, columns)
+
+    async def sessions(self, *columns: str) -> list[Any]:
+        """Sessions, oldest first."""
+        return await self._rows(SESSIONS, columns)
+
+    async def worktrees(self, *columns: str) -> list[Any]:
+        """Worktrees, oldest first, with the numbers of the `conversations` that use them."""
+        return await self._rows(WORKTREES, columns)
+
+    async def quiet(self) -> None:
+        """Waits until nothing is left to do on either side."""
+
+        async def nothing_left() -> bool:
+            await self.github.settled()
+            return await self.database.fetchval(NOTHING_LEFT) and await self._settled()
+
+        await eventually(nothing_left, PATIENCE_SECONDS, what=self._state)
+
+    async def branches(self) -> dict[str, str]:
+        """The branches on GitHub with their commits."""
+        return await self.repository.git.branches()
+
+    async def files(self, revision: str) -> dict[str, str]:
+        """The files of a branch or commit on GitHub."""
+        return await self.repository.git.files(revision)
+
+    async def _settled(self) -> bool:
+        before = len(self.github.deliveries)
+        await self.github.settled()
+        return len(self.github.deliveries) == before
+
+    async def _rows(self, statement: str, columns: Sequence[str]) -> list[Any]:
+        rows = [dict(row) for row in await self.database.fetch(statement)]
+        match len(columns):
+            case 0:
+                return rows
+            case 1:
+                return [row[columns[0]] for row in rows]
+            case _:
+                return [tuple(row[column] for column in columns) for row in rows]
+
+    async def _state(self) -> str:
+        """What is unfinished, for whoever has to find out why."""
+        lines = [str(row) for row in await self.turns("number", "state", "reason")]
+        lines += [str(row) for row in await self.worktrees("path", "state")]
+        lines += [str(dict(row)) for row in await self.database.fetch("select kind, state, error, due_at from outbox")]
+        jobs = "select task_name, status, args, attempts, scheduled_at from procrastinate_jobs"
+        return "\n".join([*lines, *(str(dict(row)) for row in await self.database.fetch(jobs))])
+
+
+@asynccontextmanager
+async def open_world(
+    database_url: str, directory: Path, more: More = {}, *, installation_id: int | None = None  # noqa: B006 - read only
+) -> AsyncIterator[World]:
+    """A running pair with the repository acme/shop; at its end everything the bot said must have been heard.
+
+    `more`: settings of the bot, or what makes them once GitHub is there.
+    """
+    clock = HandMovedClock()
+    async with SimulatedGitHub.running(directory / "github", clock, installation_id=installation_id) as github:
+        repository = await github.create_repository("acme/shop", {"README.md": "# shop\n"})
+        repository.allow(github.person("maria"), "write")
+        settings = settings_for(
+            github,
+            directory / "data",
+            os.environ["PATH"],
+            **{"SHUTDOWN_GRACE_SECONDS": "0", **(more(github) if callable(more) else more)},
+        )
+        connection = await asyncpg.connect(database_url)
+        try:
+            async with running_bot(github, settings, database_url, Surroundings(clock, clock.sleep)) as pair:
+                world = World(github, repository, clock, connection, pair, directory)
+                yield world
+                await world.quiet()
+                unread = [comment for talk in world.talks for comment in talk.unread]
+                assert not unread, f"the bot said what nobody heard: {unread}"
+        finally:
+            await connection.close()

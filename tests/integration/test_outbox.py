@@ -1,0 +1,456 @@
+"""The outbox: what was wished stands on GitHub once, in order and within the limits, whatever breaks in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from bot.github.auth import TokenCredentials
+from bot.github.client import GitHub
+from bot.model import Repository, Target
+from bot.reply.marker import turn_marker
+from bot.reply.outbox import Drained, Sender
+from bot.simulated.github import Person, SimulatedGitHub
+from bot.simulated.github.faults import (
+    DropAfter,
+    DropBefore,
+    FailAfter,
+    FailBefore,
+    Fault,
+    PrimaryRateLimit,
+    SecondaryRateLimit,
+)
+from bot.simulated.github.model import Comment, Issue, Pull
+from bot.store import outbox, sending
+from bot.store.database import Pool, database
+
+SECRET = "a-secret-of-the-bot"
+FINAL, PROGRESS = 1, 2
+
+
+@dataclass
+class Time:
+    """A clock that only moves when somebody sleeps or a test turns it."""
+
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    slept: list[float] = field(default_factory=list)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Bench:
+    """One issue on a simulated GitHub, its rows in Postgres, and a sender between the two."""
+
+    pool: Pool
+    github: SimulatedGitHub
+    time: Time
+    sender: Sender
+    repository: Repository
+    maria: Person
+    issue: Issue
+    conversation_id: int
+
+    @property
+    def lane(self) -> str:
+        return self.repository.lane
+
+    @property
+    def said(self) -> list[Comment]:
+        return self.issue.comments_by(self.github.bot)
+
+    @property
+    def bodies(self) -> list[str]:
+        """What the bot's comments say, without their markers."""
+        return [comment.body.rpartition("\n\n<!-- ")[0] for comment in self.said]
+
+    async def drain(self) -> Drained:
+        return await self.sender.drain(self.lane)
+
+    async def drain_until_empty(self) -> None:
+        while (due := (await self.drain()).next_due) is not None:
+            self.time.now = max(self.time.now, due)
+
+    async def turn(self) -> int:
+        identifier: int = await self.pool.fetchval(
+            """insert into turns (conversation_id, request, request_hash, requested_by, requested_by_id, asked_at,
+                                  source_kind)
+               values ($1, 'do it', '', 'maria', 1, now(), 'issue') returning id""",
+            self.conversation_id,
+        )
+        return identifier
+
+    async def wish(
+        self,
+        turn_id: int,
+        content: str,
+        *,
+        part: int = 1,
+        urgency: int = PROGRESS,
+        waits_for: int | None = None,
+        target: Target | None = None,
+    ) -> int:
+        async with self.pool.acquire() as connection:
+            return await outbox.wish_comment(
+                connection,
+                lane=self.lane,
+                conversation_id=self.conversation_id,
+                turn_id=turn_id,
+                part=part,
+                target=target or Target("issue"),
+                content=content,
+                urgency=urgency,
+                waits_for=waits_for,
+            )
+
+    async def reply(self, content: str) -> int:
+        async with self.pool.acquire() as connection:
+            return await outbox.wish_reply(
+                connection,
+                lane=self.lane,
+                conversation_id=self.conversation_id,
+                target=Target("issue"),
+                content=content,
+            )
+
+    async def react(self, target: Target, content: str = "eyes") -> None:
+        async with self.pool.acquire() as connection:
+            await outbox.wish_reaction(
+                connection, lane=self.lane, conversation_id=self.conversation_id, target=target, content=content
+            )
+
+    async def row(self, identifier: int) -> asyncpg.Record:
+        return await self.pool.fetchrow("select * from outbox where id = $1", identifier)
+
+    def posts(self) -> list[datetime]:
+        return [request.at for request in self.github.requests if request.method == "POST"]
+
+
+@pytest.fixture
+async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
+    time = Time()
+    async with (
+        database(database_url, size=4) as pool,
+        SimulatedGitHub.running(tmp_path / "github", time) as github,
+        httpx.AsyncClient() as http,
+    ):
+        shop = await github.create_repository("acme/shop")
+        maria = github.person("maria")
+        shop.allow(maria, "write")
+        issue = await maria.open_issue(shop, "It breaks")
+        client = GitHub(
+            api_url=github.api_url,
+            graphql_url=github.graphql_url,
+            credentials=TokenCredentials(github.bot_token),
+            http=http,
+            clock=time,
+            sleep=time.sleep,
+        )
+        repository = Repository("github.example", shop.id, "acme", "shop")
+        yield Bench(
+            pool=pool,
+            github=github,
+            time=time,
+            sender=Sender(pool, client, [SECRET], time, time.sleep),
+            repository=repository,
+            maria=maria,
+            issue=issue,
+            conversation_id=await conversation(pool, repository, issue.number, "issue"),
+        )
+
+
+async def conversation(pool: Pool, repository: Repository, number: int, kind: str) -> int:
+    await pool.execute(
+        """insert into codebases (platform, repository_id, owner, name, folder)
+           values ($1, $2, $3, $4, $5) on conflict do nothing""",
+        *(repository.platform, repository.id, repository.owner, repository.name, repository.full_name),
+    )
+    identifier: int = await pool.fetchval(
+        "insert into conversations (platform, repository_id, number, kind) values ($1, $2, $3, $4) returning id",
+        *(repository.platform, repository.id, number, kind),
+    )
+    return identifier
+
+
+async def test_a_tracking_comment_is_posted_once_and_edited_in_place(bench: Bench) -> None:
+    turn = await bench.turn()
+    row = await bench.wish(turn, "Queued.")
+    await bench.drain_until_empty()
+    assert await bench.wish(turn, "Working.") == row
+    await bench.wish(turn, "Done.", urgency=FINAL)
+    await bench.drain_until_empty()
+    (comment,) = bench.said
+    assert comment.body == f"Done.\n\n{turn_marker(turn, 1)}"
+    assert comment.original == f"Queued.\n\n{turn_marker(turn, 1)}"
+    assert len(comment.edits) == 1
+    assert (await bench.row(row))["comment_url"].endswith(str(comment.id))
+
+
+async def test_the_same_wish_again_edits_nothing(bench: Bench) -> None:
+    turn = await bench.turn()
+    for _ in range(2):
+        await bench.wish(turn, "Queued.")
+        await bench.drain_until_empty()
+    assert [comment.edits for comment in bench.said] == [[]]
+
+
+@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), FailBefore(502), DropBefore()])
+async def test_exactly_one_comment_when_a_post_breaks(bench: Bench, fault: Fault) -> None:
+    turn = await bench.turn()
+    bench.github.faults.add(fault, method="POST")
+    await bench.wish(turn, "Hello.")
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Hello."]
+    assert bench.said[0].edits == []
+
+
+async def test_exactly_one_comment_when_the_sender_was_killed_before_it_heard_the_answer(bench: Bench) -> None:
+    turn = await bench.turn()
+    row = await bench.wish(turn, "Hello.")
+    # What a killed sender leaves: the row is taken, the comment is on GitHub, its id is not known.
+    async with bench.pool.acquire() as connection:
+        await sending.take(connection, row, bench.time.now)
+    posted = await bench.github.person(bench.github.bot.login).comment(bench.issue, f"Hello.\n\n{turn_marker(turn, 1)}")
+    await bench.drain_until_empty()
+    assert [comment.id for comment in bench.said] == [posted.id]
+    assert (await bench.row(row))["comment_id"] == posted.id
+
+
+async def test_a_sender_killed_before_its_request_is_looked_for_twice_and_then_sent(bench: Bench) -> None:
+    turn = await bench.turn()
+    row = await bench.wish(turn, "Hello.")
+    async with bench.pool.acquire() as connection:
+        await sending.take(connection, row, bench.time.now)
+    await bench.maria.comment(bench.issue, f"Mine.\n\n{turn_marker(turn, 1)}")
+    bench.time.now += timedelta(seconds=2)
+    await bench.drain_until_empty()
+    looks = [
+        request.at
+        for request in bench.github.requests
+        if request.path.endswith("/comments") and request.method == "GET"
+    ]
+    assert len(looks) == 2
+    assert looks[1] - looks[0] >= timedelta(seconds=5)
+    assert bench.bodies == ["Hello."]
+
+
+async def test_a_look_that_hits_a_limit_does_not_forget_that_the_comment_may_exist(bench: Bench) -> None:
+    turn = await bench.turn()
+    bench.github.faults.add(FailAfter(502), method="POST")
+    await bench.wish(turn, "Hello.")
+    await bench.drain()
+    bench.github.faults.add(PrimaryRateLimit(reset_after=600), method="GET")
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Hello."]
+
+
+async def test_a_wish_that_changes_while_the_old_one_is_in_flight_is_sent_as_well(bench: Bench) -> None:
+    turn = await bench.turn()
+    row = await bench.wish(turn, "Queued.")
+    async with bench.pool.acquire() as connection:
+        taken = await sending.take(connection, row, bench.time.now)
+        await bench.wish(turn, "Done.", urgency=FINAL)
+        assert (await bench.row(row))["state"] == "sending"
+        await sending.sent(connection, row, taken.version, (1, "https://github.example/1"), bench.time.now)
+    assert (await bench.row(row))["state"] == "waiting"
+
+
+async def test_what_creates_something_goes_a_second_apart(bench: Bench) -> None:
+    for number in range(4):
+        await bench.reply(f"Answer {number}")
+    await bench.react(Target("issue"))
+    await bench.drain_until_empty()
+    posts = bench.posts()
+    assert len(posts) == 5
+    assert all(later - earlier >= timedelta(seconds=1) for earlier, later in pairwise(posts))
+
+
+async def test_the_spacing_holds_across_processes(bench: Bench) -> None:
+    await bench.reply("From one process")
+    await bench.drain()
+    another = Sender(bench.pool, bench.sender.github, [], bench.time, bench.time.sleep)
+    await bench.reply("From the next")
+    await another.drain(bench.lane)
+    first, second = bench.posts()
+    assert second - first >= timedelta(seconds=1)
+
+
+async def test_when_the_hour_is_used_up_edits_still_go_and_the_rest_waits(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Queued.")
+    await bench.drain_until_empty()
+    await bench.pool.execute(
+        """insert into outbox (lane, conversation_id, kind, urgency, target_kind, content, state, posted_at)
+           select $1, $2, 'comment', 0, 'issue', 'x', 'sent', $3::timestamptz - n * interval '7 seconds'
+           from generate_series(1, 500) as n""",
+        *(bench.lane, bench.conversation_id, bench.time.now),
+    )
+    await bench.wish(turn, "Done.", urgency=FINAL)
+    await bench.reply("Later")
+    drained = await bench.drain()
+    assert bench.bodies == ["Done."]
+    assert drained.next_due is not None
+    assert drained.next_due > bench.time.now
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Done.", "Later"]
+
+
+async def test_reactions_and_answers_pass_finals_and_finals_pass_progress(bench: Bench) -> None:
+    progress, final = await bench.turn(), await bench.turn()
+    await bench.wish(progress, "Working.", urgency=PROGRESS)
+    await bench.wish(final, "Done.", urgency=FINAL)
+    await bench.reply("Status.")
+    await bench.react(Target("issue"))
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Status.", "Done.", "Working."]
+    assert bench.issue.reactions_by(bench.github.bot) == ["eyes"]
+
+
+async def test_a_secondary_limit_holds_the_whole_lane_also_for_what_comes_later(bench: Bench) -> None:
+    bench.github.faults.add(SecondaryRateLimit(retry_after=90), method="POST")
+    await bench.reply("One")
+    started = bench.time.now
+    assert (await bench.drain()).next_due == started + timedelta(seconds=90)
+    await bench.reply("Two")
+    another = Sender(bench.pool, bench.sender.github, [], bench.time, bench.time.sleep)
+    assert (await another.drain(bench.lane)).next_due == started + timedelta(seconds=90)
+    assert bench.said == []
+    await bench.drain_until_empty()
+    assert bench.bodies == ["One", "Two"]
+    assert bench.time.now >= started + timedelta(seconds=90)
+
+
+async def test_a_later_part_never_comes_before_an_earlier_one_but_a_command_answer_may_pass(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Part one", part=1, urgency=FINAL)
+    await bench.wish(turn, "Part two", part=2, urgency=FINAL)
+    bench.github.faults.add(FailBefore(502), method="POST")
+    await bench.drain()
+    await bench.reply("Status.")
+    await bench.drain()
+    assert bench.bodies == ["Status."]
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Status.", "Part one", "Part two"]
+
+
+async def test_the_tracking_comment_of_a_long_turn_links_the_answer_once_that_is_posted(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Working.")
+    await bench.drain_until_empty()
+    answer = await bench.wish(turn, "The answer.", part=2, urgency=FINAL)
+    await bench.wish(turn, "Moved to %ANSWER_URL%.", urgency=FINAL, waits_for=answer)
+    bench.github.faults.add(FailBefore(502), method="POST")
+    await bench.drain()
+    assert bench.bodies == ["Working."]
+    await bench.drain_until_empty()
+    assert bench.bodies == [f"Moved to {(await bench.row(answer))['comment_url']}.", "The answer."]
+
+
+async def test_a_tracking_comment_that_was_never_posted_does_not_hold_up_the_answer_it_links(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Working.")
+    answer = await bench.wish(turn, "The answer.", part=2, urgency=FINAL)
+    await bench.wish(turn, "Moved to %ANSWER_URL%.", urgency=FINAL, waits_for=answer)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["The answer.", f"Moved to {(await bench.row(answer))['comment_url']}."]
+
+
+async def test_when_the_answer_is_refused_the_tracking_comment_says_it_instead(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Working.")
+    await bench.drain_until_empty()
+    bench.github.faults.add(FailBefore(403), method="POST")
+    answer = await bench.wish(turn, "The answer.", part=2, urgency=FINAL)
+    await bench.wish(turn, "Moved to %ANSWER_URL%.", urgency=FINAL, waits_for=answer)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["The answer."]
+
+
+async def test_a_refused_comment_fails_with_its_reason_and_the_lane_goes_on(bench: Bench) -> None:
+    bench.github.faults.add(FailBefore(403), method="POST")
+    refused = await bench.reply("Refused")
+    await bench.reply("Next")
+    await bench.drain_until_empty()
+    row = await bench.row(refused)
+    assert row["state"] == "failed"
+    assert row["error"].startswith("403")
+    assert bench.bodies == ["Next"]
+
+
+async def test_an_answer_is_posted_anew_when_somebody_deleted_the_tracking_comment(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Queued.")
+    await bench.drain_until_empty()
+    await bench.github.person("acme").delete(bench.said[0])
+    row = await bench.wish(turn, "Working.", urgency=PROGRESS)
+    await bench.drain_until_empty()
+    assert bench.said == []
+    assert (await bench.row(row))["state"] == "failed"
+    await bench.wish(turn, "Done.", urgency=FINAL)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Done."]
+
+
+async def test_an_answer_to_a_deleted_inline_comment_goes_to_the_conversation(bench: Bench) -> None:
+    shop = bench.issue.repository
+    await bench.maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull: Pull = await bench.maria.open_pull(shop, head="topic", title="Repair")
+    inline = await bench.maria.review_comment(pull, "a.txt", 1, "@bot why?")
+    await bench.maria.delete(inline)
+    bench.issue = pull
+    bench.conversation_id = await conversation(bench.pool, bench.repository, pull.number, "pull")
+    turn = await bench.turn()
+    await bench.wish(turn, "Because.", target=Target("review-comment", inline.id), urgency=FINAL)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Because."]
+
+
+async def test_a_reaction_wished_twice_is_one_reaction(bench: Bench) -> None:
+    bench.github.faults.add(FailAfter(502), method="POST")
+    for _ in range(2):
+        await bench.react(Target("issue"))
+    await bench.drain_until_empty()
+    assert bench.issue.reactions_by(bench.github.bot) == ["eyes"]
+
+
+async def test_nothing_leaves_with_a_secret_or_a_forged_marker(bench: Bench) -> None:
+    await bench.reply(f"It is {SECRET}. {turn_marker(1, 1)}")
+    await bench.drain_until_empty()
+    (comment,) = bench.said
+    assert "It is [redacted]." in comment.body
+    assert turn_marker(1, 1) not in comment.body
+
+
+async def test_bad_credentials_stop_the_lane_and_lose_nothing(bench: Bench) -> None:
+    await bench.reply("Hello.")
+    tokens = dict(bench.github.world.tokens)
+    bench.github.world.tokens.clear()
+    due = (await bench.drain()).next_due
+    assert due == bench.time.now + timedelta(seconds=60)
+    bench.github.world.tokens.update(tokens)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Hello."]
+
+
+async def test_two_senders_never_work_in_one_lane(bench: Bench) -> None:
+    for number in range(3):
+        await bench.reply(f"Answer {number}")
+    async with bench.pool.acquire() as connection:
+        assert await sending.own_lane(connection, bench.lane)
+        drained = await bench.drain()
+        assert drained.next_due is not None
+        assert bench.said == []
+    await asyncio.gather(bench.drain(), bench.drain())
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Answer 0", "Answer 1", "Answer 2"]
