@@ -1,9 +1,11 @@
 """`python -m bench [--seconds N] [COMMAND ...]`: COMMAND starts the web process instead of `threadtree web`."""
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
+import structlog
 import uvloop
 
 from bench.receive import Figure, Offer, measure
@@ -16,6 +18,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=300, help="deliveries a second")
     parser.add_argument("web", nargs="*", metavar="COMMAND", help="what to start instead of `threadtree web`")
     known = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     web = known.web or [str(Path(sys.executable).with_name("threadtree")), "web"]
     offer = Offer(known.rate, known.seconds)
     print(
@@ -34,6 +37,8 @@ def report(figures: list[Figure], offer: Offer) -> bool:
             f"{figure.name:20} {len(answers.latencies_ms):9} {answers.errors:7} {committed:>10}"
             f" {answers.percentile_ms(50):8.2f} {answers.percentile_ms(99):8.2f}"
         )
+        if answers.errors:
+            print(f"{'':20} {dict(answers.statuses)}")
     ours, theirs = (figure.answers for figure in figures)
     ratios = [ours.percentile_ms(percent) / theirs.percentile_ms(percent) for percent in (50, 99)]
     print(f"{'ratio of the two':48} {ratios[0]:8.2f} {ratios[1]:8.2f}")

@@ -37,6 +37,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point of the command."""
+    configure_logs(json=not sys.stderr.isatty())
     with _errors_in_one_line():
         app()
 

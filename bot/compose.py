@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from starlette.applications import Starlette
 from bot.authority import Policy
 from bot.decide.decider import Decider
 from bot.decide.serving import Premises
-from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.answers import Identity
+from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
-from bot.github.errors import Transient
+from bot.github.errors import Transient, Unauthenticated
 from bot.health import database_probe, health_routes
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
@@ -121,6 +122,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _bound(settings: Settings) -> socket.socket:
+    """The socket to listen on: uvicorn would end the process at once where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotStartError(
+            f"HOST {settings.host} and PORT {settings.port} cannot be listened on ({error.strerror}); "
+            "choose others, or end what listens there."
+        ) from error
+
+
 async def _web(settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]) -> None:
     async with Inbox(pool) as inbox:
         receiver = Receiver(inbox, settings.webhook_secrets, settings.platform)
@@ -136,7 +149,7 @@ async def _web(settings: Settings, pool: Pool, stopping: asyncio.Event, on_liste
             timeout_graceful_shutdown=10,
         )
         server = _Server(config)
-        serving = asyncio.create_task(server.serve())
+        serving = asyncio.create_task(server.serve([_bound(settings)]))
         stop = asyncio.create_task(stopping.wait())
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
@@ -168,7 +181,7 @@ async def _worker(
             clock=around.clock,
             sleep=around.sleep,
         )
-        me = await _identity(github, stopping)
+        me = await _identity(github, settings, stopping)
         policy = _policy(settings, me)
         name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         helper = await stack.enter_async_context(
@@ -225,11 +238,14 @@ def _credentials(settings: Settings) -> Credentials:
     return AppCredentials(str(settings.github_app_id), settings.github_private_key.get_secret_value())
 
 
-async def _identity(github: GitHub, stopping: asyncio.Event) -> Identity:
+async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event) -> Identity:
     """Who the bot is. GitHub away: asked again until it answers, since without it nothing can be decided."""
     while True:
         try:
             return await github.identity()
+        except Unauthenticated as problem:
+            names = "GITHUB_TOKEN is" if settings.github_token else "GITHUB_APP_ID and the App's private key are"
+            raise CannotStartError(f"{names} not accepted by GitHub ({problem}); correct it.") from problem
         except Transient as problem:
             _log.warning("github-away", problem=str(problem))
             with contextlib.suppress(TimeoutError):

@@ -107,6 +107,7 @@ create table turns (
     stop_reason       text,
     cut_offs          integer     not null default 0,      -- crashes survived; the second ends the turn
     resuming          boolean     not null default false,  -- was cut off: the agent is told so
+    head_before       text,                                -- the commit the run began at: what it changed is told from there
     answer            text,                                -- set once the agent is done: a resumed run does not ask again
     created_at        timestamptz not null default now(),
     started_at        timestamptz,

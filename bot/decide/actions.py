@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from bot.decide.asks import Asks, Mention, ask_by_gesture, read_asks
 from bot.authority import Policy
+from bot.decide.asks import Asks, Mention, ask_by_gesture, read_asks
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,

@@ -1,11 +1,12 @@
 """What a text asks of the bot: its commands in order, then one request for the rest. Pure."""
 
 import re
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from bot.decide.markdown import spoken_lines
+from bot.decide.markdown import SpokenLine, spoken_lines
 
 CommandName = Literal["help", "status", "stop", "retry", "reset-context"]
 COMMANDS: tuple[CommandName, ...] = get_args(CommandName)
@@ -45,7 +46,7 @@ class Mention:
     def __init__(self, name: str) -> None:
         # Not part of a longer login, an address, a path or a team; any punctuation may follow.
         self._word = re.compile(
-            rf"(?<![\w@/.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
+            rf"(?<![\w@/])(?<!\w[.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
         )
 
     def count(self, line: str) -> int:
@@ -95,23 +96,32 @@ class _Reading:
 
 
 def _read(text: str, mention: Mention) -> _Reading:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    source = _Source(text)
     commands: list[Command | UnknownCommand] = []
     mentions = 0
-    rest = text.replace("\r\n", "\n")
     for line in spoken_lines(text):
-        mentions += mention.count(line)
-        found = _command_of(line, mention)
-        if found is None or (without := _without(rest, line, found[1])) is None:
-            continue
-        commands.append(found[0])
-        rest = without
+        mentions += mention.count(line.text)
+        found = _command_of(line.text, mention)
+        if found is not None and source.take(line, found):
+            commands.append(found.command)
+    rest = source.rest
     if commands and not re.search(r"\w", mention.strip(rest)):
         rest = ""
     return _Reading(tuple(commands), mentions, rest.strip("\n"))
 
 
-def _command_of(line: str, mention: Mention) -> tuple[Command | UnknownCommand, str] | None:
-    """The command that a spoken line begins with, and what of the line is not the command."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A command at the beginning of a spoken line: its words as written there, and what of the line is left."""
+
+    command: Command | UnknownCommand
+    words: str
+    remainder: str
+    addressed: bool
+
+
+def _command_of(line: str, mention: Mention) -> _Found | None:
     addressed = mention.after(line)
     spoken = line if addressed is None else addressed
     begins = _COMMAND.match(spoken)
@@ -122,20 +132,45 @@ def _command_of(line: str, mention: Mention) -> tuple[Command | UnknownCommand, 
     if known is None:
         if addressed is None:
             return None  # a bare `/lgtm` is someone else's
-        return UnknownCommand(name), ""
+        return _Found(UnknownCommand(name), begins.group(), "", addressed=True)
     first, _, further = remainder.partition(" ")
     argument = first.lower() if first.lower() in _ARGUMENTS.get(known, ()) else None
     remainder = further.strip() if argument else remainder
     if addressed is None and remainder:
         return None  # prose that begins with a slash, not a command that stands alone
-    return Command(known, argument), remainder
+    return _Found(Command(known, argument), begins.group(), remainder, addressed is not None)
 
 
-def _without(text: str, spoken: str, remainder: str) -> str | None:
-    """`text` with the source line of a command replaced by `remainder`; None if it has no such line of its own."""
-    lines = text.split("\n")
-    for index, line in enumerate(lines):
-        if line.strip() == spoken:
-            lines[index : index + 1] = [remainder] if remainder else []
-            return "\n".join(lines)
-    return None
+class _Source:
+    """The source lines of a text, from which the lines of commands are taken."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: list[str | None] = list(text.split("\n"))
+        self._places: dict[str, list[int]] = defaultdict(list)
+        for index, line in enumerate(text.split("\n")):
+            self._places[line.strip()].append(index)
+        self._next = 0
+
+    @property
+    def rest(self) -> str:
+        """What was not taken."""
+        return "\n".join(line for line in self._lines if line is not None)
+
+    def take(self, line: SpokenLine, found: _Found) -> bool:
+        """Takes the command out, and leaves what else its line says; False where it has no line of its own."""
+        first = max(line.first, self._next)
+        places = self._places[line.text]
+        place = bisect_left(places, first)
+        if place < len(places) and places[place] < line.end:
+            index, remainder = places[place], found.remainder
+        elif found.addressed and line.first == first < line.end:
+            # Of a list item, an emphasised mention and the like the source is not what is read.
+            _, written, remainder = (self._lines[first] or "").partition(found.words)
+            if not written:
+                return False
+            index, remainder = first, remainder.strip() if found.remainder else ""
+        else:
+            return False
+        self._lines[index] = remainder or None
+        self._next = index + 1
+        return True

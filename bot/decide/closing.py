@@ -9,7 +9,6 @@ from bot.reply.voice import Here
 from bot.store import conversations, turns
 from bot.store.database import Connection
 
-
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
 

@@ -10,9 +10,9 @@ from typing import assert_never
 import orjson
 import structlog
 
+from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
 from bot.decide.closing import close, reopen
-from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.placing import PullPlace
 from bot.decide.serving import Facts, Premises, deny, give_up, serve
 from bot.github.answers import PullFacts

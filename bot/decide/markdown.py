@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
 from markdown_it import MarkdownIt
@@ -10,9 +11,9 @@ from markdown_it.token import Token
 _SILENT_BLOCKS = {"blockquote_open": 1, "blockquote_close": -1}
 _SILENT_HTML = re.compile(r"<(pre|code|a|blockquote|script|style)\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _HTML_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_HTML_TAG = re.compile(r"<[^>]*>")
+_HTML_TAG = re.compile(r"<[^<>]*>")
 _SILENT_INLINE_TAG = re.compile(r"<(/?)(?:a|code|pre)\b", re.IGNORECASE)
-_BARE_ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
+_BARE_ADDRESS = re.compile(r"(?:(?:https?|ftp)://|www\.)\S+", re.IGNORECASE)
 # A text of one character per nesting level must not cost the parser more than this.
 _MAX_NESTING = 40
 
@@ -22,23 +23,40 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
 
 
-def spoken_lines(text: str) -> list[str]:
-    """The lines of `text` that address a reader, in order.
+@dataclass(frozen=True, slots=True)
+class SpokenLine:
+    """What a reader sees of one line. Its source is line `first` of the text, or a later one before line `end`."""
+
+    text: str
+    first: int
+    end: int
+
+
+def spoken_lines(text: str) -> list[SpokenLine]:
+    """The lines of `text` (split at "\\n") that address a reader, in order.
 
     Left out: code, block quotes, link texts and addresses, images, HTML comments (DESIGN.md §4, triggers).
     """
-    lines: list[str] = []
+    found: list[SpokenLine] = []
     quoted = 0
-    for token in _parser().parse(text.replace("\r\n", "\n")):
+    for token in _parser().parse(text):
         quoted += _SILENT_BLOCKS.get(token.type, 0)
         if quoted:
             continue
         if token.type == "inline":
-            lines += "".join(_spoken_inline(token.children or [])).split("\n")
+            lines = "".join(_spoken_inline(token.children or [])).split("\n")
         elif token.type == "html_block":
             without_comments = _HTML_COMMENT.sub("", token.content)
-            lines += _HTML_TAG.sub("", _SILENT_HTML.sub("", without_comments)).split("\n")
-    return [_BARE_ADDRESS.sub(" ", line).strip() for line in lines if line.strip()]
+            lines = _HTML_TAG.sub("", _SILENT_HTML.sub("", without_comments)).split("\n")
+        else:
+            continue
+        start, end = token.map or (0, 0)
+        found += [
+            SpokenLine(_BARE_ADDRESS.sub(" ", line).strip(), start + index, end)
+            for index, line in enumerate(lines)
+            if line.strip()
+        ]
+    return found
 
 
 def _spoken_inline(children: list[Token]) -> Iterator[str]:

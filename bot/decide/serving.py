@@ -9,13 +9,12 @@ from bot.decide.actions import Hear
 from bot.decide.asks import Command, UnknownCommand
 from bot.decide.closing import stop_turns
 from bot.decide.placing import Make, PullPlace, Share, place
-from bot.model import Repository, Target
+from bot.model import Repository
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.store import bells, conversations, turns
 from bot.store.database import Connection
 from bot.store.jobs import defer
-
 
 # GitHub's times are whole seconds: what was asked in the same second was asked before.
 _GITHUB_CLOCK_TICK = timedelta(seconds=1)

@@ -7,7 +7,7 @@ from typing import assert_never
 from bot import sentences
 from bot.run import prompt, refs
 from bot.run.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref
-from bot.run.entries import Missing, inspect
+from bot.run.entries import Missing, head_of, inspect
 from bot.run.git import GitError, GitProblem
 from bot.run.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.run.workshop import Workshop
@@ -34,6 +34,7 @@ class Ready:
 
     branch: str | None
     base_branch: str | None
+    head: str
     made_again: str | None = None
     remarks: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -74,14 +75,15 @@ async def prepare(shop: Workshop, turn: ClaimedTurn) -> Ready | NotReady:
         if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
             return NotReady(moved)
         if not turn.worktree_made:
-            return _ready(await create(lock, path, start_of(turn), rescue_ref(shop, turn)))
+            return _ready(turn, await create(lock, path, start_of(turn), rescue_ref(shop, turn)))
         state = await inspect(lock.clone, path)
         if isinstance(state, Missing):
             again = await recreate(lock, path, turn.branch, turn.start[3], rescue_ref(shop, turn))
-            return _ready(again, made_again=state.why, base_branch=turn.base_branch)
+            return _ready(turn, again, made_again=state.why)
         synced = await sync(lock, path, turn.branch)
         remarks, notices = _said(synced, turn.branch)
-        return Ready(turn.branch, turn.base_branch, None, remarks, notices)
+        head = await head_of(lock.clone, path) or ""
+        return Ready(turn.branch, turn.base_branch, head, None, remarks, notices)
 
 
 def rescue_ref(shop: Workshop, turn: ClaimedTurn) -> str:
@@ -95,13 +97,11 @@ async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     return None if now == turn.pinned_sha else sentences.head_moved(turn.pinned_sha or "")
 
 
-def _ready(
-    made: Created | Refused, *, made_again: str | None = None, base_branch: str | None = None
-) -> Ready | NotReady:
+def _ready(turn: ClaimedTurn, made: Created | Refused, *, made_again: str | None = None) -> Ready | NotReady:
     match made:
-        case Created(branch=branch, base_branch=base):
+        case Created(branch=branch, base_branch=base, tip=tip):
             notices = (sentences.worktree_remade(branch),) if made_again else ()
-            return Ready(branch, base or base_branch, made_again, (), notices)
+            return Ready(branch, base or turn.base_branch, tip, made_again, (), notices)
         case Refused(next_step=next_step):
             return NotReady(sentences.no_worktree(next_step))
         case _:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import structlog
 
 from bot import sentences
-from bot.run import entries
+from bot.run import refs
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.clone import CloneLock, clone_lock
 from bot.run.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
@@ -24,20 +24,21 @@ NOREPLY_HOST = "users.noreply"
 
 
 async def deliver(
-    shop: Workshop, turn: ClaimedTurn, ready: Ready, forbidden: frozenset[str]
+    shop: Workshop, turn: ClaimedTurn, ready: Ready, head_before: str, forbidden: frozenset[str]
 ) -> tuple[Change, list[str]]:
     """Commits and pushes; returns the change and what the thread must be told. Raises GitError, OSError."""
     notices: list[str] = []
     path = Path(turn.path)
     async with clone_lock(shop.clone(turn.folder)) as lock:
         if ready.branch is None:
-            return await _as_patch(shop, lock, turn, path, notices), notices
+            return await _as_patch(shop, lock, turn, path, head_before, notices), notices
         settled = await settle_head(lock, path, ready.branch, rescue_ref(shop, turn), shop.author)
         if isinstance(settled, StrayWork):
             notices.append(sentences.stray_work(settled.ref))
         if not await _commit(shop, lock, turn, path, notices):
             return Change(branch=ready.branch), notices
-        return await _push(shop, lock, turn, path, ready.branch, forbidden, notices), notices
+        branch = await _push(shop, lock, turn, path, ready.branch, forbidden, notices)
+        return await _change(lock, branch, head_before), notices
 
 
 async def _commit(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> bool:
@@ -63,33 +64,33 @@ async def _push(
     branch: str,
     forbidden: frozenset[str],
     notices: list[str],
-) -> Change:
+) -> str | None:
+    """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
     result = await push(lock, path, branch, forbidden, f"{branch}-turn-{turn.id}", shop.author)
     match result:
-        case NothingToPush():
-            return Change(branch=branch)
-        case Pushed(branch=name, before=before, after=after, commits=commits):
-            return await _change(lock, turn, name, before, after, commits)
-        case Parked(branch=name, after=after, commits=commits):
-            notices.append(sentences.pushed_elsewhere(name, tree_url(shop, turn, name), branch))
-            return await _change(lock, turn, name, None, after, commits)
+        case NothingToPush() | Pushed():
+            return branch
+        case Parked(branch=parked):
+            notices.append(sentences.pushed_elsewhere(parked, tree_url(shop, turn, parked), branch))
+            return parked
         case Withheld(rule=rule):
             notices.append(sentences.not_pushed(rule.value, branch))
-            return Change(branch=branch)
+            return None
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
             notices.append(sentences.push_failed(branch))
-            return Change(branch=branch)
+            return None
         case _:
             assert_never(result)
 
 
-async def _change(
-    lock: CloneLock, turn: ClaimedTurn, branch: str, before: str | None, after: str, commits: int
-) -> Change:
-    base = before or await _base(lock, turn)
-    stat = await changes(lock.clone, base, after) if base else None
-    return Change(branch, before, after, commits, stat)
+async def _change(lock: CloneLock, branch: str | None, head_before: str) -> Change:
+    """What the turn changed on GitHub since the commit it began at; a run that was cut off after its push knows too."""
+    after = await lock.clone.commit_at(refs.remote(branch)) if branch else None
+    if branch is None or after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
+        return Change(branch=branch)
+    commits = await lock.clone.count(after, f"^{head_before}")
+    return Change(branch, head_before, after, commits, await changes(lock.clone, head_before, after))
 
 
 def tree_url(shop: Workshop, turn: ClaimedTurn, branch: str) -> str:
@@ -98,26 +99,18 @@ def tree_url(shop: Workshop, turn: ClaimedTurn, branch: str) -> str:
 
 
 def compare_url(shop: Workshop, turn: ClaimedTurn, change: Change) -> str | None:
-    """The page that shows what the push changed; None where nothing was pushed."""
-    base = change.before or turn.base_branch or turn.repository.default_branch
-    if change.after is None or base is None:
+    """The page that shows what the turn changed; None where nothing was pushed."""
+    if change.before is None or change.after is None:
         return None
-    return f"{shop.server_url}/{turn.repository.full_name}/compare/{quote(base)}...{change.after}"
+    return f"{shop.server_url}/{turn.repository.full_name}/compare/{change.before}...{change.after}"
 
 
-async def _base(lock: CloneLock, turn: ClaimedTurn) -> str | None:
-    """What a branch that is new on GitHub is compared with."""
-    name = turn.base_branch or turn.repository.default_branch
-    return await lock.clone.commit_at(f"refs/remotes/origin/{name}") if name else None
-
-
-async def _as_patch(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> Change:
+async def _as_patch(
+    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, notices: list[str]
+) -> Change:
     """A detached worktree is never pushed: the reply carries its edits."""
     await _commit(shop, lock, turn, path, notices)
-    base = turn.start[3] or await entries.head_of(lock.clone, path)
-    if base is None:
-        return Change()
-    patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
+    patch = (await as_patch(lock.clone, path, turn.start[3] or head_before)).decode("utf-8", "replace")
     return Change(patch=patch)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, assert_never
@@ -21,7 +20,7 @@ from bot.run.agents.acp import acp_agent
 from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import compare_url, deliver
-from bot.run.ends import End
+from bot.run.ends import Change, End
 from bot.run.git import GitError
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
@@ -49,6 +48,7 @@ class TurnRun:
         self._notices = list(turn.notices)
         self._stop = asyncio.Event()
         self._progress = Progress()
+        self._ready: Ready | None = None
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
 
     def look_again(self) -> None:
@@ -105,10 +105,15 @@ class TurnRun:
         ready = await prepare(self._shop, turn)
         if isinstance(ready, NotReady):
             return End("refused", ready.reason)
+        self._ready = ready
         self._notices += ready.notices
-        await self._persist(lambda connection: self._save_worktree(connection, ready))
+        head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
+        await asyncio.to_thread(self._note_in_metadata, ready)
+        if self._stop.is_set():
+            return await self._stopped()
         if turn.answer is not None:
-            return await self._deliver(ready, turn.answer)  # cut off after the agent was done: it is not asked again
+            # Cut off after the agent was done: it is not asked again.
+            return await self._deliver(ready, head_before, turn.answer)
         outcome = await self._ask_agent(ready)
         if isinstance(outcome, End):
             return outcome
@@ -116,10 +121,9 @@ class TurnRun:
             case Completed(text=text):
                 notices = tuple(self._notices)
                 await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, notices))
-                return await self._deliver(ready, text)
+                return await self._deliver(ready, head_before, text)
             case Cancelled():
-                reason = await self._persist(lambda connection: turns.look_again(connection, turn.claim))
-                return End("stopped", reason or sentences.stopped_by(None))
+                return await self._stopped()
             case TimedOut(kind=kind, seconds=seconds):
                 return End("timed-out", sentences.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
@@ -127,6 +131,10 @@ class TurnRun:
                 return End("failed", sentences.agent_failed(reason))
             case _:
                 assert_never(outcome)
+
+    async def _stopped(self) -> End:
+        reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
+        return End("stopped", reason or sentences.stopped_by(None))
 
     async def _denied(self) -> str | None:
         """Asked once more before the agent starts: the permission may be gone since the request was made."""
@@ -137,11 +145,12 @@ class TurnRun:
             verdict = by_permission(await self._shop.github.permission(turn.repository, turn.requested_by))
         return sentences.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
 
-    async def _save_worktree(self, connection: Connection, ready: Ready) -> None:
+    async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
-        await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch)
+        before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
         if ready.made_again:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
+        return before
 
     async def _ask_agent(self, ready: Ready) -> Outcome | End:
         turn, shop = self._turn, self._shop
@@ -188,12 +197,18 @@ class TurnRun:
         async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
             return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
 
-    async def _deliver(self, ready: Ready, answer: str) -> End:
+    async def _deliver(self, ready: Ready, head_before: str, answer: str) -> End:
         """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
         stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         if stopped is not None:
-            return End("stopped", stopped)
-        change, notices = await deliver(self._shop, self._turn, ready, await self._forbidden(ready))
+            return End("stopped", stopped, answer)
+        try:
+            forbidden = await self._forbidden(ready)
+            change, notices = await deliver(self._shop, self._turn, ready, head_before, forbidden)
+        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+            # The answer is there; what was done stays in the worktree, and the next turn pushes it.
+            self._log.warning("not-delivered", problem=str(problem))
+            change, notices = Change(branch=ready.branch), [sentences.push_failed(ready.branch or "the thread")]
         self._notices += notices
         return End("done", None, answer, change)
 
@@ -215,8 +230,10 @@ class TurnRun:
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
             await defer(connection, bells.turns_bell(self._shop.node))
 
+        if self._ready is not None:
+            # Before the end is written: after it the worktree may be removed at any moment.
+            await asyncio.to_thread(self._note_in_metadata, self._ready, end)
         await self._persist(write)
-        await asyncio.to_thread(self._note_in_metadata, end)
 
     def _report(self, end: End) -> voice.Report:
         """The end as the thread is told of it."""
@@ -234,24 +251,36 @@ class TurnRun:
             answer=end.answer,
             changes=changes,
             patch=change.patch or None,
-            notices=tuple(self._notices),
+            notices=tuple(dict.fromkeys(self._notices)),
             duration=shop.clock() - turn.started_at,
             steps=tuple(self._progress.steps),
             server_url=shop.server_url,
             secrets=shop.secrets,
         )
 
-    def _note_in_metadata(self, end: End) -> None:
-        path = Path(self._turn.path)
+    def _note_in_metadata(self, ready: Ready, end: End | None = None) -> None:
+        """What rebuilds the worktree's row, and what was last seen of it, beside its directory."""
+        turn, now = self._turn, self._shop.clock()
+        path = Path(turn.path)
         known = metadata.read(path)
-        if isinstance(known, metadata.Metadata):
-            noted = replace(
-                known,
-                updated_at=self._shop.clock(),
-                execution_count=known.execution_count + 1,
-                last_error=end.reason if end.state != "done" else None,
-            )
-            metadata.write(path, noted)
+        before = known if isinstance(known, metadata.Metadata) else None
+        metadata.write(
+            path,
+            metadata.Metadata(
+                id=str(turn.worktree_id),
+                platform=turn.repository.platform,
+                repository_id=turn.repository.id,
+                full_name=turn.repository.full_name,
+                conversations=turn.sharers,
+                branch=ready.branch,
+                base=ready.base_branch,
+                node=self._shop.node,
+                created_at=before.created_at if before else now,
+                updated_at=now,
+                execution_count=(before.execution_count if before else 0) + (1 if end else 0),
+                last_error=end.reason if end and end.state != "done" else None,
+            ),
+        )
 
     async def _hand_back(self) -> None:
         """The process stops: another run goes on with the turn."""

@@ -33,6 +33,8 @@ class RetryLaterError(Exception):
 
 class _Retry(BaseRetryStrategy):
     def get_retry_decision(self, *, exception: BaseException, job: engine_jobs.Job) -> RetryDecision | None:
+        if isinstance(exception, asyncio.CancelledError):
+            return RetryDecision(retry_in={"seconds": 0})  # this process stops; another one does it
         if not isinstance(exception, RetryLaterError):
             return None
         return RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})

@@ -135,8 +135,10 @@ where t.id = $1
 
 
 SAVE_WORKTREE = """
+with mine as (update turns set head_before = coalesce(head_before, $5) where id = $1 and claim = $2
+              returning worktree_id, head_before)
 update worktrees w set state = 'ready', branch = $3, base_branch = $4, updated_at = now()
-from turns t where t.id = $1 and t.claim = $2 and w.id = t.worktree_id returning w.id
+from mine where w.id = mine.worktree_id returning mine.head_before
 """
 
 ACTIVE_SESSION = """
@@ -352,9 +354,15 @@ async def save_answer(connection: Connection, claim: Claim, answer: str, notices
     _must(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
 
 
-async def save_worktree(connection: Connection, claim: Claim, branch: str | None, base_branch: str | None) -> None:
-    """The worktree is there: its row says so, with the branch it got."""
-    _must(await connection.fetchval(SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch))
+async def save_worktree(
+    connection: Connection, claim: Claim, branch: str | None, base_branch: str | None, head: str
+) -> str:
+    """The worktree is there: its row says so. Returns the commit the turn began at: `head`, unless it is resumed."""
+    row = await connection.fetchrow(SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch, head)
+    if row is None:
+        raise ClaimLostError
+    head_before: str = row["head_before"]
+    return head_before
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:

@@ -1,5 +1,7 @@
-"""A mention becomes an answer: reaction, one tracking comment, worktree, commit, push; then the same session again."""
+"""A mention becomes an answer: reaction, one tracking comment, worktree, commit, push; and what counts as a mention."""
 
+from bot.simulated.github.server import SimulatedGitHub
+from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import World
 
 
@@ -11,8 +13,7 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
 
     assert said.reactions == ["👀"]
     assert len(issue.from_bot) == 1
-    tracking = issue.from_bot[0]
-    assert tracking.edits, "the answer is an edit of the tracking comment"
+    assert issue.from_bot[0].edits, "the answer is an edit of the tracking comment"
     tip = (await world.branches())["threadtree/issue-1"]
     assert f"{world.github.server_url}/acme/shop/compare/main...{tip}" in answer
     assert await world.files(tip) == {"README.md": "# shop", "hello.txt": "hello"}
@@ -20,3 +21,186 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
     assert (commit, author) == (tip, "threadtree-bot")
     assert f"Co-authored-by: maria <{world.maria.user.id}+maria@users.noreply." in message
     assert await world.worktrees("branch", "state", "conversations") == [("threadtree/issue-1", "ready", [1])]
+
+
+async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> None:
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Slow work")
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+
+    await issue.sees_working()
+    gate.open()
+
+    await issue.hears("Finished.", "1 step of the agent")
+    assert len(issue.from_bot) == 1
+
+
+async def test_a_second_mention_resumes_the_same_session(world: World) -> None:
+    issue = await world.maria.opens_issue("Colours")
+    await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
+    await issue.hears("I will remember blue.", "/compare/main...")
+    first = (await world.branches())["threadtree/issue-1"]
+
+    await issue.says("@threadtree-bot recall\nwrite a.txt: two")
+
+    answer = await issue.hears("I remember: blue.")
+    second = (await world.branches())["threadtree/issue-1"]
+    assert f"/compare/{first}...{second}" in answer, "the link shows what this turn changed"
+    assert len(await world.sessions()) == len(await world.worktrees()) == 1
+
+
+async def test_an_issue_that_mentions_the_bot_is_answered(world: World) -> None:
+    issue = await world.maria.opens_issue("Hello", "Dear @threadtree-bot,\nsay good morning")
+
+    await issue.hears("good morning")
+
+    assert issue.opening.reactions == ["👀"]
+
+
+async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_turn(world: World) -> None:
+    issue = await world.maria.opens_issue("Hello", "@threadtree-bot say good morning", labels=["threadtree"])
+    await world.maria.person.assign(issue.thread, world.github.bot)
+
+    await issue.hears("good morning")
+
+    await world.quiet()
+    assert await world.turns("number", "state") == [(1, "done")]
+
+
+async def test_the_label_asks_for_what_the_issue_says(world: World) -> None:
+    issue = await world.maria.opens_issue("Hello", "say good evening")
+    await world.maria.person.label(issue.thread, "bug")
+    await world.quiet()
+    assert await world.turns() == []
+
+    await world.maria.person.label(issue.thread, "threadtree")
+
+    await issue.hears("good evening")
+
+
+async def test_assigning_the_bot_asks_for_what_the_issue_says(world: World) -> None:
+    issue = await world.maria.opens_issue("Hello", "say good night")
+    await world.maria.person.assign(issue.thread, world.olaf.user)
+    await world.maria.person.assign(issue.thread, world.github.bot)
+
+    await issue.hears("good night")
+    assert len(await world.turns()) == 1
+
+
+async def test_the_inline_comments_of_one_review_are_one_turn_with_all_their_texts(world: World) -> None:
+    await world.maria.pushes("feature", {"a.py": "x = 1\ny = 2\n"})
+    pull = await world.maria.opens_pull("A feature", head="feature")
+
+    await pull.reviews(
+        "@threadtree-bot echo prompt\nplease look at these",
+        ("a.py", 1, "@threadtree-bot rename x"),
+        ("a.py", 2, "and drop y"),
+    )
+
+    answer = await pull.hears("please look at these", "rename x", "and drop y", "a.py:1", "a.py:2")
+    assert answer.count("rename x") == 1
+    await world.quiet()
+    assert await world.turns("state") == ["done"]
+
+
+async def test_a_single_inline_comment_is_answered_in_its_own_thread(world: World) -> None:
+    await world.maria.pushes("feature", {"a.py": "x = 1\n"})
+    pull = await world.maria.opens_pull("A feature", head="feature")
+
+    comment = await world.maria.person.review_comment(pull.pull, "a.py", 1, "@threadtree-bot echo prompt")
+
+    await pull.hears("`a.py`, line 1")
+    assert [answer.in_reply_to for answer in pull.pull.review_comments[1:]] == [comment]
+    assert [one.content for one in comment.reactions] == ["eyes"]
+
+
+async def test_a_doubled_webhook_is_one_turn(world: World) -> None:
+    issue = await world.maria.opens_issue("Twice")
+    world.faults.double_webhooks("issue_comment", "created")
+    await issue.says("@threadtree-bot append log.txt: once")
+
+    await issue.hears("1 file, +1 −0")
+
+    await world.quiet()
+    assert len({delivery.guid for delivery in world.github.deliveries if delivery.event == "issue_comment"}) >= 2
+    assert len(await world.turns()) == 1
+
+
+async def test_a_redelivery_of_what_was_done_changes_nothing(world: World) -> None:
+    issue = await world.maria.opens_issue("Again")
+    await issue.says("@threadtree-bot say once")
+    await issue.hears("once")
+    asked = next(delivery for delivery in world.github.deliveries if delivery.event == "issue_comment")
+
+    await world.github.redeliver(asked.guid)
+
+    assert '"duplicate"' in world.github.deliveries[-1].response_body
+    await world.quiet()
+    assert len(await world.turns()) == 1
+
+
+async def test_an_edit_runs_only_what_was_not_asked_before(world: World) -> None:
+    issue = await world.maria.opens_issue("Edits")
+    said = await issue.says("hello there")
+
+    await world.maria.person.edit(said.comment, "hello there, @threadtree-bot\nsay edited")
+    await issue.hears("edited")
+    await world.maria.person.edit(said.comment, "hello there, @threadtree-bot\nsay edited again")
+    await world.quiet()
+    assert len(await world.turns()) == 1
+
+    await world.maria.person.edit(said.comment, "hello there, @threadtree-bot\nsay edited again\n/status")
+    await issue.hears("Nothing is running")
+    await world.quiet()
+    assert len(await world.turns()) == 1
+
+
+async def test_a_deleted_comment_never_runs(world: World) -> None:
+    issue = await world.maria.opens_issue("Deleted")
+    said = await issue.says("hello")
+    await world.maria.person.edit(said.comment, "@threadtree-bot say too late")
+    await issue.hears("too late")
+
+    await world.maria.person.delete(said.comment)
+
+    await world.quiet()
+    assert len(await world.turns()) == 1
+
+
+async def test_a_name_in_code_or_a_quote_is_no_mention(world: World) -> None:
+    issue = await world.maria.opens_issue("About the bot", "Write `@threadtree-bot` to ask.")
+    await issue.says("> @threadtree-bot say something\n\nwhat was that?")
+    await issue.says("```\n@threadtree-bot say something\n```\n<!-- @threadtree-bot -->")
+
+    await world.quiet()
+
+    assert (issue.from_bot, issue.opening.reactions, await world.turns()) == ([], [], [])
+
+
+async def test_the_bots_own_words_never_ask_for_anything(world: World) -> None:
+    issue = await world.maria.opens_issue("Talking to oneself")
+    await issue.says("@threadtree-bot say /status\nsay @threadtree-bot say again")
+    await issue.hears("say again")
+
+    # Whatever its texts hold: also as if they came through without being made harmless.
+    bot = world.someone("threadtree-bot")
+    await issue.says("@threadtree-bot say more", by=bot)
+
+    issue.read |= {comment.id: comment.body for comment in issue.from_bot}
+    await world.quiet()
+    assert len(await world.turns()) == 1
+
+
+async def test_a_github_app_answers_under_its_own_name(a_world: Worlds) -> None:
+    def app(github: SimulatedGitHub) -> dict[str, str]:
+        return {"GITHUB_APP_ID": str(github.app_id), "GITHUB_PRIVATE_KEY": github.app_private_key_pem}
+
+    async with a_world(app, installation_id=77) as world:
+        issue = await world.maria.opens_issue("For the app")
+        said = await issue.says("@threadtree-bot write hello.txt: hello")
+
+        await issue.hears("1 commit, 1 file")
+
+        assert issue.from_bot[0].author.login == "threadtree-bot[bot]"
+        assert said.reactions == ["👀"]
+        assert "threadtree/issue-1" in await world.branches()

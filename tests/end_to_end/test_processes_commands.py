@@ -1,35 +1,153 @@
 """The command line as an operator meets it: each command a process with an environment from nothing."""
 
+import asyncio
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.end_to_end.processes import stage
+from bot.store.migrate import migrate
+from tests.end_to_end.processes import BotProcess, stage
+from tests.postgres import execute
 
-BAD_SETTINGS = {
-    "no webhook secret": ({"GITHUB_WEBHOOK_SECRET": ""}, "GITHUB_WEBHOOK_SECRET", 2),
-    "no token": ({"GITHUB_TOKEN": ""}, "GITHUB_TOKEN", 2),
-    "token and app": ({"GITHUB_APP_ID": "1"}, "GITHUB_APP_ID", 2),
-    "no such agent": ({"AGENT_COMMAND": "/no/such/agent --acp"}, "AGENT_COMMAND", 2),
-    "no such address": ({"GITHUB_API_URL": "not an address"}, "GITHUB_API_URL", 2),
-    "a token that GitHub refuses": ({"GITHUB_TOKEN": "ghp_wrong"}, "GITHUB_TOKEN", 1),
-    "a database that is not there": ({"DATABASE_URL": "postgresql:///no_such?host=/nowhere"}, "DATABASE_URL", 1),
-    "a port that is taken": ({}, "PORT", 1),
+CANNOT_START = {
+    "a token that GitHub refuses": ({"GITHUB_TOKEN": "ghp_wrong"}, "GITHUB_TOKEN"),
+    "a database that is not there": ({"DATABASE_URL": "postgresql://nobody@/no_such"}, "DATABASE_URL"),
+    "a port that is taken": ({"PORT": "taken"}, "PORT"),
 }
 
 
-@pytest.mark.parametrize("problem", BAD_SETTINGS)
+def complaints(process: BotProcess) -> list[str]:
+    """What it said to the operator, beside its log."""
+    return [line for line in process.lines if not line.startswith("{")]
+
+
+async def test_missing_and_contradictory_settings_are_named_in_a_line_each(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        nothing, wrong = await asyncio.gather(
+            here.run("serve", GITHUB_WEBHOOK_SECRET="", GITHUB_TOKEN="", AGENT_COMMAND=""),
+            here.run("serve", GITHUB_APP_ID="1", AGENT_COMMAND="/no/such/agent --acp", NODE_NAME="ä"),
+        )
+        assert await nothing.ended() == await wrong.ended() == 2
+        for process, names in (
+            (nothing, ["GITHUB_WEBHOOK_SECRET", "GITHUB_TOKEN", "AGENT_COMMAND"]),
+            (wrong, ["GITHUB_TOKEN", "AGENT_COMMAND", "NODE_NAME"]),
+        ):
+            assert [line.split()[:2] for line in process.lines] == [["threadtree:", name] for name in names]
+
+
+@pytest.mark.parametrize("problem", CANNOT_START)
 async def test_what_keeps_serve_from_starting_is_one_line_that_names_the_setting(
     problem: str, tmp_path: Path, database_url: str
 ) -> None:
-    settings, name, status = BAD_SETTINGS[problem]
+    settings, name = CANNOT_START[problem]
     async with stage(tmp_path, database_url) as here:
         if name == "PORT":
             settings = {"PORT": str(here.github.port)}
         process = await here.run("serve", **settings)
-        assert await process.ended() == status
-        [line] = [line for line in process.lines if not line.startswith("{")]
+        assert await process.ended() == 1
+        [line] = complaints(process)
         assert line.startswith("threadtree: ")
         assert name in line
         assert "ghp_wrong" not in process.stderr
+
+
+async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_up(
+    tmp_path: Path, empty_database_url: str
+) -> None:
+    async with stage(tmp_path, empty_database_url) as here:
+        web, worker = await asyncio.gather(here.run("web"), here.run("worker"))
+        for process in (web, worker):
+            assert await process.ended() == 1
+            [line] = complaints(process)
+            assert "`threadtree migrate`" in line
+
+        first = await here.run("migrate")
+        again = await here.run("migrate")
+        assert (await first.ended(), await again.ended()) == (0, 0)
+        assert b"applied 001_tables" in first.stdout
+        assert again.stdout == b""
+
+        web = await here.start_listening("web")
+        worker = await here.start("worker")
+        await web.ready()
+        issue = await here.ask("write hello.txt: hello\nsay Here it is.")
+        await here.answered(issue, "Here it is.")
+        assert await here.repository.git.files("threadtree/issue-1") == {"README.md": "# shop", "hello.txt": "hello"}
+
+
+async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_the_work(
+    tmp_path: Path, empty_database_url: str
+) -> None:
+    async with stage(tmp_path, empty_database_url) as here:
+        first, second = await asyncio.gather(here.start("serve"), here.start_listening())
+        await asyncio.gather(first.ready(), second.ready())
+        applied = [len(process.events("migration_starting")) for process in (first, second)]
+        assert sorted(applied) == [0, 3]
+        issue = await here.ask("say Only once.")
+        await here.answered(issue, "Only once.")
+        assert len(here.answers(issue)) == 1
+
+
+async def test_receive_stores_a_file_that_a_worker_decides_on(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        here.github.set_webhook("http://127.0.0.1:9/nobody-listens", "unused")
+        issue = await here.ask("say From a file.")
+        await here.github.settled()
+        payload = tmp_path / "payload.json"
+        payload.write_bytes(here.github.deliveries[-1].request_body)
+        broken = tmp_path / "broken.json"
+        broken.write_text("{")
+
+        await here.start("worker")
+        stored, refused, missing = await asyncio.gather(
+            here.run("receive", "--event", "issue_comment", str(payload)),
+            here.run("receive", "--event", "issue_comment", str(broken)),
+            here.run("receive", "--event", "issue_comment", str(tmp_path / "no.json")),
+        )
+        assert await stored.ended() == 0
+        guid = stored.stdout.decode().strip()
+        await here.answered(issue, "From a file.")
+        assert await here.value("select state from deliveries where guid = $1", guid) == "done"
+        for process, name in ((refused, "broken.json"), (missing, "no.json")):
+            assert await process.ended() == 2
+            assert process.stdout == b""
+            assert name in "".join(complaints(process)).replace("\n", "")
+            assert "Traceback" not in process.stderr
+
+
+async def test_without_database_url_serve_brings_its_own_postgres_and_leaves_none_behind(tmp_path: Path) -> None:
+    async with stage(tmp_path, None) as here:
+        serve = await here.start_listening()
+        issue = await here.ask("say First.")
+        await here.answered(issue, "First.")
+        listed = await here.run("worktrees", "list", "--json")
+        assert await listed.ended() == 0
+        [worktree] = orjson.loads(listed.stdout)
+        assert worktree["conversations"] == ["acme/shop#1"]
+
+        await serve.kill()
+        again = await here.start_listening()
+        await here.ask("say Second.", issue)
+        await here.answered(issue, "Second.")
+        assert await again.terminate() == 0
+        assert postgres_processes(here.data_dir) == []
+
+
+async def test_a_command_beside_nothing_starts_and_stops_the_embedded_postgres_by_itself(tmp_path: Path) -> None:
+    async with stage(tmp_path, None) as here:
+        listed = await here.run("turns", "list", "--json")
+        assert (await listed.ended(), orjson.loads(listed.stdout)) == (0, [])
+        assert postgres_processes(here.data_dir) == []
+
+
+def postgres_processes(data_dir: Path) -> list[int]:
+    """Servers and supervisors of the embedded Postgres below this directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(data_dir) in entry.read_text():
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,163 @@
+"""kill -9 at the worst moments: nothing accepted is lost, nothing runs to its end twice, nothing is posted twice."""
+
+from pathlib import Path
+
+from bot.simulated.github.faults import DropAfter, Latency
+from tests.end_to_end.processes import Stage, stage, until
+
+LONG = Latency(600)
+"""Longer than any test: whoever waits for this is killed first."""
+
+
+async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_told_so(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening()
+        issue = await here.ask("remember blue")
+        await here.answered(issue, "I will remember blue.")
+        await here.ask("append started: once\nwait go\nrecall\necho prompt", issue)
+        worktree = await here.at_work(issue)
+        await serve.kill()
+        await here.no_agents()
+
+        (worktree / "go").touch()
+        await here.start_listening()
+        answer = await here.answered(issue, "I remember: blue.")
+
+        told, request = answer.body.split("cut off before it ended")
+        assert "still in the worktree" in request
+        assert "append started: once\nwait go\nrecall\necho prompt" in request
+        assert (worktree / "started").read_text() == "once\nonce\n"
+        assert len(here.answers(issue)) == 2
+        assert await here.value("select count(*) from sessions") == 1
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "done1"]
+
+
+async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening()
+        issue = await here.ask("append started: once\nwait go")
+        worktree = await here.at_work(issue)
+        await serve.kill()
+
+        serve = await here.start_listening()
+        await here.until("select cut_offs = 1 and state = 'running' from turns")
+        await told_twice(worktree)
+        await serve.kill()
+
+        await here.start_listening()
+        answer = await here.answered(issue, "interrupted")
+        assert "The bot went down while this ran, twice" in answer.body
+        assert "Write `/retry`" in answer.body
+        assert here.answers(issue) == [answer]
+        assert (worktree / "started").read_text() == "once\nonce\n"
+        assert await here.value("select state from turns") == "interrupted"
+
+        (worktree / "go").touch()
+        await here.maria.comment(issue, "/retry")
+        await here.until("select state = 'done' from turns where id = 2")
+
+
+async def test_an_answer_that_was_saved_but_not_pushed_is_pushed_and_posted_without_asking_the_agent_again(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        here.github.faults.add(LONG, method="POST", path="*/git-receive-pack")
+        serve = await here.start_listening()
+        issue = await here.ask("append hello.txt: hello\nsay Here it is.")
+        await here.until("select answer is not null from turns")
+        await serve.kill()
+        assert "threadtree/issue-1" not in await here.repository.git.branches()
+
+        await here.start_listening()
+        answer = await here.answered(issue, "Here it is.")
+        assert "**Changed** on" in answer.body
+        assert here.answers(issue) == [answer]
+        assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
+        assert await here.value("select state from turns") == "done"
+
+
+async def test_an_answer_that_was_pushed_but_not_recorded_is_posted_once(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening()
+        async with here.stuck_before("turns", "new.state = 'done'"):
+            issue = await here.ask("append hello.txt: hello\nsay Here it is.")
+            await here.github.wait_for(
+                lambda: any(r.path.endswith("/git-receive-pack") and r.method == "POST" for r in here.github.requests)
+            )
+            await here.until("select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted")
+            await serve.kill()
+        pushed = await here.repository.git.branches()
+
+        await here.start_listening()
+        answer = await here.answered(issue, "Here it is.")
+        assert here.answers(issue) == [answer]
+        assert await here.repository.git.branches() == pushed
+        assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
+
+
+async def test_a_comment_that_github_took_but_the_bot_did_not_note_is_found_and_not_posted_again(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening()
+        async with here.stuck_before("outbox", "old.state = 'sending' and new.comment_id is not null"):
+            issue = await here.maria.open_issue(here.repository, "Something to do")
+            await here.maria.comment(issue, "/help")
+            await here.github.wait_for(lambda: here.answers(issue))
+            await here.until("select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted")
+            await serve.kill()
+        assert await here.value("select state from outbox where kind = 'comment'") == "sending"
+
+        await here.start_listening()
+        await here.until("select state = 'sent' from outbox where kind = 'comment'")
+        [answer] = here.answers(issue)
+        assert await here.value("select comment_id from outbox where kind = 'comment'") == answer.id
+
+
+async def test_a_comment_whose_connection_broke_is_found_again_by_the_next_process(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        here.github.faults.add(DropAfter(), method="POST", path="*/issues/1/comments")
+        serve = await here.start_listening()
+        issue = await here.maria.open_issue(here.repository, "Something to do")
+        await here.maria.comment(issue, "/help")
+        await here.until("select state = 'sending' and attempts = 1 from outbox where kind = 'comment'")
+        await serve.kill()
+
+        await here.start_listening()
+        await here.until("select state = 'sent' from outbox where kind = 'comment'")
+        assert len(here.answers(issue)) == 1
+
+
+async def test_a_delivery_whose_worker_was_killed_while_it_decided_is_decided_once_within_half_a_minute(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        web = await here.start_listening("web")
+        here.github.faults.add(LONG, path="*/collaborators/*/permission")
+        worker = await here.start("worker")
+        issue = await here.ask("say Decided.")
+        await deciding(here)
+        await worker.kill()
+
+        await here.start("worker")
+        await here.answered(issue, "Decided.", seconds=30)
+        assert len(here.answers(issue)) == 1
+        assert await here.value("select count(*) from turns") == 1
+        assert web.is_running
+
+
+async def deciding(here: Stage) -> None:
+    """Waits until a worker is at a delivery."""
+    await here.until("select count(*) > 0 from procrastinate_jobs where task_name = 'decide' and status = 'doing'")
+
+
+async def told_twice(worktree: Path) -> None:
+    """Waits until the agent has begun a second time."""
+    async def twice() -> bool:
+        return (worktree / "started").read_text() == "once\nonce\n"
+
+    await until(twice)
