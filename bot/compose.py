@@ -126,12 +126,15 @@ def _bound(settings: Settings) -> socket.socket:
     """The socket to listen on: uvicorn would end the process at once where it cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         raise CannotStartError(
             f"HOST {settings.host} and PORT {settings.port} cannot be listened on ({error.strerror}); "
             "choose others, or end what listens there."
         ) from error
+    # asyncio sets this only on sockets it made itself; without it every answer waits for the peer's delayed ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 async def _web(settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]) -> None:

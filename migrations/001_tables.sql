@@ -175,3 +175,9 @@ create unique index outbox_one_comment_per_part on outbox (turn_id, part) where 
 create unique index outbox_one_reaction on outbox (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction';
 create index outbox_to_send on outbox (lane, urgency, id) where state in ('waiting', 'sending');
 create index outbox_posted on outbox (lane, posted_at);
+
+-- A rate limit of GitHub's holds a whole lane, whoever sends next and after whatever restart.
+create table lanes (
+    lane       text        primary key,
+    held_until timestamptz not null
+);

@@ -168,7 +168,7 @@ def _hear_thread(
     thread = event.thread
     if policy.is_own(event.sender, thread.body) and not by_gesture:
         return Ignore("the bot's own words")
-    if by_gesture and event.sender.id == policy.bot_id:
+    if by_gesture and policy.is_own(event.sender, ""):
         return Ignore("the bot's own gesture")
     if not asks:
         return Ignore("nothing asked")

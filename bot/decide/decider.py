@@ -132,7 +132,7 @@ class Decider:
             bot_name=self._policy.bot_name,
         )
         if hear.review_id is not None and request is not None:
-            facts = replace(facts, request=await self._whole_review(hear, request))
+            facts = replace(facts, request=await self._whole_review(hear, hear.review_id, request))
         if hear.thread.kind == "issue" or not hear.asks:
             return facts
         pull = await self._github.pull(hear.repository, hear.thread.number)
@@ -162,10 +162,9 @@ class Decider:
             await self._sleep(wait)
         return ()
 
-    async def _whole_review(self, hear: Hear, request: str) -> str:
+    async def _whole_review(self, hear: Hear, review_id: int, request: str) -> str:
         """The review's text and its inline comments by the same person as one request (DESIGN.md §3.2)."""
-        assert hear.review_id is not None
-        remarks = await self._github.review_comments(hear.repository, hear.thread.number, hear.review_id)
+        remarks = await self._github.review_comments(hear.repository, hear.thread.number, review_id)
         mine = [remark for remark in remarks if remark.author is not None and remark.author.id == hear.speaker.id]
         if hear.target.kind == "review-comment" and len(mine) <= 1:
             return request

@@ -13,6 +13,8 @@ _SILENT_HTML = re.compile(r"<(pre|code|a|blockquote|script|style)\b.*?(?:</\1\s*
 _HTML_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _HTML_TAG = re.compile(r"<[^<>]*>")
 _SILENT_INLINE_TAG = re.compile(r"<(/?)(?:a|code|pre)\b", re.IGNORECASE)
+# A blank line ends the block but not the quotation.
+_HTML_QUOTE = re.compile(r"<(/?)blockquote\b", re.IGNORECASE)
 _BARE_ADDRESS = re.compile(r"(?:(?:https?|ftp)://|www\.)\S+", re.IGNORECASE)
 # A text of one character per nesting level must not cost the parser more than this.
 _MAX_NESTING = 40
@@ -38,10 +40,14 @@ def spoken_lines(text: str) -> list[SpokenLine]:
     Left out: code, block quotes, link texts and addresses, images, HTML comments (DESIGN.md §4, triggers).
     """
     found: list[SpokenLine] = []
-    quoted = 0
+    quoted = html_quoted = 0
     for token in _parser().parse(text):
         quoted += _SILENT_BLOCKS.get(token.type, 0)
-        if quoted:
+        html_before = html_quoted
+        if token.type == "html_block" and not quoted:
+            for tag in _HTML_QUOTE.finditer(_HTML_COMMENT.sub("", token.content)):
+                html_quoted = max(0, html_quoted + (-1 if tag.group(1) else 1))
+        if quoted or html_before:
             continue
         if token.type == "inline":
             lines = "".join(_spoken_inline(token.children or [])).split("\n")

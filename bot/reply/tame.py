@@ -192,7 +192,8 @@ def _free_ticks(text: str) -> str:
 
 def _as_span(url: str, ticks: str, before: list[str], text: str, position: int) -> str:
     """The URL as a code span that does not run into its neighbours' backticks."""
-    left = " " if before and before[-1].endswith("`") else ""
+    written = next((piece for piece in reversed(before) if piece), "")
+    left = " " if written.endswith("`") else ""
     right = " " if text[position : position + 1] == "`" else ""
     return f"{left}{ticks}{url}{ticks}{right}"
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bot import sentences
+from bot import tracking
 from bot.model import Repository, Target
 from bot.reply import limits, pacing
 from bot.reply.outbound import answer_parts
-from bot.sentences import Changes, EndState, Outcome, PlanEntry
 from bot.store import bells, outbox, sending
 from bot.store.database import Connection
 from bot.store.jobs import defer
+from bot.tracking import Changes, EndState, Outcome, PlanEntry
 
 AT_ONCE, FINAL, PROGRESS = 0, 1, 2
 """Urgencies: reactions and command answers go before finals before progress."""
@@ -70,7 +70,7 @@ async def reply(connection: Connection, here: Here, target: Target, words: str) 
 
 async def queued(connection: Connection, here: Here, turn_id: int, target: Target, ahead: int) -> None:
     """The turn's tracking comment begins with its place in line."""
-    await _track(connection, here, turn_id, target, sentences.queued(ahead), PROGRESS)
+    await _track(connection, here, turn_id, target, tracking.queued(ahead), PROGRESS)
 
 
 async def running(
@@ -83,7 +83,7 @@ async def running(
     elapsed: timedelta,
 ) -> None:
     """The tracking comment shows the agent at work."""
-    await _track(connection, here, turn_id, target, sentences.running(plan, steps, elapsed), PROGRESS)
+    await _track(connection, here, turn_id, target, tracking.running(plan, steps, elapsed), PROGRESS)
 
 
 async def next_progress(
@@ -111,14 +111,14 @@ async def run_ended(connection: Connection, here: Here, report: Report) -> None:
         duration=report.duration,
         steps=report.steps,
     )
-    parts = sentences.final(outcome)
+    parts = tracking.final(outcome)
     long = report.duration is not None and report.duration > NEW_COMMENT_AFTER
     first_part = 2 if long else 1
     rows = []
     for part, content in enumerate(parts, start=first_part):
         rows.append(await _wish(connection, here, report.turn_id, part, report.target, content, FINAL))
     if long:
-        await _wish(connection, here, report.turn_id, 1, report.target, sentences.moved(report.state), FINAL, rows[0])
+        await _wish(connection, here, report.turn_id, 1, report.target, tracking.moved(report.state), FINAL, rows[0])
     await _ring(connection, here)
 
 

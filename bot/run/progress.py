@@ -20,10 +20,10 @@ from bot.run.agents.driver import (
     ToolStarted,
     UsageReported,
 )
-from bot.sentences import PlanEntry as ShownEntry
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.tracking import PlanEntry as ShownEntry
 
 _log = structlog.get_logger()
 

@@ -26,11 +26,11 @@ from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.refs import InvalidNameError
 from bot.run.workshop import Workshop
-from bot.sentences import Changes
 from bot.store import bells, conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.tracking import Changes
 
 DATABASE_PATIENCE = timedelta(minutes=10)
 LOOK_AGAIN_SECONDS = 2.0
@@ -46,6 +46,8 @@ class TurnRun:
         self._turn = turn
         self._here = Here(turn.repository, turn.conversation_id)
         self._notices = list(turn.notices)
+        if turn.resuming:
+            self._notices.append(sentences.resumed_after_cut_off())
         self._stop = asyncio.Event()
         self._progress = Progress()
         self._ready: Ready | None = None

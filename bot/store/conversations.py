@@ -60,28 +60,33 @@ where active and conversation_id = (select id from conversations where id = $1 a
 """
 
 LIVE_WORKTREE = """
--- A worktree whose removal nobody has begun is taken back: somebody needs it again.
-update worktrees set state = case when state = 'removing' then 'ready' else state end, updated_at = now()
+-- A worktree whose removal nobody has begun is taken back: somebody needs it again. One that was to have a branch
+-- and has none was never made.
+update worktrees set state = case when state <> 'removing' then state
+                                  when branch is null and start_kind <> 'detached' then 'reserved'
+                                  else 'ready' end,
+                     updated_at = now()
 where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and claim is null))
 returning id, node, path, branch, start_kind, start_number
 """
 
 WORKTREES_OF_ISSUES = """
--- Live worktrees of the issues a pull request closes, in the order the pull request names them.
+-- Live worktrees of the issues a pull request closes, in the order the pull request names them. Locked until the
+-- turn that will use one is written: a release that began before must not miss it.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
 from unnest($3::integer[]) with ordinality as linked (number, place)
 join conversations c on (c.platform, c.repository_id, c.number) = ($1, $2, linked.number)
 join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
-order by linked.place
+order by linked.place for no key update of w
 """
 
 WORKTREE_ON_BRANCH = """
--- The live worktree that has the branch; of a reserved one the branch is known by what it starts from.
+-- The live worktree that has the branch, locked; of a reserved one the branch is known by what it starts from.
 select id, node, path, branch, start_kind, start_number from worktrees
 where platform = $1 and repository_id = $2 and state in ('reserved', 'ready')
   and coalesce(branch, case start_kind when 'issue' then 'threadtree/issue-' || start_number
                                        when 'head' then start_ref end) = $3
-order by id limit 1
+order by id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
@@ -92,6 +97,11 @@ returning id
 
 USE_WORKTREE = """
 update conversations set worktree_id = $2, updated_at = now() where id = $1
+"""
+
+LOCK_WORKTREE = """
+-- A statement of its own: what follows must see what whoever held the lock has written.
+select id from worktrees where id = $1 for no key update
 """
 
 RELEASE_WORKTREE = """
@@ -237,7 +247,8 @@ async def use_worktree(connection: Connection, conversation_id: int, worktree_id
 
 
 async def let_go(connection: Connection, worktree_id: int) -> None:
-    """Marks a worktree for removal if nothing needs it any more, and rings the node that has it."""
+    """Marks a worktree for removal if nothing needs it any more, and rings its node; in the caller's transaction."""
+    await connection.execute(LOCK_WORKTREE, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
     if node is not None:
         await defer(connection, bells.turns_bell(node))

@@ -19,6 +19,7 @@ DATABASE_AWAY = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.TooManyConnectionsError,
     ConnectionError,
     TimeoutError,
@@ -39,7 +40,13 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
     while pool is None:
         try:
             pool = await asyncpg.create_pool(
-                dsn, min_size=1, max_size=size, timeout=CONNECT_TIMEOUT_SECONDS, command_timeout=60
+                dsn,
+                min_size=1,
+                max_size=size,
+                timeout=CONNECT_TIMEOUT_SECONDS,
+                command_timeout=60,
+                # What was answered 202 is on the disk, whatever the server's default is.
+                server_settings={"synchronous_commit": "on"},
             )
         except DATABASE_AWAY as problem:
             if loop.time() > deadline:

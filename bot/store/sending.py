@@ -62,15 +62,13 @@ LATER = """
 update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
 """
 
-HELD = "lane held: "
 HOLD_LANE = """
--- The row that met the limit says so: whoever comes later, in whatever process, finds the lane held.
-update outbox set due_at = greatest(due_at, $2) where lane = $1 and state in ('waiting', 'sending')
+insert into lanes (lane, held_until) values ($1, $2)
+on conflict (lane) do update set held_until = greatest(lanes.held_until, excluded.held_until)
 """
 
 HELD_UNTIL = """
-select max(due_at) from outbox
-where lane = $1 and state in ('waiting', 'sending') and due_at > $2 and starts_with(error, $3)
+select held_until from lanes where lane = $1 and held_until > $2
 """
 
 FAILED = """
@@ -189,13 +187,13 @@ async def hold_lane(
 ) -> None:
     """Nothing of the lane goes out before `until`; the row itself waits as well."""
     async with connection.transaction():
-        await later(connection, row_id, until, HELD + error, unsure=unsure)
+        await later(connection, row_id, until, error, unsure=unsure)
         await connection.execute(HOLD_LANE, lane, until)
 
 
 async def held_until(connection: Connection, lane: str, now: datetime) -> datetime | None:
     """Until when the lane is held, if it is."""
-    until: datetime | None = await connection.fetchval(HELD_UNTIL, lane, now, HELD)
+    until: datetime | None = await connection.fetchval(HELD_UNTIL, lane, now)
     return until
 
 

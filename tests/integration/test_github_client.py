@@ -187,7 +187,7 @@ async def test_a_comment_is_posted_edited_and_found_by_its_marker(
 
 
 async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_asked_in_a_reply(
-    github: GitHub, shop: SimulatedRepository, maria: Person
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
     await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     pull = await maria.open_pull(shop, head="topic", title="Repair")
@@ -196,6 +196,7 @@ async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_ask
     posted = await github.create_comment(ours(shop), pull.number, Target("review-comment", second.id), "Because.")
     (answer,) = [comment for comment in pull.review_comments if comment.id == posted.id]
     assert answer.in_reply_to is first
+    assert any(request.path.endswith(f"/comments/{first.id}/replies") for request in simulated.requests)
     edited = await github.edit_comment(ours(shop), Target("review-comment", second.id), posted.id, "Since.")
     assert edited.body == "Since."
 
@@ -213,6 +214,19 @@ async def test_reacting_twice_reacts_once_and_everything_can_be_reacted_to(
     assert [reaction.content for reaction in comment.reactions] == ["eyes"]
     assert [reaction.content for reaction in inline.reactions] == ["eyes"]
     assert pull.reactions_by(simulated.bot) == ["eyes"]
+
+
+async def test_the_inline_comments_of_a_review_are_read(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
+    review = await maria.review(pull, "@bot see below", comments=[("a.txt", 1, "This one")])
+    await maria.review_comment(pull, "a.txt", 1, "Not of that review")
+    (comment,) = await github.review_comments(ours(shop), pull.number, review.id)
+    assert (comment.path, comment.body) == ("a.txt", "This one")
+    assert comment.author is not None
+    assert comment.author.login == "maria"
 
 
 async def test_the_comments_of_a_review_that_is_gone_are_none(github: GitHub, shop: SimulatedRepository) -> None:

@@ -151,6 +151,21 @@ def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> N
     assert f"`{url}`" in tame(f"See {url} now", SERVER)
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("a ` b https://evil.example", "a ` b ``https://evil.example``"),
+        ("`x`<https://evil.example>", "`x` `https://evil.example`"),
+        ("<https://a.example><https://b.example>", "`https://a.example` `https://b.example`"),
+        ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r] : `https://evil.example`"),
+        ("a `span\n<div>\nover lines`", "a `span\n&lt;div>\nover lines`"),
+        ("| a |\n|---|\n| `b | @c` |", "| a |\n|---|\n| `b | @\u2060c` |"),
+    ],
+)
+def test_only_what_is_live_is_changed_and_the_rest_stays_prose(written: str, shown: str) -> None:
+    assert tame(written, SERVER) == shown
+
+
 def test_raw_html_and_comments_are_shown_as_text() -> None:
     assert tame("<img src=x> <!-- hi --> </details>", SERVER) == "&lt;img src=x> &lt;!-- hi --> &lt;/details>"
 

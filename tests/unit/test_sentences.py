@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot import sentences
+from bot import sentences, tracking
 from bot.reply.escape import inline_code, inline_text
-from bot.sentences import Changes, Outcome, PlanEntry, Status
+from bot.sentences import Status
+from bot.tracking import Changes, Outcome, PlanEntry
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
@@ -20,7 +21,7 @@ def html(markdown: str) -> str:
 
 
 def test_an_answer_stands_first_and_as_it_is() -> None:
-    (body,) = sentences.final(
+    (body,) = tracking.final(
         Outcome("done", answer=["It was a *typo*."], duration=timedelta(seconds=125), cost_usd=0.126)
     )
     assert body == "It was a *typo*.\n\n<sub>2 min 5 s · $0.13</sub>"
@@ -28,7 +29,7 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
-    (body,) = sentences.final(
+    (body,) = tracking.final(
         Outcome("done", answer=["Fixed."], changes=changes, notices=[sentences.context_lost()], steps=["Run `make`"])
     )
     assert body == (
@@ -40,20 +41,20 @@ def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped", "timed-out", "interrupted"])
-def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: sentences.EndState) -> None:
-    (body,) = sentences.final(Outcome(state, reason="The agent exited with 1."))
+def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: tracking.EndState) -> None:
+    (body,) = tracking.final(Outcome(state, reason="The agent exited with 1."))
     assert "The agent exited with 1." in body
     assert "`/retry`" in body
 
 
 def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
-    (body,) = sentences.final(Outcome("refused", reason=sentences.over_daily_limit(50)))
+    (body,) = tracking.final(Outcome("refused", reason=sentences.over_daily_limit(50)))
     assert body.startswith("**This was not started.** You have used your 50 requests")
 
 
 def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() -> None:
     answer = ["a" * 400, "b" * 400]
-    parts = sentences.final(Outcome("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
+    parts = tracking.final(Outcome("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
     assert [len(part) <= 410 for part in parts] == [True] * len(parts)
     assert parts[0].startswith("**This failed.**")
     assert parts[-1] == "<sub>1 s</sub>"
@@ -63,19 +64,19 @@ def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() 
 def test_no_comment_is_too_long_however_much_the_agent_did(texts: list[str]) -> None:
     outcome = Outcome("done", steps=texts, read=texts, left_out=texts, patch="x" * 20_000, notices=["n"] * 5)
     plan = [PlanEntry(text, "in_progress") for text in texts]
-    for part in [*sentences.final(outcome), sentences.running(plan, texts, timedelta(0))]:
+    for part in [*tracking.final(outcome), tracking.running(plan, texts, timedelta(0))]:
         assert len(part) <= 65_536
 
 
 def test_progress_shows_the_plan_as_a_checklist() -> None:
     plan = [PlanEntry("Read", "completed"), PlanEntry("Edit", "in_progress"), PlanEntry("Test", "pending")]
-    assert sentences.running(plan, ["ls"], timedelta(minutes=1)) == (
+    assert tracking.running(plan, ["ls"], timedelta(minutes=1)) == (
         "Working on it, for 1 min 0 s so far.\n\n- [x] Read\n- [ ] **Edit**\n- [ ] Test\n\nLast step: `ls`"
     )
 
 
 def test_the_place_in_line_is_told() -> None:
-    assert [sentences.queued(ahead) for ahead in (0, 1, 2)] == [
+    assert [tracking.queued(ahead) for ahead in (0, 1, 2)] == [
         "Queued. This starts in a moment.",
         "Queued. One request is ahead of this one.",
         "Queued. 2 requests are ahead of this one.",

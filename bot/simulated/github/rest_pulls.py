@@ -98,6 +98,14 @@ async def list_reviews(call: Call) -> Response:
     return call.paginate(pull.reviews, lambda review: call.payloads.review(review) | {"state": review.state.upper()})
 
 
+async def list_comments_of_review(call: Call) -> Response:
+    pull, review_id = _pull(call), call.number("review_id")
+    if all(review.id != review_id for review in pull.reviews):
+        raise not_found()
+    found = [comment for comment in pull.review_comments if comment.review.id == review_id]
+    return call.paginate(found, call.payloads.review_comment)
+
+
 def _pull(call: Call) -> Pull:
     return find_pull(call.repository(), call.number("number"))
 

@@ -1,0 +1,157 @@
+"""What a simulated model does next, decided from the conversation alone; the same for every vendor's API.
+
+The last text of a user that holds commands is the request. One command a line; a leading `@name` is left out:
+
+    write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (what the last tool gave back)
+    say TEXT             long BYTES            remember WORD      recall
+    hang                 fail STATUS           empty
+
+`hang` answers nothing at all until the agent goes away, `fail` with an HTTP status, `empty` with an empty message.
+Other lines are left alone. A file is written by the agent's own tool, a command is run by its own shell.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+BYTES_PER_TOKEN = 4
+Role = Literal["user", "model", "tool"]
+TITLE = "A title"
+"""What a request without tools is answered with: agents ask that way for titles and summaries of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text of the conversation as it was sent to the model; `tool` is what a tool gave back."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    command: str
+
+
+Act = Write | Run
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model says, then the tool it calls; without one its turn is over."""
+
+    text: str
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """An HTTP error."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """No answer at all."""
+
+
+Step = Answer | Refuse | Hang
+
+
+def tokens(text: str) -> int:
+    """How many tokens this counts as."""
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
+    """The model's answer to this conversation; acts whose results are in it are done."""
+    request = _request(conversation)
+    commands = list(_commands(conversation[request].text)) if request is not None else []
+    if request is None or (not has_tools and any(isinstance(command, Write | Run) for command in commands)):
+        return Answer(TITLE if not has_tools else "There is nothing to do.")
+    given_back = [text.text for text in conversation[request:] if text.role == "tool"]
+    said: list[str] = []
+    acts = 0
+    for command in commands:
+        match command:
+            case Write() | Run():
+                acts += 1
+                if acts > len(given_back):
+                    return Answer("\n".join(said), command)
+                said = []
+            case Refuse() | Hang():
+                return command
+            case "recall", _:
+                said.append(f"I remember: {', '.join(_remembered(conversation[:request])) or 'nothing'}.")
+            case "tell", _:
+                said.append(given_back[acts - 1] if acts else "nothing")
+            case "remember", word:
+                said.append(f"I will remember {word}.")
+            case "empty", _:
+                return Answer("")
+            case _, text:
+                said.append(text)
+            case _:
+                assert_never(command)
+    return Answer("\n".join(said) or "Done.")
+
+
+def _request(conversation: Sequence[Text]) -> int | None:
+    for index in range(len(conversation) - 1, -1, -1):
+        if conversation[index].role == "user" and any(_commands(conversation[index].text)):
+            return index
+    return None
+
+
+def _remembered(conversation: Sequence[Text]) -> Iterator[str]:
+    for text in conversation:
+        if text.role == "user":
+            for command in _commands(text.text):
+                match command:
+                    case "remember", word:
+                        yield word
+                    case _:
+                        pass
+
+
+def _commands(text: str) -> Iterator[Act | Refuse | Hang | tuple[str, str]]:
+    for line in text.splitlines():
+        bare = re.sub(r"\A\s*(@[\w-]+(\[bot\])?[\s,:]+)?", "", line).rstrip()
+        word, _, rest = bare.partition(" ")
+        command = _command(word, rest)
+        if command is not None:
+            yield command
+
+
+def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | None:
+    match word, rest:
+        case "write", _ if edit := re.fullmatch(r"(\S+): ?(.*)", rest):
+            return Write(edit[1], edit[2] + "\n")
+        case "append", _ if edit := re.fullmatch(r"(\S+): ?(.*)", rest):
+            return Run(f"printf '%s\\n' {_quoted(edit[2])} >> {_quoted(edit[1])}")
+        case "run", _ if rest:
+            return Run(rest)
+        case (("say" | "remember"), _) if rest:
+            return word, rest
+        case (("recall" | "tell" | "empty"), ""):
+            return word, ""
+        case "long", _ if rest.isdecimal():
+            return "say", "x" * int(rest)
+        case "fail", _ if rest.isdecimal():
+            return Refuse(int(rest))
+        case "hang", "":
+            return Hang()
+        case _:
+            return None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,50 @@
+"""Which of an agent's own tools does what: found by the names that it offers to the model."""
+
+import shlex
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from bot.simulated.models.script import Act, Run, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool: its arguments, or the plain text that a tool without arguments takes."""
+
+    name: str
+    arguments: dict[str, object] | str
+
+
+_DESCRIPTION = "Do what the prompt asks for"
+_WRITERS: dict[str, Callable[[Write], dict[str, object] | str]] = {
+    "Write": lambda write: {"file_path": write.path, "content": write.text},
+    "write_file": lambda write: {"file_path": write.path, "content": write.text},
+    "write": lambda write: {"filePath": write.path, "content": write.text},
+    "apply_patch": lambda write: _patch(write),
+}
+_SHELLS: dict[str, Callable[[str], dict[str, object] | str]] = {
+    "Bash": lambda command: {"command": command, "description": _DESCRIPTION},
+    "run_shell_command": lambda command: {"command": command, "description": _DESCRIPTION},
+    "bash": lambda command: {"command": command, "description": _DESCRIPTION},
+    "exec_command": lambda command: {"cmd": command, "yield_time_ms": 30_000},
+    "shell_command": lambda command: {"command": command},
+    "shell": lambda command: {"command": ["bash", "-lc", command]},
+}
+
+
+def call_for(act: Act, offered: Set[str]) -> Call:
+    """The call that does it. Raises LookupError where the agent offers no tool for it that is known here."""
+    if isinstance(act, Write):
+        for name, arguments in _WRITERS.items():
+            if name in offered:
+                return Call(name, arguments(act))
+        act = Run(f"printf %s {shlex.quote(act.text)} > {shlex.quote(act.path)}")
+    for name, line in _SHELLS.items():
+        if name in offered:
+            return Call(name, line(act.command))
+    raise LookupError(f"none of the offered tools is known: {sorted(offered)}")
+
+
+def _patch(write: Write) -> str:
+    added = "".join(f"+{line}\n" for line in write.text.splitlines())
+    return f"*** Begin Patch\n*** Add File: {write.path}\n{added}*** End Patch\n"

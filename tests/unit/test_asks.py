@@ -1,0 +1,501 @@
+"""What a text asks of the bot, as people write it on GitHub (DESIGN.md §4, triggers)."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.decide.asks import COMMANDS, Asks, Command, CommandName, Mention, UnknownCommand, ask_by_gesture, read_asks
+
+BOT = Mention("tree-bot")
+GITHUBS_LONGEST_COMMENT = 65_536
+# Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
+BOUNDED_SECONDS = 30
+
+
+def asks(text: str, before: str = "") -> Asks:
+    return read_asks(text, BOT, before)
+
+
+def request(text: str) -> str | None:
+    return asks(text).request
+
+
+def commands(text: str) -> list[str]:
+    return [command.name for command in asks(text).commands]
+
+
+# Mentions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@tree-bot fix it",
+        "please fix it @tree-bot",
+        "@TREE-Bot fix it",
+        "a first line\n@tree-bot fix it",
+        "a paragraph\n\nanother for @tree-bot",
+        "# @tree-bot in a heading",
+        "@tree-bot in a heading\n===",
+        "- [ ] @tree-bot in a task",
+        "1. @tree-bot in a list",
+        "- outer\n  - @tree-bot in a list in a list",
+        "| who | what |\n| --- | --- |\n| @tree-bot | this |",
+        "**@tree-bot** fix it",
+        "~~not this~~ _@tree-bot_ this",
+        "`code` @tree-bot after code",
+        "[link](https://example.org) @tree-bot after a link",
+        "https://example.org @tree-bot after an address",
+        "> quoted\n\n@tree-bot after a quotation",
+        "<!-- hidden --> @tree-bot after a comment",
+        "```\ncode\n```\n@tree-bot after a fence",
+        "<details><summary>more</summary>\n\n@tree-bot in a fold\n\n</details>",
+        "<details>\n@tree-bot in a fold\n</details>",
+        "<blockquote>\n\nquoted\n\n</blockquote>\n\n@tree-bot after it",
+        "a <b>@tree-bot</b> b",
+        "a 3 < 4 @tree-bot",
+        "@tree-bot[bot] as GitHub writes an app's login",
+        "\\@tree-bot",
+        "&#64;tree-bot",
+    ],
+)
+def test_a_mention_in_spoken_text_asks_with_the_whole_text(text: str) -> None:
+    assert asks(text) == Asks(request=text)
+
+
+@pytest.mark.parametrize(
+    "after", [*list(".,:;!?)]}'\"…/*-–—&|"), "...", "'s", "’s", "--", "- ", "\t", "\n", "。", "🙏"]
+)
+def test_any_punctuation_may_follow_a_mention(after: str) -> None:
+    assert request(f"hey @tree-bot{after}") is not None
+
+
+@pytest.mark.parametrize("before", ["(", '"', "“", ",", ":", "cc:", "- ", ". ", ".", "-", "—", "&", "!", "👉"])
+def test_any_punctuation_may_precede_a_mention(before: str) -> None:
+    assert request(f"{before}@tree-bot hi") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`@tree-bot`",
+        "``a ` @tree-bot``",
+        "```\n@tree-bot\n```",
+        "```python\n@tree-bot\n",
+        "~~~\n@tree-bot\n~~~",
+        "````\n```\n@tree-bot\n```\n````",
+        "- item\n\n  ```\n  @tree-bot\n  ```",
+        "    @tree-bot",
+        "text\n\n\t@tree-bot",
+        "> @tree-bot",
+        "> quoted\n@tree-bot is lazily quoted",
+        "> > @tree-bot",
+        "- > @tree-bot",
+        "> - @tree-bot",
+        "[@tree-bot](https://example.org)",
+        "[a](https://example.org/@tree-bot)",
+        '[a](https://example.org "@tree-bot")',
+        "[@tree-bot][1]\n\n[1]: https://example.org",
+        "[1]: /@tree-bot",
+        "<https://example.org/@tree-bot>",
+        "<tree@tree-bot.example>",
+        "https://example.org/@tree-bot",
+        "http://example.org/?to=@tree-bot",
+        "www.example.org/?to=@tree-bot",
+        "ftp://example.org/?to=@tree-bot",
+        "HTTPS://EXAMPLE.ORG/?to=@tree-bot",
+        "![@tree-bot](https://example.org/a.png)",
+        '![a](https://example.org/a.png "@tree-bot")',
+        "<!-- @tree-bot -->",
+        "a <!-- @tree-bot --> b",
+        "a <!--\n@tree-bot\n--> b",
+        "<!--\n\n@tree-bot\n\n-->",
+        "<!-- @tree-bot",
+        "<!--\n\n@tree-bot",
+        "<div>\n<!-- @tree-bot -->\n</div>",
+        "<div>\n<!-- @tree-bot\n</div>",
+        "<pre>\n@tree-bot\n\n@tree-bot\n</pre>",
+        "<div><pre>@tree-bot</pre></div>",
+        "<p><code>@tree-bot</code></p>",
+        "a <code>@tree-bot</code> b",
+        "a <a href='https://example.org'>@tree-bot</a> b",
+        "<script>\n@tree-bot\n</script>",
+        "<div><blockquote>@tree-bot</blockquote></div>",
+        "<blockquote>\n\n@tree-bot\n\n</blockquote>",
+        '<div title="@tree-bot">a</div>',
+        'a <b title="@tree-bot">a</b>',
+    ],
+)
+def test_a_mention_in_code_quotations_links_and_comments_asks_nothing(text: str) -> None:
+    assert asks(text) == Asks()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@tree-bots",
+        "@tree-bot-2",
+        "@tree-bot_2",
+        "@tree-bot2",
+        "@the-tree-bot",
+        "@tree",
+        "tree-bot",
+        "@ tree-bot",
+        "@@tree-bot",
+        "@tree-bot/reviewers",
+        "@octo/tree-bot",
+        "someone@tree-bot",
+        "some.one+tag@tree-bot.example",
+        "some-@tree-bot.example",
+        "octo/@tree-bot/package",
+        "ä@tree-bot",
+        "",
+        " \n\t\n",
+    ],
+)
+def test_somebody_elses_name_an_address_or_a_team_asks_nothing(text: str) -> None:
+    assert asks(text) == Asks()
+
+
+@pytest.mark.parametrize("name", ["a.b", "c++", "a|b", "(x", "[bot", "a*", "$", "^a", "\\d", "{1}", "x?"])
+def test_the_name_is_data_and_never_a_pattern(name: str) -> None:
+    mention = Mention(name)
+
+    assert mention.count(f"@{name} hi") == 1
+    assert mention.count("@axb hi @5 @a hi @c hi") == 0
+
+
+def test_a_single_character_that_a_pattern_would_match_is_another_name() -> None:
+    assert read_asks("@treexbot do it", Mention("tree.bot")) == Asks()
+
+
+# Commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_on_a_line_needs_no_mention(name: CommandName) -> None:
+    assert asks(f"/{name}") == Asks((Command(name),))
+    assert asks(f"  /{name.upper()}  ") == Asks((Command(name),))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("between", [" ", ", ", ": ", "\t", " - "])
+def test_a_command_after_the_mention_is_no_request(name: CommandName, between: str) -> None:
+    assert asks(f"@tree-bot{between}/{name}") == Asks((Command(name),))
+
+
+@pytest.mark.parametrize(
+    "text", ["- @tree-bot /stop", "**@tree-bot** /stop", "**@tree-bot /stop**", "# @tree-bot /stop"]
+)
+def test_a_command_after_a_mention_in_a_list_or_in_bold_is_a_command(text: str) -> None:
+    assert asks(text) == Asks((Command("stop"),))
+
+
+def test_commands_keep_their_order_and_the_rest_is_one_request() -> None:
+    text = "@tree-bot first this\n\n/status\n\nthen  that\n\t- with its spaces\n/reset-context\n/help"
+
+    assert commands(text) == ["status", "reset-context", "help"]
+    assert request(text) == "@tree-bot first this\n\n\nthen  that\n\t- with its spaces"
+
+
+def test_without_a_mention_commands_leave_no_request() -> None:
+    assert asks("/status\nwhat a day") == Asks((Command("status"),))
+
+
+def test_what_follows_a_command_after_the_mention_is_the_request() -> None:
+    assert asks("@tree-bot /reset-context please fix `a`\nand b") == Asks(
+        (Command("reset-context"),), "please fix `a`\nand b"
+    )
+
+
+def test_a_mention_alone_beside_commands_is_no_request() -> None:
+    assert asks("@tree-bot\n/stop\n\n@tree-bot!") == Asks((Command("stop"),))
+
+
+def test_a_mention_alone_is_a_request() -> None:
+    assert asks("@tree-bot") == Asks(request="@tree-bot")
+
+
+def test_stop_takes_all_as_its_argument() -> None:
+    assert asks("/stop all").commands == (Command("stop", "all"),)
+    assert asks("@tree-bot /stop ALL").commands == (Command("stop", "all"),)
+    assert asks("@tree-bot /stop all of it") == Asks((Command("stop", "all"),), "of it")
+    assert asks("/stop allow") == Asks()
+    assert asks("/help all") == Asks()
+
+
+def test_an_unknown_command_counts_only_after_a_mention() -> None:
+    assert asks("/lgtm") == Asks()
+    assert asks("/lgtm\n/stop") == Asks((Command("stop"),))
+    assert asks("@tree-bot /deploy now") == Asks((UnknownCommand("deploy"),))
+    assert asks("@tree-bot please look\n/lgtm") == Asks(request="@tree-bot please look\n/lgtm")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/usr/bin is gone",
+        "/usr/bin",
+        "/help/me",
+        "/stop.txt",
+        "/stop-it",
+        "/status_code",
+        "/ stop",
+        "//stop",
+        "/стоп",
+        "a /stop b",
+        "please\tdo not /stop",
+        "/stop it now",
+        "\\@tree-bottle /stop",
+    ],
+)
+def test_a_path_or_prose_with_a_slash_is_no_command(text: str) -> None:
+    assert asks(text) == Asks()
+    assert asks(f"@tree-bot look:\n{text}") == Asks(request=f"@tree-bot look:\n{text}")
+
+
+def test_a_path_after_the_mention_is_a_request() -> None:
+    assert asks("@tree-bot /usr/bin is gone") == Asks(request="@tree-bot /usr/bin is gone")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`/stop`",
+        "```\n/stop\n```",
+        "    /stop",
+        "> /stop",
+        "[/stop](https://example.org)",
+        "<!-- /stop -->",
+        "<pre>\n/stop\n</pre>",
+        "<blockquote>\n\n/stop\n\n</blockquote>",
+        "- item\n\n  ~~~\n  /stop\n  ~~~",
+    ],
+)
+def test_a_command_in_code_or_a_quotation_is_no_command(text: str) -> None:
+    assert asks(text) == Asks()
+
+
+def test_a_command_that_also_stands_in_code_leaves_the_code_as_it_is() -> None:
+    text = "@tree-bot document this:\n```\n/status\n```\nwith `a\nb` and\n/status\n"
+
+    assert asks(text) == Asks((Command("status"),), "@tree-bot document this:\n```\n/status\n```\nwith `a\nb` and")
+
+
+def test_a_command_in_a_fold_is_a_command() -> None:
+    assert asks("<details>\n<!-- a\nb -->\n/stop\n</details>").commands == (Command("stop"),)
+
+
+def test_a_paragraph_of_commands_is_taken_line_by_line() -> None:
+    assert asks("/status\n/status\n/help") == Asks((Command("status"), Command("status"), Command("help")))
+
+
+# Line breaks
+
+
+def test_windows_line_breaks_change_nothing_but_themselves() -> None:
+    assert asks("@tree-bot do\r\n\r\n/status\r\n  this\r\n") == Asks((Command("status"),), "@tree-bot do\n\n  this")
+    assert asks("```\r\n@tree-bot\r\n```\r\n") == Asks()
+    assert asks("@tree-bot a\r/status\rb") == Asks((Command("status"),), "@tree-bot a\nb")
+
+
+# Edits
+
+
+def test_an_edit_that_keeps_its_mention_asks_nothing_new() -> None:
+    assert asks("@tree-bot fix the typo, please", before="@tree-bot fix the tpyo") == Asks()
+
+
+def test_an_edit_that_adds_a_mention_asks_with_the_whole_text() -> None:
+    assert asks("hey @tree-bot fix it", before="fix it") == Asks(request="hey @tree-bot fix it")
+    assert asks("@tree-bot a\n\n@tree-bot b", before="@tree-bot a").request == "@tree-bot a\n\n@tree-bot b"
+
+
+def test_a_mention_that_was_only_code_before_is_new() -> None:
+    assert asks("@tree-bot fix it", before="`@tree-bot` fix it") == Asks(request="@tree-bot fix it")
+
+
+def test_an_edit_runs_only_the_commands_that_were_not_there() -> None:
+    assert asks("/status\n/help", before="/status") == Asks((Command("help"),))
+    assert asks("/help\n/status", before="/status\n/help") == Asks()
+    assert asks("/status\n/status", before="/status") == Asks((Command("status"),))
+    assert asks("/stop all", before="/stop") == Asks((Command("stop", "all"),))
+    assert asks("@tree-bot /a\n@tree-bot /b", before="@tree-bot /a").commands == (UnknownCommand("b"),)
+
+
+def test_an_edit_that_adds_a_command_does_not_repeat_the_request() -> None:
+    assert asks("@tree-bot fix it\n/status", before="@tree-bot fix it") == Asks((Command("status"),))
+
+
+def test_an_edit_that_takes_something_away_asks_nothing() -> None:
+    assert asks("done", before="@tree-bot fix it\n/stop") == Asks()
+
+
+# Labels and assignments
+
+
+def test_a_label_asks_with_the_threads_text_mention_or_not() -> None:
+    assert ask_by_gesture("Fix the login\n\n> log", BOT) == Asks(request="Fix the login\n\n> log")
+    assert ask_by_gesture("@tree-bot fix it\n/status", BOT) == Asks(request="@tree-bot fix it")
+
+
+def test_a_label_on_a_thread_without_text_is_still_a_request() -> None:
+    assert ask_by_gesture("", BOT) == Asks(request="")
+    assert ask_by_gesture("", BOT)
+
+
+# Any text at all
+
+MARKDOWN = st.lists(
+    st.sampled_from(
+        [
+            "@tree-bot",
+            "@tree-bot /stop all",
+            "/stop",
+            "/help",
+            "`",
+            "```",
+            "~~~",
+            "> ",
+            "- ",
+            "1. ",
+            "    ",
+            "\t",
+            "\n",
+            "\n\n",
+            "\r\n",
+            "\r",
+            " ",
+            "*",
+            "**",
+            "_",
+            "[",
+            "](",
+            ")",
+            "<!--",
+            "-->",
+            "<a>",
+            "</a>",
+            "<pre>",
+            "</pre>",
+            "<div>",
+            "<blockquote>",
+            "</blockquote>",
+            "https://x.y/",
+            "|",
+            "|-|",
+            "\n---\n",
+            "# ",
+            "\\",
+            "&#64;",
+            "word",
+            "\x00",
+            "�",
+            "\u2028",
+            "\x85",
+            "\x0b",
+            "ä",
+            "[a]: b",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+ANY_TEXT = st.text(st.characters(), max_size=300) | MARKDOWN
+
+
+def lines(text: str) -> list[str]:
+    return re.split(r"\r\n|\r|\n", text)
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_no_text_is_an_error(text: str, before: str) -> None:
+    read_asks(text, BOT, before)
+    ask_by_gesture(text, BOT)
+
+
+@given(MARKDOWN)
+def test_the_request_is_the_text_without_some_lines(text: str) -> None:
+    found = asks(text)
+    if found.request is None:
+        return
+    source = iter(lines(text))
+    for line in found.request.split("\n"):
+        # Of a line that is mention and command, what follows the command stays.
+        assert any(line == written or (line and written.endswith(line) and "/" in written) for written in source)
+
+
+@given(MARKDOWN)
+def test_a_text_that_was_there_before_asks_nothing(text: str) -> None:
+    assert asks(text, before=text) == Asks()
+
+
+@given(st.text(st.characters(exclude_characters="`\r"), max_size=200), st.sampled_from(["", "python", "diff"]))
+def test_nothing_in_a_fence_ever_asks(code: str, language: str) -> None:
+    assert asks(f"```{language}\n{code}\n@tree-bot {code}\n/stop\n{code}\n```") == Asks()
+
+
+@given(st.text(st.characters(exclude_characters="\n\r\f\v\x1c\x1d\x1e\x85\u2028\u2029"), max_size=100))
+def test_nothing_quoted_ever_asks(line: str) -> None:
+    assert asks(f"> {line}\n> @tree-bot {line}\n> /stop") == Asks()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[",
+        "![",
+        "[a](",
+        "](",
+        "*",
+        "**a",
+        "*a_ ",
+        "`",
+        "` `` ",
+        "<",
+        "<!--",
+        "<a>",
+        "<div ",
+        "<div>\n<pre ",
+        ">",
+        "> - ",
+        "- ",
+        "|",
+        "|a",
+        "&",
+        "\\",
+        "[a]: b\n",
+        "http://",
+        "@tree-bot ",
+        "/help\n",
+        "@tree-bot /help\n",
+        "/help<b>\n",
+        "@tree-bot`/help`\n",
+        "</pre ",
+        "# ",
+        "\t",
+        "\r\n",
+        "~",
+        "<code>",
+        "- @tree-bot /help\n",
+    ],
+)
+def test_the_longest_comment_of_any_shape_takes_bounded_work(pattern: str) -> None:
+    text = (pattern * GITHUBS_LONGEST_COMMENT)[:GITHUBS_LONGEST_COMMENT]
+
+    started = time.process_time()
+    asks(f"<div {text}")
+    asks(text)
+
+    assert time.process_time() - started < BOUNDED_SECONDS
+
+
+@pytest.mark.parametrize("deep", ["> ", "- ", "1. ", "[", "**"])
+def test_nesting_of_any_depth_is_no_error(deep: str) -> None:
+    asks(deep * 10_000 + "@tree-bot")
+
+
+def test_what_comes_after_too_deep_a_quotation_is_still_heard() -> None:
+    assert request("> " * 10_000 + "a\n\n@tree-bot hi") is not None

@@ -1,0 +1,77 @@
+"""Whom the bot serves (DESIGN.md §4, authority)."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
+from bot.github.answers import Permission
+from bot.model import Actor, Repository
+
+ADA = Actor("Ada", 7)
+RENOVATE = Actor("renovate[bot]", 2740337, is_bot=True)
+OPEN = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name="tree-bot", label="threadtree")
+HELLO = Repository("github.com", 1, "Octo", "Hello")
+
+
+def verdict(policy: Policy, sender: Actor = ADA) -> Allowed | Denied | None:
+    return before_asking_github(policy, sender, HELLO)
+
+
+@pytest.mark.parametrize("permission", get_args(Permission))
+def test_only_write_maintain_and_admin_may_ask(permission: Permission) -> None:
+    answer = by_permission(permission)
+
+    if permission in ("admin", "maintain", "write"):
+        assert answer == Allowed()
+    else:
+        assert isinstance(answer, Denied)
+        assert answer.visible
+        assert permission in answer.why
+
+
+def test_without_lists_the_live_permission_decides_for_everybody() -> None:
+    assert verdict(OPEN) is None
+
+
+@pytest.mark.parametrize("glob", ["octo/hello", "OCTO/HELLO", "octo/*", "*/hello", "octo/h?llo", "*"])
+def test_a_listed_repository_is_served(glob: str) -> None:
+    assert verdict(replace(OPEN, allowed_repositories=("other/one", glob))) is None
+
+
+@pytest.mark.parametrize("glob", ["octo/hell", "hello", "octo", "octo/hello-world", "cto/*", ""])
+def test_any_other_repository_is_not(glob: str) -> None:
+    denied = verdict(replace(OPEN, allowed_repositories=(glob,)))
+
+    assert isinstance(denied, Denied)
+    assert denied.visible
+
+
+def test_a_listed_person_still_needs_the_permission() -> None:
+    assert verdict(replace(OPEN, allowed_users=("bob", "ADA"))) is None
+
+
+def test_a_person_who_is_not_listed_hears_so() -> None:
+    denied = verdict(replace(OPEN, allowed_users=("ad", "adaa")))
+
+    assert isinstance(denied, Denied)
+    assert denied.visible
+
+
+def test_a_bot_is_trusted_by_its_number_only() -> None:
+    assert verdict(replace(OPEN, allowed_bots=frozenset({RENOVATE.id})), RENOVATE) == Allowed()
+    assert verdict(replace(OPEN, allowed_users=(RENOVATE.login,)), RENOVATE) == Denied(
+        "the bot is not in ALLOWED_BOTS", visible=False
+    )
+
+
+def test_a_person_with_a_trusted_bots_number_is_no_bot() -> None:
+    assert verdict(replace(OPEN, allowed_bots=frozenset({ADA.id}))) is None
+
+
+def test_a_bot_hears_nothing() -> None:
+    for policy in (OPEN, replace(OPEN, allowed_repositories=("other/one",), allowed_bots=frozenset({RENOVATE.id}))):
+        denied = verdict(policy, RENOVATE)
+        assert isinstance(denied, Denied)
+        assert not denied.visible
