@@ -4,13 +4,14 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import typer
+import uvloop
 
 from bot import compose, listings_cli, settings
 from bot.compose import CannotStartError, Role
@@ -68,7 +69,9 @@ def serve() -> None:
 @app.command()
 def web() -> None:
     """Run only the web process: it stores deliveries for some worker."""
-    _run(_serve(settings.load(needs=settings.WEB), frozenset({Role.WEB})))
+    # The faster loop, where no agent is started: on it, an agent that only closes its output goes unnoticed.
+    known = settings.load(needs=settings.WEB)
+    _run(_serve(known, frozenset({Role.WEB})), loop_factory=uvloop.new_event_loop)
 
 
 @app.command()
@@ -163,10 +166,15 @@ def _listening(address: str) -> None:
     typer.echo(f"threadtree listens on {address}; GitHub's webhook goes to {address}/webhooks/github", err=True)
 
 
-def _run(work: Coroutine[Any, Any, T], log_level: int = logging.INFO) -> T:
+def _run(
+    work: Coroutine[Any, Any, T],
+    log_level: int = logging.INFO,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
     configure_logs(json=not sys.stderr.isatty(), level=log_level)
     try:
-        return asyncio.run(work)
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(work)
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

@@ -71,13 +71,12 @@ returning id, node, path, branch, start_kind, start_number
 """
 
 WORKTREES_OF_ISSUES = """
--- Live worktrees of the issues a pull request closes, in the order the pull request names them. Locked until the
--- turn that will use one is written: a release that began before must not miss it.
+-- Live worktrees of the issues a pull request closes. Locked, in one order for everybody, until the turn that will
+-- use one is written: a release that began before must not miss it.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
-from unnest($3::integer[]) with ordinality as linked (number, place)
-join conversations c on (c.platform, c.repository_id, c.number) = ($1, $2, linked.number)
-join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
-order by linked.place for no key update of w
+from conversations c join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+where c.platform = $1 and c.repository_id = $2 and c.number = any ($3::integer[])
+order by w.id for no key update of w
 """
 
 WORKTREE_ON_BRANCH = """
@@ -217,7 +216,8 @@ async def worktrees_of_issues(
 ) -> list[tuple[int, LiveWorktree]]:
     """(issue number, worktree) for those of the issues that have a live one, in the given order."""
     rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
-    return [(row["number"], _worktree(row)) for row in rows]
+    found = {row["number"]: _worktree(row) for row in rows}
+    return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 
 
 async def worktree_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
