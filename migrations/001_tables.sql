@@ -56,6 +56,7 @@ create table conversations (
     title         text        not null default '',
     state         text        not null default 'open' check (state in ('open', 'closed')),
     closed_at     timestamptz,
+    state_at      timestamptz not null default '-infinity', -- GitHub's time of the last close or reopen acted on
     worktree_id   bigint      references worktrees (id),
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),

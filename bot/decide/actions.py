@@ -46,10 +46,11 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The thread is open again."""
+    """The thread is open again, since `at`."""
 
     repository: Repository
     number: int
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def action_of(event: Event, policy: Policy) -> Action:
             # GitHub does not date a transfer or a deletion: the thread's last change is when it happened.
             return Close(event.repository, event.thread.number, closed_at or event.thread.updated_at)
         case ThreadReopened():
-            return Reopen(event.repository, event.thread.number)
+            return Reopen(event.repository, event.thread.number, event.thread.updated_at)
         case _:
             assert_never(event)
 

@@ -18,7 +18,8 @@ async def close(connection: Connection, action: Close) -> None:
     conversation = await conversations.find_conversation(connection, action.repository, action.number)
     if conversation is None:
         return
-    await conversations.close_conversation(connection, conversation.id, action.closed_at)
+    if not await conversations.close_conversation(connection, conversation.id, action.closed_at):
+        return
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     here = Here(action.repository, conversation.id)
@@ -31,7 +32,7 @@ async def reopen(connection: Connection, action: Reopen) -> None:
     """Marks the conversation open; its next turn starts a new session in the worktree that is there, or a new one."""
     conversation = await conversations.find_conversation(connection, action.repository, action.number)
     if conversation is not None:
-        await conversations.reopen_conversation(connection, conversation.id)
+        await conversations.reopen_conversation(connection, conversation.id, action.at)
 
 
 async def stop_turns(connection: Connection, here: Here, reason: str, *, asked_before: datetime, queued: bool) -> int:

@@ -131,6 +131,9 @@ class Decider:
             turns_per_person_per_day=self._policy.turns_per_person_per_day,
             bot_name=self._policy.bot_name,
         )
+        if request is not None:
+            # The payload may be older than a close that was handled before it.
+            facts = replace(facts, thread=await self._github.thread_state(hear.repository, hear.thread.number))
         if hear.review_id is not None and request is not None:
             facts = replace(facts, request=await self._whole_review(hear, hear.review_id, request))
         if hear.thread.kind == "issue" or not hear.asks:

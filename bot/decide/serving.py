@@ -9,6 +9,7 @@ from bot.decide.actions import Hear
 from bot.decide.asks import Command, UnknownCommand
 from bot.decide.closing import stop_turns
 from bot.decide.placing import Make, PullPlace, Share, place
+from bot.github.answers import ThreadState
 from bot.model import Repository
 from bot.reply import voice
 from bot.reply.voice import Here
@@ -36,6 +37,7 @@ class Facts:
     pull: PullPlace | None = None
     closes: tuple[int, ...] = ()
     request: str | None = None
+    thread: ThreadState | None = None
     turns_per_person_per_day: int = 50
     bot_name: str = ""
 
@@ -43,6 +45,8 @@ class Facts:
 async def serve(connection: Connection, premises: Premises, hear: Hear, facts: Facts) -> None:
     """Does the commands in order, then queues one turn for the request; each only if it was not done before."""
     here, folder = await _arrive(connection, hear)
+    if facts.thread is not None:
+        await conversations.set_state(connection, here.conversation_id, facts.thread.closed_at)
     desk = _Desk(connection, premises, hear.repository, hear.thread.number, here, folder, facts)
     for index, command in enumerate(hear.asks.commands):
         if await conversations.first_seen(connection, hear.effect(index)):

@@ -37,6 +37,13 @@ class PullFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadState:
+    """Whether an issue or pull request is open now; `closed_at` is None while it is."""
+
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewComment:
     """One inline comment of a review."""
 
@@ -83,9 +90,15 @@ def pull_facts(answer: Any) -> PullFacts:
         default_branch=base["repo"]["default_branch"],
         draft=answer.get("draft", False),
         state=answer["state"],
-        merged=answer["merged"],
+        merged=bool(answer.get("merged")),
         created_at=datetime.fromisoformat(answer["created_at"]),
     )
+
+
+def thread_state(answer: Any) -> ThreadState:
+    """https://docs.github.com/rest/issues/issues#get-an-issue, which knows pull requests as well."""
+    closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
+    return ThreadState(datetime.fromisoformat(closed_at) if closed_at else None)
 
 
 def review_comment(answer: Any) -> ReviewComment:

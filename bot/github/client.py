@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, assert_never
 import httpx
 
 from bot.github import answers, closing
-from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment
+from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment, ThreadState
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.closing import IssueRef
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
@@ -76,6 +76,13 @@ class GitHub:
     async def pull(self, repository: Repository, number: int) -> PullFacts:
         """The pull request as it is now."""
         return answers.pull_facts(await self._get(repository, "/pulls/{number}", number=str(number)))
+
+    async def thread_state(self, repository: Repository, number: int) -> ThreadState | None:
+        """Whether the issue or pull request is open now; None when it is gone."""
+        try:
+            return answers.thread_state(await self._get(repository, "/issues/{number}", number=str(number)))
+        except NotFound:
+            return None
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Whether a rule protects the branch; one that does not exist is not protected."""

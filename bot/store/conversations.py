@@ -27,12 +27,12 @@ returning folder
 """
 
 UPSERT_CONVERSATION = """
--- The title is refreshed; the state is what GitHub said last.
+-- What a comment's payload says of the thread's state may be older than a close that was handled before it
+-- ("close with comment" fires both in any order): of a thread that is known only the title is refreshed.
 insert into conversations (platform, repository_id, number, kind, title, state, closed_at)
 values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (platform, repository_id, number) do update
-   set title = excluded.title, kind = excluded.kind, state = excluded.state, closed_at = excluded.closed_at,
-       updated_at = now()
+   set title = excluded.title, kind = excluded.kind, updated_at = now()
 returning id, worktree_id
 """
 
@@ -41,11 +41,19 @@ select id, worktree_id from conversations where platform = $1 and repository_id 
 """
 
 CLOSE_CONVERSATION = """
-update conversations set state = 'closed', closed_at = $2, updated_at = now() where id = $1
+-- A close that comes late, after a reopen that was later on GitHub, changes nothing.
+update conversations set state = 'closed', closed_at = $2, state_at = $2, updated_at = now()
+where id = $1 and state_at <= $2 returning id
 """
 
 REOPEN_CONVERSATION = """
-update conversations set state = 'open', closed_at = null, updated_at = now() where id = $1
+update conversations set state = 'open', closed_at = null, state_at = $2, updated_at = now()
+where id = $1 and state_at <= $2
+"""
+
+SET_STATE = """
+update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2
+where id = $1
 """
 
 END_SESSION = """
@@ -176,7 +184,7 @@ async def save_conversation(
     title: str,
     closed_at: datetime | None,
 ) -> ConversationRow:
-    """Writes the thread as GitHub just described it (`closed_at` None: open) and returns its row."""
+    """Writes the thread and returns its row; the state (`closed_at` None: open) counts only for one not yet known."""
     state = "closed" if closed_at else "open"
     row = await connection.fetchrow(
         UPSERT_CONVERSATION, repository.platform, repository.id, number, kind, title, state, closed_at
@@ -190,14 +198,19 @@ async def find_conversation(connection: Connection, repository: Repository, numb
     return ConversationRow(row["id"], row["worktree_id"]) if row else None
 
 
-async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> None:
-    """Marks the thread closed."""
-    await connection.execute(CLOSE_CONVERSATION, conversation_id, closed_at)
+async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> bool:
+    """Marks the thread closed; False if it was reopened later than `closed_at`."""
+    return await connection.fetchval(CLOSE_CONVERSATION, conversation_id, closed_at) is not None
 
 
-async def reopen_conversation(connection: Connection, conversation_id: int) -> None:
-    """Marks the thread open again; its next turn starts a new session."""
-    await connection.execute(REOPEN_CONVERSATION, conversation_id)
+async def reopen_conversation(connection: Connection, conversation_id: int, at: datetime) -> None:
+    """Marks the thread open again, unless it was closed later; its next turn starts a new session."""
+    await connection.execute(REOPEN_CONVERSATION, conversation_id, at)
+
+
+async def set_state(connection: Connection, conversation_id: int, closed_at: datetime | None) -> None:
+    """Writes the thread's state as GitHub has it now (None: open)."""
+    await connection.execute(SET_STATE, conversation_id, closed_at)
 
 
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:

@@ -18,6 +18,9 @@ HEARTBEAT_SECONDS = 3.0
 STALLED_AFTER_SECONDS = 12.0
 POLL_SECONDS = 1.0
 """Delayed retries become due without a notification, so the poll is what starts them."""
+SHUTDOWN_SECONDS = 5.0
+"""What running jobs are given at the end; those that take longer are put back."""
+EMPTYING_SECONDS = 5.0
 MAX_STALLED_ATTEMPTS = 20
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
@@ -78,24 +81,14 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     return app
 
 
-async def run_pool(app: procrastinate.App, queue: str, concurrency: int, stopping: asyncio.Event) -> None:
-    """Works on one queue until `stopping`; survives that Postgres goes away and starts again."""
+async def run_pool(
+    app: procrastinate.App, queue: str, concurrency: int, stopping: asyncio.Event, *, empty_at_end: bool = False
+) -> None:
+    """Works on one queue until `stopping`, or a little longer to empty it; survives that Postgres goes away."""
     failures = 0
     while not stopping.is_set():
         try:
-            worker = asyncio.create_task(
-                app.run_worker_async(
-                    queues=[queue],
-                    name=queue,
-                    concurrency=concurrency,
-                    install_signal_handlers=False,
-                    fetch_job_polling_interval=POLL_SECONDS,
-                    update_heartbeat_interval=HEARTBEAT_SECONDS,
-                    stalled_worker_timeout=STALLED_AFTER_SECONDS,
-                    shutdown_graceful_timeout=5,
-                    delete_jobs="successful",
-                )
-            )
+            worker = asyncio.create_task(_work(app, queue, concurrency))
             stop = asyncio.create_task(stopping.wait())
             try:
                 await asyncio.wait({worker, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +104,26 @@ async def run_pool(app: procrastinate.App, queue: str, concurrency: int, stoppin
         if not stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), timeout=min(0.5 * 2**failures, 5))
+    if empty_at_end:
+        with contextlib.suppress(ConnectorException, OSError, TimeoutError):
+            async with asyncio.timeout(EMPTYING_SECONDS):
+                await _work(app, queue, concurrency, wait=False)
+
+
+async def _work(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool = True) -> None:
+    """Works on the queue until cancelled, or without `wait` until it is empty."""
+    await app.run_worker_async(
+        queues=[queue],
+        name=queue,
+        concurrency=concurrency,
+        wait=wait,
+        install_signal_handlers=False,
+        fetch_job_polling_interval=POLL_SECONDS,
+        update_heartbeat_interval=HEARTBEAT_SECONDS,
+        stalled_worker_timeout=STALLED_AFTER_SECONDS,
+        shutdown_graceful_timeout=SHUTDOWN_SECONDS,
+        delete_jobs="successful",
+    )
 
 
 async def retry_stalled_jobs(app: procrastinate.App) -> int:

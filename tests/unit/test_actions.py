@@ -157,7 +157,7 @@ def test_closing_and_reopening_need_no_words() -> None:
 
     assert decide(closed) == Close(REPOSITORY, 4, LATER)
     assert decide(replace(closed, sender=BOT)) == Close(REPOSITORY, 4, LATER)
-    assert decide(ThreadReopened(REPOSITORY, ADA, thread())) == Reopen(REPOSITORY, 4)
+    assert decide(ThreadReopened(REPOSITORY, ADA, thread())) == Reopen(REPOSITORY, 4, thread().updated_at)
 
 
 def test_a_transferred_thread_closes_at_its_last_change() -> None:
