@@ -41,8 +41,8 @@ def help_text(mention: str) -> str:
     """`mention`: the bot's name without the `@`."""
     commands = "\n".join(f"- `{name}` {does}" for name, does in COMMANDS.items())
     return (
-        f"Mention `@{inline_text(mention)}` with a request, and an agent works on it in this conversation's worktree. "
-        f"A command stands alone on its line:\n\n{commands}"
+        f"Mention {inline_code(f'@{mention}')} with a request, and an agent works on it in this conversation's "
+        f"worktree. A command stands alone on its line:\n\n{commands}"
     )
 
 
@@ -146,17 +146,17 @@ def interrupted_twice() -> str:
 
 
 def agent_failed(why: str) -> str:
-    return f"The agent could not finish: {inline_text(short(why))}."
+    return f"The agent could not finish: {_clause(why)}."
 
 
 def agent_not_started(why: str, next_step: str) -> str:
     """`next_step` is for whoever runs the bot."""
-    return f"The agent could not start: {inline_text(short(why))}. {inline_text(short(next_step))}"
+    return f"The agent could not start: {_clause(why)}. {inline_text(short(next_step))}"
 
 
 def trouble(what: str) -> str:
     """Git, GitHub or the disk failed in a way that trying again may cure."""
-    return f"It could not be carried out: {inline_text(short(what))}."
+    return f"It could not be carried out: {_clause(what)}."
 
 
 def own_error(turn: int) -> str:
@@ -226,3 +226,8 @@ def stray_work(ref: str) -> str:
 
 def unresolved(files: Sequence[str]) -> str:
     return f"A merge was left with conflicts in {listed(files)}, so nothing was committed. The work is kept."
+
+
+def _clause(words: str) -> str:
+    """Somebody else's words within a sentence of ours, which brings the full stop."""
+    return inline_text(short(words.rstrip(" .")))

@@ -43,6 +43,15 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def holds_secret(text: str, secrets: Iterable[str]) -> bool:
+    """Whether one of these secrets stands in the text, in any encoding that `redact` knows."""
+    known = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
+    cores = [core for secret in known for core in _base64_cores(secret)]
+    return any(_spelled(secret).search(text) for secret in known) or any(
+        _holds(run[0], cores) for run in _BASE64_RUN.finditer(text)
+    )
+
+
 def _once(text: str, secrets: Sequence[str]) -> str:
     for secret in secrets:
         text = _spelled(secret).sub(REDACTED, text)

@@ -14,8 +14,9 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
     assert said.reactions == ["👀"]
     assert len(issue.from_bot) == 1
     assert issue.from_bot[0].edits, "the answer is an edit of the tracking comment"
-    tip = (await world.branches())["threadtree/issue-1"]
-    assert f"{world.github.server_url}/acme/shop/compare/main...{tip}" in answer
+    branches = await world.branches()
+    tip = branches["threadtree/issue-1"]
+    assert f"{world.github.server_url}/acme/shop/compare/{branches['main']}...{tip})" in answer
     assert await world.files(tip) == {"README.md": "# shop", "hello.txt": "hello"}
     [(commit, message, author)] = await world.repository.git.log(f"main..{tip}")
     assert (commit, author) == (tip, "threadtree-bot")
@@ -38,7 +39,7 @@ async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> Non
 async def test_a_second_mention_resumes_the_same_session(world: World) -> None:
     issue = await world.maria.opens_issue("Colours")
     await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
-    await issue.hears("I will remember blue.", "/compare/main...")
+    await issue.hears("I will remember blue.")
     first = (await world.branches())["threadtree/issue-1"]
 
     await issue.says("@threadtree-bot recall\nwrite a.txt: two")
@@ -157,11 +158,10 @@ async def test_an_edit_runs_only_what_was_not_asked_before(world: World) -> None
 
 async def test_a_deleted_comment_never_runs(world: World) -> None:
     issue = await world.maria.opens_issue("Deleted")
-    said = await issue.says("hello")
-    await world.maria.person.edit(said.comment, "@threadtree-bot say too late")
-    await issue.hears("too late")
+    comment = await world.maria.person.comment(issue.thread, "@threadtree-bot say in time")
+    await issue.hears("in time")
 
-    await world.maria.person.delete(said.comment)
+    await world.maria.person.delete(comment)
 
     await world.quiet()
     assert len(await world.turns()) == 1

@@ -33,7 +33,7 @@ async def eventually(
     """Waits until the condition holds; `what` tells of the state if it does not in time."""
     try:
         async with asyncio.timeout(seconds):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - rows and files tell nobody that they changed
                 await asyncio.sleep(LOOK_EVERY_SECONDS)
     except TimeoutError as error:
         raise TimeoutError(f"not within {seconds} s:\n{await what()}") from error

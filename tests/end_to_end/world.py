@@ -14,6 +14,7 @@ from bot.demo.pair import Pair, running_bot, settings_for
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
+from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.time import HandMovedClock, eventually
 
@@ -154,7 +155,7 @@ class Someone:
     user: User
 
     @property
-    def person(self) -> Any:
+    def person(self) -> Person:
         return self.world.github.person(self.user.login)
 
     async def opens_issue(
@@ -166,15 +167,12 @@ class Someone:
     async def opens_pull(
         self, title: str, body: str | None = None, *, head: str, fork: Repository | None = None
     ) -> Talk:
-        thread = await self.person.open_pull(
-            self.world.repository, head=head, title=title, body=body, head_repo=fork
-        )
+        thread = await self.person.open_pull(self.world.repository, head=head, title=title, body=body, head_repo=fork)
         return self.world.listen(thread, self)
 
     async def pushes(self, branch: str, files: Files, *, to: Repository | None = None, base: str | None = None) -> str:
         """Returns the commit."""
-        commit: str = await self.person.push(to or self.world.repository, branch, files, "By hand", base)
-        return commit
+        return await self.person.push(to or self.world.repository, branch, files, "By hand", base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +251,16 @@ class World:
 
         await eventually(nothing_left, PATIENCE_SECONDS, what=self._state)
 
+    async def until(self, condition: str) -> None:
+        """Waits until an SQL condition on the rows holds."""
+        await eventually(lambda: self.database.fetchval(f"select {condition}"), PATIENCE_SECONDS, what=self._state)
+
+    @staticmethod
+    def text_of(worktree: str, name: str) -> str | None:
+        """A file on the bot's own disk, None where it is not there."""
+        file = Path(worktree, name)
+        return file.read_text() if file.is_file() else None
+
     async def branches(self) -> dict[str, str]:
         """The branches on GitHub with their commits."""
         return await self.repository.git.branches()
@@ -287,7 +295,11 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    database_url: str, directory: Path, more: More = {}, *, installation_id: int | None = None  # noqa: B006 - read only
+    database_url: str,
+    directory: Path,
+    more: More | None = None,
+    *,
+    installation_id: int | None = None,
 ) -> AsyncIterator[World]:
     """A running pair with the repository acme/shop; at its end everything the bot said must have been heard.
 
@@ -301,7 +313,7 @@ async def open_world(
             github,
             directory / "data",
             os.environ["PATH"],
-            **{"SHUTDOWN_GRACE_SECONDS": "0", **(more(github) if callable(more) else more)},
+            **{"SHUTDOWN_GRACE_SECONDS": "0", **((more(github) if callable(more) else more) or {})},
         )
         connection = await asyncpg.connect(database_url)
         try:

@@ -1,0 +1,153 @@
+"""Who may ask: live write permission and the allow lists, asked at decide and again before the agent starts."""
+
+import pytest
+
+from bot.simulated.github.faults import FailBefore
+from bot.simulated.github.server import SimulatedGitHub
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.world import Said, World
+
+PERMISSION = "/repos/acme/shop/collaborators/*/permission"
+
+
+async def is_left_unanswered(world: World, said: Said) -> None:
+    await world.quiet()
+    assert said.reactions == []
+    assert await world.turns() == []
+
+
+async def test_an_outsider_gets_a_confused_face_and_nothing_else(world: World) -> None:
+    issue = await world.maria.opens_issue("For everybody")
+    said = await issue.says("@threadtree-bot write x.txt: x", by=world.olaf)
+
+    await said.gets("😕")
+
+    await world.quiet()
+    assert (said.reactions, await world.turns(), issue.from_bot) == (["😕"], [], [])
+
+
+@pytest.mark.parametrize("permission", ["read", "triage"])
+async def test_permission_below_write_is_not_enough(world: World, permission: str) -> None:
+    world.repository.allow(world.olaf.user, permission)  # type: ignore[arg-type]
+    issue = await world.olaf.opens_issue("Mine", "@threadtree-bot say hello")
+
+    await issue.opening.gets("😕")
+    assert await world.turns() == []
+
+
+@pytest.mark.parametrize("permission", ["maintain", "admin"])
+async def test_permission_above_write_is_enough(world: World, permission: str) -> None:
+    world.repository.allow(world.olaf.user, permission)  # type: ignore[arg-type]
+    issue = await world.olaf.opens_issue("Mine", "@threadtree-bot say hello")
+
+    await issue.hears("hello")
+
+
+async def test_an_outsider_who_does_not_address_the_bot_hears_nothing(world: World) -> None:
+    issue = await world.olaf.opens_issue("Hello", "I only talk")
+    said = await issue.says("just talking, /lgtm")
+
+    await is_left_unanswered(world, said)
+
+
+async def test_an_outsider_cannot_use_commands(world: World) -> None:
+    issue = await world.maria.opens_issue("Busy")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await issue.sees_working()
+
+    said = await issue.says("/stop all", by=world.olaf)
+    await said.gets("😕")
+    gate.open()
+
+    await issue.hears("Finished.")
+
+
+async def test_a_failing_permission_lookup_is_tried_again(world: World) -> None:
+    world.faults.add(FailBefore(500), path=PERMISSION, times=6)
+    issue = await world.maria.opens_issue("Bad weather", "@threadtree-bot say hello")
+
+    await issue.hears("hello")
+    assert await world.turns("state") == ["done"]
+
+
+@pytest.mark.expects_errors
+async def test_a_forbidden_permission_lookup_means_no_run(world: World) -> None:
+    world.faults.add(FailBefore(403), path=PERMISSION, times=None)
+    issue = await world.maria.opens_issue("No answer", "@threadtree-bot say hello")
+
+    await issue.hears("This could not be handled")
+
+    assert issue.opening.reactions == ["😕"]
+    assert await world.turns() == []
+
+
+async def test_a_permission_taken_away_while_the_request_waits_refuses_it(world: World) -> None:
+    world.repository.allow(world.olaf.user, "write")
+    issue = await world.maria.opens_issue("Waiting")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await issue.sees_working()
+    await issue.says("@threadtree-bot write x.txt: x", by=world.olaf)
+    await issue.sees("Queued. One request is ahead")
+
+    world.repository.allow(world.olaf.user, "none")
+    gate.open()
+
+    await issue.hears("Finished.")
+    await issue.hears("**This was not started.**", "`olaf` no longer has write access to this repository.")
+    assert await world.turns("state") == ["done", "refused"]
+
+
+async def test_a_bot_is_not_heard_unless_it_is_allowed(world: World) -> None:
+    renovate = world.someone("renovate[bot]", "Bot")
+    world.repository.allow(renovate.user, "write")
+    issue = await world.maria.opens_issue("Updates")
+
+    await is_left_unanswered(world, await issue.says("@threadtree-bot say hello", by=renovate))
+
+
+async def test_an_allowed_bot_is_heard(a_world: Worlds) -> None:
+    def renovate_is_allowed(github: SimulatedGitHub) -> dict[str, str]:
+        return {"ALLOWED_BOTS": str(github.world.user("renovate[bot]", "Bot").id)}
+
+    async with a_world(renovate_is_allowed) as world:
+        issue = await world.maria.opens_issue("Updates")
+        await issue.says("@threadtree-bot say hello", by=world.someone("renovate[bot]", "Bot"))
+        await issue.hears("hello")
+        other = await issue.says("@threadtree-bot say hello", by=world.someone("other[bot]", "Bot"))
+        await world.quiet()
+        assert other.reactions == []
+
+
+async def test_only_allowed_repositories_are_served(a_world: Worlds) -> None:
+    async with a_world({"ALLOWED_REPOS": "acme/sh*"}) as world:
+        elsewhere = await world.github.create_repository("acme/bank")
+        elsewhere.allow(world.maria.user, "write")
+        refused = await world.maria.opens_issue("Here?", "@threadtree-bot say hello", repository=elsewhere)
+        served = await world.maria.opens_issue("Here!", "@threadtree-bot say hello")
+
+        await served.hears("hello")
+        await refused.opening.gets("😕")
+        assert len(await world.turns()) == 1
+
+
+async def test_only_allowed_users_are_served(a_world: Worlds) -> None:
+    async with a_world({"ALLOWED_USERS": "Maria"}) as world:
+        world.repository.allow(world.olaf.user, "admin")
+        issue = await world.maria.opens_issue("Mine", "@threadtree-bot say hello")
+        refused = await issue.says("@threadtree-bot say hello", by=world.olaf)
+
+        await issue.hears("hello")
+        await refused.gets("😕")
+        assert await world.turns("requested_by") == ["maria"]
+
+
+async def test_a_person_over_the_daily_limit_is_refused_with_its_name(a_world: Worlds) -> None:
+    async with a_world({"MAX_TURNS_PER_PERSON_PER_DAY": "1"}) as world:
+        issue = await world.maria.opens_issue("Greedy", "@threadtree-bot say one")
+        await issue.hears("one")
+        await issue.says("@threadtree-bot say two")
+
+        await issue.hears("**This was not started.**", "`MAX_TURNS_PER_PERSON_PER_DAY`")
+        assert await world.turns("state") == ["done", "refused"]

@@ -1,0 +1,153 @@
+"""The slash commands: each does what it says, and none but `/retry` waits for a turn."""
+
+from tests.end_to_end.world import World
+
+CONTEXT_RESET = (
+    "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
+)
+
+
+async def test_reset_context_starts_a_fresh_session_in_the_same_worktree(world: World) -> None:
+    issue = await world.maria.opens_issue("Colours")
+    await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
+    await issue.hears("I will remember blue.")
+
+    said = await issue.says("/reset-context")
+    assert (await issue.hears()).partition("\n\n<!--")[0] == CONTEXT_RESET
+    assert said.reactions == ["👀"]
+    await issue.says("@threadtree-bot recall\nappend a.txt: two")
+
+    await issue.hears("I remember: nothing.")
+    assert await world.sessions("active", "end_reason") == [(False, "reset-requested"), (True, None)]
+    assert len(await world.worktrees()) == 1
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "one\ntwo"
+
+
+async def test_reset_context_without_a_session_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Nothing yet")
+    await issue.says("@threadtree-bot /reset-context")
+
+    assert (await issue.hears()).partition("\n\n<!--")[0] == "No active session to reset."
+    assert await world.turns() == []
+
+
+async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> None:
+    issue = await world.maria.opens_issue("Stuck")
+    await issue.says("@threadtree-bot write half.txt: done\nhang")
+    await issue.sees_working()
+
+    await issue.says("/stop")
+    await issue.hears("**Stopped.** `maria` asked for it.", "/retry")
+    assert await world.turns("state") == ["stopped"]
+
+    await issue.says("/retry")
+    await issue.sees_working()
+    await issue.says("@threadtree-bot /stop")
+    await issue.hears("**Stopped.**")
+    assert len({turn["request"] for turn in await world.turns()}) == 1
+
+
+async def test_stop_kills_an_agent_that_does_not_listen(world: World) -> None:
+    issue = await world.maria.opens_issue("Deaf")
+    await issue.says("@threadtree-bot hang deaf")
+    await issue.sees_working()
+
+    await issue.says("/stop")
+
+    await issue.hears("**Stopped.** `maria` asked for it.")
+
+
+async def test_stop_leaves_what_waits_and_stop_all_does_not(world: World) -> None:
+    issue = await world.maria.opens_issue("Many wishes")
+    await issue.says("@threadtree-bot hang")
+    await issue.sees_working()
+    await issue.says("@threadtree-bot hang")
+    await issue.says("@threadtree-bot say never")
+    await issue.sees("Queued. 2 requests are ahead of this one.")
+
+    await issue.says("/stop")
+    await issue.hears("**Stopped.**")
+    await issue.sees_working()
+    await issue.says("/status")
+    await issue.sees("one request waits")
+    await issue.says("/stop all")
+
+    heard = await issue.hears_all()
+    assert ["**Stopped.**" in text for text in heard] == [True, True, False]
+    assert await world.turns("state") == ["stopped", "stopped", "stopped"]
+
+
+async def test_stop_with_nothing_running_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Idle")
+    await issue.says("/stop")
+
+    await issue.hears("Nothing is running, so there is nothing to stop.")
+
+
+async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> None:
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Busy")
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await issue.sees_working()
+    await issue.says("@threadtree-bot say Next.")
+
+    await issue.says("/status")
+    await issue.hears("A request has been running for", "one request waits", "`threadtree/issue-1`")
+    await issue.says("@threadtree-bot /help")
+    await issue.hears("`@threadtree-bot`", "`/reset-context`", "`/stop all`")
+
+    gate.open()
+    await issue.hears("Finished.")
+    await issue.hears("Next.")
+
+
+async def test_retry_runs_the_last_request_that_was_not_done(world: World) -> None:
+    issue = await world.maria.opens_issue("Flaky")
+    await issue.says("@threadtree-bot fail the first\nsay unreached")
+    await issue.hears("**This failed.**", "the first", "/retry")
+    await issue.says("@threadtree-bot say fine")
+    await issue.hears("fine")
+
+    await issue.says("/retry")
+
+    await issue.hears("**This failed.**", "the first")
+    assert await world.turns("state") == ["failed", "done", "failed"]
+
+
+async def test_retry_without_anything_to_repeat_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Fine")
+    await issue.says("@threadtree-bot say fine")
+    await issue.hears("fine")
+
+    await issue.says("/retry")
+
+    await issue.hears("Every request here finished, so there is nothing to retry.")
+
+
+async def test_an_unknown_command_after_a_mention_is_met_with_a_suggestion(world: World) -> None:
+    issue = await world.maria.opens_issue("Typing")
+    await issue.says("@threadtree-bot /reset-contxt")
+
+    await issue.hears("Did you mean `/reset-context`?")
+    assert await world.turns() == []
+
+
+async def test_a_bare_command_of_somebody_else_is_ignored(world: World) -> None:
+    issue = await world.maria.opens_issue("Prow")
+    said = await issue.says("/lgtm")
+
+    await world.quiet()
+
+    assert said.reactions == []
+
+
+async def test_a_comment_gives_its_commands_in_order_and_then_one_turn_for_the_rest(world: World) -> None:
+    issue = await world.maria.opens_issue("Both")
+    await issue.says("@threadtree-bot remember blue")
+    await issue.hears("blue")
+
+    await issue.says("@threadtree-bot /reset-context\n/status\nrecall")
+
+    await issue.hears("AI context reset.")
+    await issue.hears("The next request starts a fresh conversation")
+    await issue.hears("I remember: nothing.")

@@ -1,0 +1,61 @@
+"""Order: first in, first out within a conversation; conversations in parallel, as far as the limits allow."""
+
+from bot.simulated.github.faults import FailBefore
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.world import World
+
+
+async def test_requests_of_a_conversation_run_in_the_order_they_were_asked(world: World) -> None:
+    issue = await world.maria.opens_issue("Queue")
+    for number in range(1, 5):
+        await issue.says(f"@threadtree-bot append log.txt: {number}")
+
+    for _ in range(4):
+        await issue.hears("1 file, +1 −0")
+
+    assert (await world.files("threadtree/issue-1"))["log.txt"] == "1\n2\n3\n4"
+
+
+async def test_two_conversations_run_at_the_same_time(world: World) -> None:
+    first, second = await world.maria.opens_issue("One"), await world.maria.opens_issue("Two")
+    gate = world.gate()
+    await first.says(f"@threadtree-bot wait {gate}\nsay First.")
+    await second.says(f"@threadtree-bot wait {gate}\nsay Second.")
+
+    await first.sees_working()
+    await second.sees_working()
+    assert await world.turns("state") == ["running", "running"]
+
+    gate.open()
+    await first.hears("First.")
+    await second.hears("Second.")
+
+
+async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
+    async with a_world({"MAX_CONCURRENT_TURNS": "1"}) as world:
+        first, second = await world.maria.opens_issue("One"), await world.maria.opens_issue("Two")
+        gate = world.gate()
+        await first.says(f"@threadtree-bot wait {gate}\nsay First.")
+        await first.sees_working()
+        await second.says("@threadtree-bot say Second.")
+        await second.sees("Queued.")
+        # A command is decided and answered after it: the turn had its chance to be claimed.
+        await second.says("/status")
+        await second.hears("one request waits")
+        assert await world.turns("state") == ["running", "queued"]
+
+        gate.open()
+        await first.hears("First.")
+        await second.hears("Second.")
+
+
+async def test_a_slow_decision_does_not_let_a_later_comment_overtake(world: World) -> None:
+    issue = await world.maria.opens_issue("Weather")
+    world.faults.add(FailBefore(502), path="/repos/acme/shop/collaborators/*/permission", times=5)
+    await issue.says("@threadtree-bot append log.txt: 1")
+    await issue.says("@threadtree-bot append log.txt: 2")
+
+    await issue.hears("+1 −0")
+    await issue.hears("+1 −0")
+
+    assert (await world.files("threadtree/issue-1"))["log.txt"] == "1\n2"

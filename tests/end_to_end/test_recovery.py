@@ -1,0 +1,168 @@
+"""What goes wrong with worktrees, agents and pushes ends visibly: said on the thread, with the work kept."""
+
+import shutil
+
+import pytest
+
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.world import Talk, World
+
+
+async def an_issue_with_work(world: World) -> Talk:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    return issue
+
+
+async def test_a_worktree_deleted_by_hand_is_made_again_at_the_same_path(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    shutil.rmtree(path)
+
+    await issue.says("@threadtree-bot recall\nappend hello.txt: again")
+
+    await issue.hears("The worktree was missing. It was made again from `threadtree/issue-1`", "I remember: nothing.")
+    assert world.text_of(path, "hello.txt") == "hello\nagain\n"
+    assert await world.worktrees("path", "state") == [(path, "ready")]
+    assert await world.sessions("active", "end_reason") == [(False, "worktree-missing"), (True, None)]
+
+
+async def test_commits_that_were_never_pushed_survive_the_deletion_of_the_worktree(world: World) -> None:
+    issue = await world.maria.opens_issue("Half done")
+    await issue.says("@threadtree-bot write half.txt: half\ncommit Half\nfail after the commit")
+    await issue.hears("**This failed.**")
+    assert "threadtree/issue-1" not in await world.branches()
+    shutil.rmtree(*await world.worktrees("path"))
+
+    await issue.says("@threadtree-bot write rest.txt: rest")
+
+    await issue.hears("The worktree was missing.", "1 commit, 1 file")
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt"}
+
+
+async def test_an_agent_that_lost_its_session_starts_afresh_and_says_so(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    [store] = (world.data_dir / "homes").glob("*/.scripted-agent")
+    shutil.rmtree(store)
+
+    await issue.says("@threadtree-bot recall")
+
+    await issue.hears("The agent could not pick up its earlier conversation", "I remember: nothing.")
+    assert await world.sessions("active", "end_reason") == [(False, "agent-lost"), (True, None)]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ("fail no more credit", "no more credit"),
+        ("crash 3", "exit"),
+        ("empty", "without an answer"),
+        ("stop refusal", "refus"),
+    ],
+)
+async def test_an_agent_that_does_not_finish_ends_the_turn_with_reason_and_next_step(
+    world: World, trouble: str, reason: str
+) -> None:
+    issue = await world.maria.opens_issue("Trouble")
+    await issue.says(f"@threadtree-bot write half.txt: half\n{trouble}")
+
+    answer = await issue.hears(
+        "**This failed.** The agent could not finish: ", "What was done so far is kept.", "/retry"
+    )
+
+    assert reason in answer.lower()
+    assert ".." not in answer
+    assert await world.turns("state") == ["failed"]
+    assert "threadtree/issue-1" not in await world.branches(), "only what is done is pushed"
+    [path] = await world.worktrees("path")
+    assert world.text_of(path, "half.txt") == "half\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [("TURN_TIMEOUT_SECONDS", "It was still running after 1 s"), ("TURN_IDLE_TIMEOUT_SECONDS", "silent for 1 s")],
+)
+async def test_a_turn_over_its_time_ends_and_names_the_setting(a_world: Worlds, setting: str, reason: str) -> None:
+    async with a_world({setting: "1"}) as world:
+        issue = await world.maria.opens_issue("Endless")
+        await issue.says("@threadtree-bot hang")
+
+        await issue.hears("**This ran out of time.**", reason, f"`{setting}`", "/retry")
+        assert await world.turns("state") == ["timed-out"]
+
+
+async def test_an_agent_that_cannot_start_ends_the_turn_visibly(a_world: Worlds) -> None:
+    async with a_world({"AGENT_COMMAND": shutil.which("false") or ""}) as world:
+        issue = await world.maria.opens_issue("No agent")
+        await issue.says("@threadtree-bot say hello")
+
+        await issue.hears("**This failed.**", "The agent could not start")
+
+
+async def test_a_repository_without_a_commit_is_refused_with_advice(world: World) -> None:
+    empty = await world.github.world.create_repository("acme/empty", default_branch="main", private=True)
+    empty.allow(world.github.bot, "write")
+    empty.allow(world.maria.user, "write")
+    issue = await world.maria.opens_issue("First!", "@threadtree-bot say hello", repository=empty)
+
+    await issue.hears("**This was not started.**", "No worktree could be made", "commit")
+    assert await world.turns("state") == ["refused"]
+
+
+async def test_a_push_in_between_is_merged(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nwrite mine.txt: mine")
+    await issue.sees_working()
+    await world.maria.pushes("threadtree/issue-1", {"theirs.txt": "theirs\n"})
+    gate.open()
+
+    await issue.hears("**Changed** on")
+
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "mine.txt", "theirs.txt"}
+
+
+async def test_a_push_in_between_that_conflicts_leaves_the_work_on_a_branch_of_its_own(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nwrite hello.txt: mine")
+    await issue.sees_working()
+    theirs = await world.maria.pushes("threadtree/issue-1", {"hello.txt": "theirs\n"})
+    gate.open()
+
+    await issue.hears("`threadtree/issue-1` had changed in a way that does not merge", "`threadtree/issue-1-turn-2`")
+
+    branches = await world.branches()
+    assert branches["threadtree/issue-1"] == theirs, "no branch is force-moved"
+    assert (await world.files("threadtree/issue-1-turn-2"))["hello.txt"] == "mine"
+
+
+async def test_what_people_pushed_since_is_there_for_the_next_turn_and_the_agent_is_told(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await world.maria.pushes("threadtree/issue-1", {"theirs.txt": "theirs\n"})
+
+    await issue.says("@threadtree-bot echo prompt\nappend theirs.txt: mine")
+
+    await issue.hears("brought up to date with 1 commit")
+    assert (await world.files("threadtree/issue-1"))["theirs.txt"] == "theirs\nmine"
+
+
+async def test_an_agent_that_switches_branches_does_not_lead_the_work_astray(world: World) -> None:
+    issue = await world.maria.opens_issue("Wandering")
+    await issue.says("@threadtree-bot switch elsewhere\nwrite a.txt: a\ncommit A")
+
+    await issue.hears("on [`threadtree/issue-1`]", "1 commit, 1 file")
+
+    assert (await world.branches()).keys() == {"main", "threadtree/issue-1"}
+
+
+async def test_a_failed_turn_leaves_its_files_for_the_next(world: World) -> None:
+    issue = await world.maria.opens_issue("Two tries")
+    await issue.says("@threadtree-bot write half.txt: half\nfail at first")
+    await issue.hears("**This failed.**")
+
+    await issue.says("@threadtree-bot echo prompt\nappend half.txt: whole")
+
+    await issue.hears("It holds 1 uncommitted file(s) of an earlier turn")
+    assert (await world.files("threadtree/issue-1"))["half.txt"] == "half\nwhole"

@@ -1,0 +1,128 @@
+"""What the bot writes appears once and whole, whatever GitHub does to the requests."""
+
+from itertools import pairwise
+
+import pytest
+
+from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, SecondaryRateLimit
+from tests.end_to_end.world import World
+
+COMMENTS = "/repos/acme/shop/issues/1/comments"
+FAULTS = [FailBefore(502), FailAfter(502), DropBefore(), DropAfter()]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+async def test_a_tracking_comment_whose_request_failed_is_there_exactly_once(world: World, fault: Fault) -> None:
+    issue = await world.maria.opens_issue("Weather")
+    world.faults.add(fault, method="POST", path=COMMENTS)
+    await issue.says("@threadtree-bot say through")
+
+    await issue.hears("through")
+
+    await world.quiet()
+    assert len(issue.from_bot) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+async def test_a_commands_answer_whose_request_failed_is_there_exactly_once(world: World, fault: Fault) -> None:
+    issue = await world.maria.opens_issue("Weather")
+    world.faults.add(fault, method="POST", path=COMMENTS)
+    await issue.says("/status")
+
+    await issue.hears("Nothing is running")
+
+    await world.quiet()
+    assert len(issue.from_bot) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+async def test_an_answer_whose_edit_failed_appears_all_the_same(world: World, fault: Fault) -> None:
+    issue = await world.maria.opens_issue("Weather")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay through")
+    await issue.sees_working()
+    world.faults.add(fault, method="PATCH", path="/repos/acme/shop/issues/comments/*")
+    gate.open()
+
+    await issue.hears("through")
+
+    await world.quiet()
+    assert len(issue.from_bot) == 1
+
+
+async def test_a_failed_reaction_comes_later(world: World) -> None:
+    issue = await world.maria.opens_issue("Weather")
+    world.faults.add(FailBefore(502), method="POST", path="*/reactions")
+    said = await issue.says("@threadtree-bot say through")
+
+    await issue.hears("through")
+    await said.gets("👀")
+
+
+@pytest.mark.parametrize("seconds", [10, 60])
+async def test_a_secondary_limit_is_waited_for_and_then_everything_is_sent(world: World, seconds: int) -> None:
+    issue = await world.maria.opens_issue("Too much")
+    world.faults.add(SecondaryRateLimit(retry_after=seconds), method="POST", path=COMMENTS)
+    await issue.says("/status")
+    if seconds > 20:  # so long nobody sleeps: housekeeping comes back to it
+        await world.until("exists (select from outbox where error is not null)")
+        world.clock.move(seconds)
+
+    await issue.hears("Nothing is running")
+    limited, sent = [
+        request for request in world.github.requests if (request.method, request.path) == ("POST", COMMENTS)
+    ]
+    assert (limited.status, sent.status) == (403, 201)
+    assert (sent.at - limited.at).total_seconds() >= seconds
+
+
+async def test_creating_requests_are_a_second_apart(world: World) -> None:
+    issue = await world.maria.opens_issue("Chatty")
+    for _ in range(4):
+        await issue.says("/status")
+    for _ in range(4):
+        await issue.hears("Nothing is running")
+
+    times = [request.at for request in world.github.requests if (request.method, request.status) == ("POST", 201)]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+    assert len(gaps) == 7
+    assert min(gaps) >= 0.99, "a reaction and an answer each"
+
+
+async def test_an_answer_longer_than_a_comment_goes_on_in_the_next(world: World) -> None:
+    issue = await world.maria.opens_issue("A book")
+    await issue.says("@threadtree-bot long 150000")
+
+    heard = await issue.hears_all()
+
+    assert len(heard) == 3
+    assert all(len(text) <= 65_536 for text in heard)
+    assert sum(text.count("x") for text in heard) >= 150_000
+    assert "part=3" in heard[2]
+
+
+async def test_the_answer_of_a_long_turn_is_a_new_comment_that_the_tracking_comment_links(world: World) -> None:
+    issue = await world.maria.opens_issue("Patience")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay At last.")
+    await issue.sees_working()
+    world.clock.move(61)
+    gate.open()
+
+    tracking, answer = await issue.hears_all()
+
+    assert tracking.startswith("Done. [Go to the answer](")
+    assert f"#issuecomment-{issue.from_bot[1].id}" in tracking
+    assert answer.startswith("At last.")
+    assert issue.from_bot[1].edits == []
+
+
+async def test_an_answer_appears_although_somebody_deleted_the_tracking_comment(world: World) -> None:
+    issue = await world.maria.opens_issue("Tidy")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Here it is.")
+    await issue.sees_working()
+    await world.maria.person.delete(issue.from_bot[0])
+    gate.open()
+
+    await issue.hears("Here it is.")
