@@ -15,7 +15,7 @@ from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
 from bot.decide.closing import close, reopen
 from bot.decide.placing import PullPlace
 from bot.decide.serving import Facts, Premises, deny, give_up, serve
-from bot.github.answers import PullFacts
+from bot.github.answers import PullFacts, ReviewComment
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient
 from bot.github.payloads import Unreadable, read
@@ -172,7 +172,7 @@ class Decider:
         if hear.target.kind == "review-comment" and len(mine) <= 1:
             return request
         parts = [request] if hear.target.kind == "review" else []
-        parts += [f"{remark.path}{f':{remark.line}' if remark.line else ''}\n{remark.body}" for remark in mine]
+        parts += [_with_its_place(remark) for remark in mine]
         return "\n\n".join(parts)
 
     async def _note(self, guid: str, problem: BaseException) -> None:
@@ -188,3 +188,10 @@ class Decider:
             if hear is not None:
                 await give_up(connection, hear, guid)
             await decisions.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
+
+
+def _with_its_place(remark: ReviewComment) -> str:
+    """An inline comment of a review, after the lines it is about: GitHub often leaves their number out here."""
+    line = f":{remark.line}" if remark.line else ""
+    quoted = "".join(f"> {text}\n" for text in remark.diff_hunk.splitlines())
+    return f"{remark.path}{line}\n{quoted}\n{remark.body}"

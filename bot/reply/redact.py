@@ -25,8 +25,8 @@ _FORMATS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# One word of base64, also where it was wrapped into lines.
-_BASE64_RUN = re.compile(r"[A-Za-z0-9+/_=-]{8,}(?:\s*\n[ \t>]*[A-Za-z0-9+/_=-]+)*")
+# One word of base64, also where it was wrapped into lines: then nothing else stands on the lines that follow.
+_BASE64_RUN = re.compile(r"[A-Za-z0-9+/_=-]{8,}(?:\s*\n[ \t>]*[A-Za-z0-9+/_=-]+(?=[ \t]*(?:\r?\n|\Z)))*")
 _LINE_BREAKS = re.compile(r"[\s>]+")
 _MOST_PASSES = 5
 

@@ -237,3 +237,8 @@ def test_a_secret_at_the_place_of_a_cut_is_still_redacted() -> None:
 
 def test_an_empty_answer_has_no_parts() -> None:
     assert answer_parts(" \n", secrets=[], server_url=SERVER) == ()
+
+
+def test_the_words_after_a_base64_secret_stay() -> None:
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    assert redact(f"It is {encoded}\nNext I will test.", [SECRET]) == f"It is {REDACTED}\nNext I will test."
