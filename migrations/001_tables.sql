@@ -121,6 +121,7 @@ create unique index turns_one_running_per_worktree on turns (worktree_id) where 
 create index turns_unfinished_by_conversation on turns (conversation_id, id) where state in ('queued', 'running');
 create index turns_unfinished_by_worktree on turns (worktree_id, id) where state in ('queued', 'running');
 create index turns_by_conversation on turns (conversation_id, id);
+create index turns_by_person on turns (requested_by_id, created_at);
 create unique index turns_one_per_review on turns (conversation_id, review_id) where review_id is not null;
 
 create table deliveries (

@@ -62,7 +62,8 @@ class Decider:
         log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
         hear: Hear | None = None
         try:
-            action = self._read(delivery)
+            # In a thread: the worst Markdown of a full comment takes seconds, and anybody can write it.
+            action = await asyncio.to_thread(self._read, delivery)
             hear = action if isinstance(action, Hear) else None
             outcome = await self._act(guid, action)
             log.info("decided", action=type(action).__name__.lower(), outcome=outcome)

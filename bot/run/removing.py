@@ -29,7 +29,7 @@ async def remove_all(shop: Workshop, worker: str) -> None:
                 await removals.removed(connection, removal, shop.node)
                 _log.info("worktree-removed", path=removal.path, branch_deleted=result.branch_deleted)
             else:
-                await removals.kept(connection, removal)
+                await removals.kept(connection, removal, shop.node)
                 _log.warning("worktree-kept", path=removal.path, why=result.why)
 
 

@@ -21,11 +21,12 @@ DATABASE_AWAY = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.DeadlockDetectedError,
     ConnectionError,
     TimeoutError,
     OSError,
 )
-"""Raised when Postgres cannot be reached, is starting or goes away: worth another try later."""
+"""Raised when Postgres cannot be reached, is starting or goes away, or ended a deadlock: worth another try later."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger()

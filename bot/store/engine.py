@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, LiteralString
 
 import procrastinate
+import psycopg
 import structlog
 from procrastinate import jobs as engine_jobs
 from procrastinate.exceptions import ConnectorException
@@ -21,6 +23,8 @@ POLL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0
 """What running jobs are given at the end; those that take longer are put back."""
 EMPTYING_SECONDS = 5.0
+TELL_FOR_SECONDS = 60.0
+"""After so long without the database our workers count as dead, and their jobs are put back."""
 MAX_STALLED_ATTEMPTS = 20
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
@@ -32,6 +36,22 @@ class RetryLaterError(Exception):
     def __init__(self, seconds: float, why: str) -> None:
         super().__init__(why)
         self.seconds = seconds
+
+
+class _Connector(procrastinate.PsycopgConnector):
+    """Tells the database again what it did not hear: a job whose end is lost would keep its lock while we live."""
+
+    async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
+        deadline = asyncio.get_running_loop().time() + TELL_FOR_SECONDS
+        while True:
+            try:
+                await super().execute_query_async(query, **arguments)
+                return
+            except ConnectorException as problem:
+                lost = isinstance(problem.__cause__, psycopg.OperationalError)
+                if not lost or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(POLL_SECONDS)
 
 
 class _Retry(BaseRetryStrategy):
@@ -62,7 +82,7 @@ class Handlers:
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     """The engine's app with our three tasks; open it before use."""
-    connector = procrastinate.PsycopgConnector(conninfo=dsn, min_size=1, max_size=8, timeout=10)
+    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10)
     app = procrastinate.App(connector=connector)
     retry = _Retry()
 

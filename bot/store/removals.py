@@ -23,6 +23,20 @@ update worktrees set state = 'removed', claim = null, worker = null, updated_at 
 where id = $1 and claim = $2 returning id
 """
 
+TAKE_OVER = """
+-- While it was being removed somebody asked again, and a new worktree was reserved at the same path: its turns and
+-- conversations go on in the one that is kept after all.
+with successor as (
+    update worktrees n set state = 'removed', updated_at = now()
+    from worktrees o
+    where o.id = $1 and o.claim = $2 and n.node = o.node and n.path = o.path and n.id <> o.id and n.state = 'reserved'
+    returning n.id
+), talks as (
+    update conversations set worktree_id = $1 where worktree_id in (select id from successor)
+)
+update turns set worktree_id = $1 where worktree_id in (select id from successor)
+"""
+
 KEPT = """
 -- It holds work: it stays, and is used again by the next request.
 update worktrees set state = 'ready', claim = null, worker = null, updated_at = now()
@@ -77,9 +91,12 @@ async def removed(connection: Connection, removal: ClaimedRemoval, node: str) ->
             await defer(connection, bells.turns_bell(node))
 
 
-async def kept(connection: Connection, removal: ClaimedRemoval) -> None:
-    """It could not go: it is an ordinary worktree again."""
-    await connection.execute(KEPT, removal.worktree_id, removal.token)
+async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
+    """It could not go: it is an ordinary worktree again, also for what was asked meanwhile."""
+    async with connection.transaction():
+        await connection.execute(TAKE_OVER, removal.worktree_id, removal.token)
+        await connection.execute(KEPT, removal.worktree_id, removal.token)
+        await defer(connection, bells.turns_bell(node))
 
 
 async def held_on(connection: Connection, node: str) -> list[tuple[int, str]]:

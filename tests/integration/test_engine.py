@@ -1,0 +1,435 @@
+"""The job engine as we set it up, on a real Postgres: waking, order, retries, killed workers, outages."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+import procrastinate
+import pytest
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+
+from bot.store import engine
+from bot.store.database import Pool
+from bot.store.engine import Handlers, RetryLaterError
+from bot.store.jobs import NewJob, defer, take_turns
+from tests.integration.turn_world import DEADLINE_SECONDS, held, until, until_waiting
+
+QUEUE = "decide"
+WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"
+AN_HOUR_SECONDS = 3600.0
+
+HANGING_WORKER = """
+import asyncio, sys
+from bot.store.engine import Handlers, engine, run_pool
+
+async def hang(guid, attempts):
+    print(guid, flush=True)
+    await asyncio.Event().wait()
+
+async def unused(*_):
+    raise AssertionError
+
+async def main():
+    async with engine(sys.argv[1], Handlers(hang, unused, unused)).open_async() as app:
+        await run_pool(app, "decide", 4, asyncio.Event())
+
+asyncio.run(main())
+"""
+
+Handle = Callable[[str, int], Awaitable[None]]
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
+        yield pool
+
+
+def job(guid: str, lock: str | None = "thread") -> NewJob:
+    return NewJob(QUEUE, "decide", lock, {"guid": guid})
+
+
+async def put(pool: Pool, *jobs: NewJob) -> None:
+    """Puts jobs in as a transaction of ours does."""
+    async with held(pool) as db:
+        await take_turns(db, [job.lock for job in jobs if job.lock])
+        await defer(db, *jobs)
+
+
+async def unused(*_: object) -> None:
+    raise AssertionError("no such job was put in")
+
+
+@asynccontextmanager
+async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
+    """A worker on the queue, whose jobs do `handle`."""
+    stopping = asyncio.Event()
+    async with engine.engine(database_url, Handlers(handle, unused, unused)).open_async() as app:
+        running = asyncio.create_task(engine.run_pool(app, QUEUE, concurrency, stopping))
+        try:
+            yield app
+        finally:
+            stopping.set()
+            await asyncio.wait_for(running, DEADLINE_SECONDS)
+
+
+class Record:
+    """Notes what ran, in order."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self._changed = asyncio.Event()
+
+    async def handle(self, guid: str, attempts: int) -> None:
+        self.note(guid)
+
+    def note(self, guid: str) -> None:
+        self.ran.append(guid)
+        self._changed.set()
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while len(self.ran) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.ran
+
+
+async def statuses(pool: Pool) -> list[str]:
+    rows = await pool.fetch("select status::text from procrastinate_jobs order by id")
+    return [row["status"] for row in rows]
+
+
+async def until_statuses(pool: Pool, *expected: str) -> None:
+    async def match() -> bool:
+        return await statuses(pool) == list(expected)
+
+    await until(match)
+
+
+# Waking
+
+
+@pytest.fixture
+async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
+    """What the workers of the queue are told: they look for jobs when they hear anything."""
+    messages: asyncio.Queue[object] = asyncio.Queue()
+    db = await asyncpg.connect(database_url)
+    await db.add_listener(WORKERS_HEAR, lambda *message: messages.put_nowait(message[-1]))
+    yield messages
+    await db.close()
+
+
+@asynccontextmanager
+async def doing(database_url: str) -> AsyncIterator[tuple[JobManager, Job]]:
+    """The next job as a worker has it while it runs."""
+    async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
+        found = await app.job_manager.fetch_job([QUEUE], await app.job_manager.register_worker())
+        assert found is not None
+        yield app.job_manager, found
+
+
+Leave = Callable[[JobManager, Job], Awaitable[None]]
+WAYS_TO_LEAVE: dict[str, Leave] = {
+    "done": lambda manager, job: manager.finish_job(job, Status.SUCCEEDED, delete_job=True),
+    "failed": lambda manager, job: manager.finish_job(job, Status.FAILED, delete_job=False),
+    "tried again": lambda manager, job: manager.retry_job(job),
+}
+
+
+async def next_heard(heard: "asyncio.Queue[object]") -> object:
+    return await asyncio.wait_for(heard.get(), DEADLINE_SECONDS)
+
+
+async def test_workers_are_told_of_a_job_when_its_transaction_commits(
+    pool: Pool, heard: "asyncio.Queue[object]"
+) -> None:
+    async with held(pool) as db:
+        await defer(db, job("one"))
+        await pool.execute("select pg_notify($1, 'nothing so far')", WORKERS_HEAR)
+        assert await next_heard(heard) == "nothing so far"
+
+    assert "job_inserted" in str(await next_heard(heard))
+
+
+@pytest.mark.parametrize("way", WAYS_TO_LEAVE)
+async def test_workers_are_told_when_a_lock_is_free_for_its_next_job(
+    database_url: str, pool: Pool, heard: "asyncio.Queue[object]", way: str
+) -> None:
+    await put(pool, job("first"), job("next"))
+    async with doing(database_url) as (manager, first):
+        await pool.execute("select pg_notify($1, 'nothing so far')", WORKERS_HEAR)
+        while await next_heard(heard) != "nothing so far":
+            pass
+
+        await WAYS_TO_LEAVE[way](manager, first)
+
+        assert "job_inserted" in str(await next_heard(heard))
+
+
+async def test_a_job_without_a_lock_frees_nothing(
+    database_url: str, pool: Pool, heard: "asyncio.Queue[object]"
+) -> None:
+    await put(pool, job("free", None))
+    async with doing(database_url) as (manager, free):
+        assert "job_inserted" in str(await next_heard(heard))
+
+        await WAYS_TO_LEAVE["done"](manager, free)
+
+        await pool.execute("select pg_notify($1, 'nothing more')", WORKERS_HEAR)
+        assert await next_heard(heard) == "nothing more"
+
+
+@pytest.mark.expects_errors
+async def test_a_job_that_failed_frees_its_lock(database_url: str, pool: Pool) -> None:
+    record = Record()
+
+    async def fail_first(guid: str, attempts: int) -> None:
+        record.note(guid)
+        if guid == "bug":
+            raise ZeroDivisionError
+
+    async with working(database_url, fail_first):
+        await put(pool, job("bug"), job("next"))
+
+        assert await record.until(2) == ["bug", "next"]
+        await until_statuses(pool, "failed")
+
+
+async def test_a_worker_on_another_machine_goes_on_with_a_lock(database_url: str, pool: Pool) -> None:
+    record, go_on = Record(), asyncio.Event()
+
+    async def wait_first(guid: str, attempts: int) -> None:
+        record.note(guid)
+        if guid == "first":
+            await go_on.wait()
+
+    async with working(database_url, wait_first, concurrency=1):
+        await put(pool, job("first"), job("second"))
+        await record.until(1)
+        async with working(database_url, wait_first, concurrency=1):
+            await put(pool, job("elsewhere", "another thread"))
+            await record.until(2)
+            go_on.set()
+            assert await record.until(3) == ["first", "elsewhere", "second"]
+
+
+# Order
+
+
+async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(database_url: str, pool: Pool) -> None:
+    record, go_on = Record(), asyncio.Event()
+
+    async def wait(guid: str, attempts: int) -> None:
+        record.note(guid)
+        await go_on.wait()
+
+    async with working(database_url, wait):
+        await put(pool, job("a1", "a"), job("a2", "a"), job("b1", "b"), job("free", None))
+        assert sorted(await record.until(3)) == ["a1", "b1", "free"]
+        assert sorted(await statuses(pool)) == ["doing", "doing", "doing", "todo"]
+
+        go_on.set()
+        assert (await record.until(4))[-1] == "a2"
+
+
+async def test_a_job_that_is_tried_again_keeps_its_place_in_the_line(database_url: str, pool: Pool) -> None:
+    record = Record()
+
+    async def fail_twice(guid: str, attempts: int) -> None:
+        record.note(f"{guid}:{attempts}")
+        if guid == "first" and attempts < 2:
+            raise RetryLaterError(0.01, "not yet")
+
+    async with working(database_url, fail_twice):
+        await put(pool, job("first"), job("second"))
+        await put(pool, job("third"))
+
+        assert await record.until(5) == ["first:0", "first:1", "first:2", "second:0", "third:0"]
+        await until_statuses(pool)
+
+
+async def test_a_job_that_is_to_be_tried_later_waits_that_long(database_url: str, pool: Pool) -> None:
+    record = Record()
+
+    async def later(guid: str, attempts: int) -> None:
+        record.note(guid)
+        if attempts == 0:
+            raise RetryLaterError(AN_HOUR_SECONDS, "an hour")
+
+    async with working(database_url, later):
+        await put(pool, job("one"))
+        await record.until(1)
+        await until_statuses(pool, "todo")
+
+        wait = await pool.fetchval(
+            "select extract(epoch from scheduled_at - now())::float from procrastinate_jobs where attempts = 1"
+        )
+        assert AN_HOUR_SECONDS - 60 < wait <= AN_HOUR_SECONDS
+        await pool.execute("update procrastinate_jobs set scheduled_at = now()")
+        assert await record.until(2) == ["one", "one"]
+
+
+async def test_jobs_have_the_order_in_which_their_transactions_commit(pool: Pool) -> None:
+    async with held(pool) as first:
+        await take_turns(first, ["thread"])
+        second = asyncio.create_task(put(pool, job("second")))
+        await until_waiting(pool)
+        await defer(first, job("first"))
+    await second
+
+    rows = await pool.fetch("select args->>'guid' as guid from procrastinate_jobs order by id")
+    assert [row["guid"] for row in rows] == ["first", "second"]
+
+
+async def test_jobs_of_other_locks_do_not_wait(pool: Pool) -> None:
+    async with held(pool) as first:
+        await take_turns(first, ["thread"])
+        await put(pool, job("elsewhere", "another thread"), job("free", None))
+
+    assert await statuses(pool) == ["todo", "todo"]
+
+
+async def test_transactions_with_several_locks_never_deadlock(pool: Pool) -> None:
+    async def put_both(*locks: str) -> None:
+        for number in range(10):
+            await put(pool, *(job(str(number), lock) for lock in locks))
+
+    await asyncio.gather(put_both("a", "b", "c"), put_both("c", "b", "a"), put_both("b", "a"), put_both("c", "a"))
+
+    assert len(await statuses(pool)) == 100
+
+
+async def test_a_transaction_that_fails_puts_nothing_in(pool: Pool) -> None:
+    async def fail() -> None:
+        async with held(pool) as db:
+            await defer(db, job("one"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+
+    assert await statuses(pool) == []
+
+
+# Failing
+
+
+@pytest.mark.expects_errors
+async def test_a_bug_fails_its_job_at_once_and_is_kept(database_url: str, pool: Pool) -> None:
+    record = Record()
+
+    async def fail(guid: str, attempts: int) -> None:
+        record.note(guid)
+        raise ZeroDivisionError
+
+    async with working(database_url, fail):
+        await put(pool, job("bug"))
+        await until_statuses(pool, "failed")
+
+    assert record.ran == ["bug"]
+
+
+# Killed workers
+
+
+@pytest.fixture
+async def killed_worker(database_url: str, pool: Pool) -> None:
+    """A worker was killed while it did "one", which holds back "two"; its last heartbeat is a minute old."""
+    await put(pool, job("one"), job("two"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANGING_WORKER, database_url, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        started = await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)
+        assert started == b"one\n"
+    finally:
+        process.kill()
+        await process.communicate()
+    assert await statuses(pool) == ["doing", "todo"]
+    await pool.execute("update procrastinate_workers set last_heartbeat = now() - interval '1 minute'")
+
+
+@pytest.mark.usefixtures("killed_worker")
+async def test_jobs_of_a_killed_worker_run_again_in_their_order(database_url: str, pool: Pool) -> None:
+    record = Record()
+    async with working(database_url, record.handle) as app:
+        assert await engine.retry_stalled_jobs(app) == 1
+        assert await record.until(2) == ["one", "two"]
+        await until_statuses(pool)
+        assert await engine.retry_stalled_jobs(app) == 0
+
+
+@pytest.mark.usefixtures("killed_worker")
+async def test_they_are_found_when_the_worker_was_forgotten_already(database_url: str, pool: Pool) -> None:
+    record = Record()
+    await pool.execute("delete from procrastinate_workers")
+    async with working(database_url, record.handle) as app:
+        assert await engine.retry_stalled_jobs(app) == 1
+        assert await record.until(2) == ["one", "two"]
+
+
+@pytest.mark.expects_errors
+@pytest.mark.usefixtures("killed_worker")
+async def test_a_job_that_kills_its_workers_again_and_again_is_given_up(database_url: str, pool: Pool) -> None:
+    record = Record()
+    await pool.execute(
+        "update procrastinate_jobs set attempts = $1 where status = 'doing'", engine.MAX_STALLED_ATTEMPTS
+    )
+    async with working(database_url, record.handle) as app:
+        assert await engine.retry_stalled_jobs(app) == 1
+        assert await record.until(1) == ["two"]
+        await until_statuses(pool, "failed")
+
+
+@pytest.mark.usefixtures("killed_worker")
+async def test_every_time_a_job_is_put_back_counts(database_url: str, pool: Pool) -> None:
+    async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
+        await engine.retry_stalled_jobs(app)
+
+    assert await pool.fetchval("select attempts from procrastinate_jobs where status = 'todo' order by id") == 1
+
+
+async def test_the_jobs_of_a_living_worker_are_left_alone(database_url: str, pool: Pool) -> None:
+    record, go_on = Record(), asyncio.Event()
+
+    async def wait(guid: str, attempts: int) -> None:
+        record.note(guid)
+        await go_on.wait()
+
+    async with working(database_url, wait) as app:
+        await put(pool, job("one"))
+        await record.until(1)
+        assert await engine.retry_stalled_jobs(app) == 0
+        go_on.set()
+
+
+# Outages
+
+
+@pytest.mark.expects_errors
+async def test_a_queue_outlives_its_connections(database_url: str, pool: Pool) -> None:
+    record = Record()
+    async with working(database_url, record.handle):
+        await put(pool, job("before"))
+        await record.until(1)
+        await until_statuses(pool)
+
+        ended = await pool.fetchval(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        assert ended > 0
+        async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as fresh:
+            await put(fresh, job("after"), job("and after"))
+            assert await record.until(3) == ["before", "after", "and after"]
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 4), (2, 8), (8, 512), (9, 600), (1000, 600)])
+def test_the_wait_doubles_up_to_ten_minutes(attempts: int, seconds: int) -> None:
+    assert engine.backoff_seconds(attempts) == seconds

@@ -1,0 +1,102 @@
+"""The statements of the hot way find their rows by index, however much history the tables hold."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import orjson
+import pytest
+
+from bot.store import conversations, decisions, removals, turns
+from bot.store.database import Connection
+from tests.integration.turn_world import NODE, NOON
+
+HISTORY = """
+insert into nodes (name) values ('here');
+insert into codebases (platform, repository_id, owner, name, folder)
+select 'github.com', n, 'octo', 'repo-' || n, 'octo/repo-' || n from generate_series(1, 40) n;
+insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state)
+select 'github.com', 1 + n % 40, 'here', '/worktrees/' || n, 'threadtree/issue-' || n, 'issue', n,
+       case when n % 50 = 0 then 'ready' when n % 997 = 0 then 'removing' else 'removed' end
+from generate_series(1, 10000) n;
+insert into conversations (platform, repository_id, number, kind, worktree_id)
+select 'github.com', 1 + n % 40, n, 'issue', n from generate_series(1, 10000) n;
+insert into sessions (conversation_id, agent, active, ended_at, end_reason)
+select n, 'custom', false, now(), 'conversation-closed' from generate_series(1, 10000) n;
+insert into turns (conversation_id, worktree_id, state, reason, request, request_hash, requested_by, requested_by_id,
+                   asked_at, source_kind, source_id, finished_at, claim, created_at)
+select 1 + n % 10000, 1 + n % 10000,
+       case when n % 1000 = 49 then 'running' when n % 500 = 99 then 'queued' else 'done' end, null,
+       'do it', '', 'ada', n % 300, now(), 'comment', n,
+       case when n % 1000 = 49 or n % 500 = 99 then null else now() end,
+       case when n % 1000 = 49 then gen_random_uuid() end,
+       now() - n * interval '10 minutes'
+from generate_series(1, 10000) n;
+insert into deliveries (guid, event, state, body)
+select gen_random_uuid()::text, 'issue_comment', 'done', '{}' from generate_series(1, 10000) n;
+insert into effects (key) select sha256(n::text::bytea) from generate_series(1, 10000) n;
+"""
+TOKEN = UUID(int=1)
+STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "claim a turn": (turns.CLAIM, (NODE, TOKEN, "worker", 2, NOON)),
+    "read the claimed turn": (turns.CLAIMED_TURN, (5,)),
+    "look again": (turns.STILL_MINE, (5, TOKEN)),
+    "end a turn": (turns.END, (5, TOKEN, "done", None, None)),
+    "hand back": (turns.HAND_BACK, (5, TOKEN)),
+    "stop what runs": (turns.STOP_RUNNING, (5, "Stopped.", NOON)),
+    "stop what waits": (turns.STOP_QUEUED, (5, "Stopped.", NOON)),
+    "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
+    "place in line": (turns.PLACE_IN_LINE, (99,)),
+    "last request not done": (turns.LAST_NOT_DONE, (5,)),
+    "asked today": (turns.ASKED_TODAY, (7,)),
+    "asked just now": (turns.ASKED_JUST_NOW, (5, "do it", NOON)),
+    "active session": (turns.ACTIVE_SESSION, (5,)),
+    "end a session": (conversations.END_SESSION, (5, "reset-requested")),
+    "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),
+    "own worktree": (conversations.LIVE_WORKTREE, (50,)),
+    "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
+    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature")),
+    "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
+    "status": (conversations.OVERVIEW, (5,)),
+    "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
+    "load a delivery": (decisions.LOAD, ("guid",)),
+    "begin a delivery": (decisions.BEGIN, ("guid",)),
+    "finish a delivery": (decisions.FINISH, ("guid", "done", None)),
+}
+GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "effects"}
+
+
+@pytest.fixture
+async def busy(database_url: str) -> AsyncIterator[Connection]:
+    """A database with a long history, in which little is going on."""
+    db = await asyncpg.connect(database_url)
+    await db.execute(HISTORY)
+    await db.execute("analyze")
+    yield db
+    await db.close()
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan."""
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+async def read_whole(db: Connection, statement: str, arguments: tuple[Any, ...]) -> set[str]:
+    """The tables that the statement reads from one end to the other."""
+    async with db.transaction():
+        found = await db.fetchval(f"explain (format json) {statement}", *arguments)
+    plan = orjson.loads(found)[0]["Plan"]
+    return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & GROWING
+
+
+async def test_the_hot_statements_read_no_growing_table_whole(busy: Connection) -> None:
+    slow = {name: found for name, (sql, values) in STATEMENTS.items() if (found := await read_whole(busy, sql, values))}
+
+    assert slow == {}
+
+
+async def test_a_table_read_whole_is_noticed(busy: Connection) -> None:
+    assert await read_whole(busy, "select * from turns where request = $1", ("x",)) == {"turns"}

@@ -1,0 +1,361 @@
+"""What a claim allows, how it is lost, and how a turn ends (DESIGN.md §2 and §3.9)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from bot.model import Target
+from bot.store import conversations, turns
+from bot.store.database import Connection, Pool
+from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
+from tests.integration.turn_world import DEADLINE_SECONDS, NODE, NOON, World, held, request
+
+LATER = NOON + timedelta(hours=1)
+STOPPED = "Stopped by @ada."
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    async with pool.acquire() as db:
+        yield World(db)
+
+
+@pytest.fixture
+async def turn(world: World) -> ClaimedTurn:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    return await world.claimed()
+
+
+async def everything(db: Connection) -> list[Any]:
+    """All that a run could have written."""
+    return [
+        await db.fetch(f"select t.*, t.xmin from {table} t order by id")  # noqa: S608 -- a test's own
+        for table in ("turns", "worktrees", "sessions")
+    ]
+
+
+Write = Callable[[Connection, Claim], Awaitable[object]]
+WRITES: dict[str, Write] = {
+    "look_again": turns.look_again,
+    "save_answer": lambda db, claim: turns.save_answer(db, claim, "answer", ("notice",)),
+    "save_worktree": lambda db, claim: turns.save_worktree(db, claim, "branch", "main", "a" * 40),
+    "start_session": lambda db, claim: turns.start_session(db, claim, "custom", "s1"),
+    "join_session": lambda db, claim: turns.join_session(db, claim, 1),
+    "end": lambda db, claim: turns.end(db, claim, "done", None, ("notice",)),
+    "end failed": lambda db, claim: turns.end(db, claim, "failed", "It broke."),
+}
+
+
+# A claim that was lost
+
+
+@pytest.mark.parametrize("loss", ["cut off", "handed back", "ended", "another token", "another turn"])
+async def test_a_lost_claim_writes_nothing_and_says_so(world: World, turn: ClaimedTurn, loss: str) -> None:
+    claim = turn.claim
+    await turns.join_session(world.db, claim, await turns.start_session(world.db, claim, "custom", "s0"))
+    await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
+    match loss:
+        case "cut off":
+            assert await turns.cut_off(world.db, claim)
+            await world.claimed()
+        case "handed back":
+            assert await turns.hand_back(world.db, claim)
+        case "ended":
+            await world.end(claim)
+        case "another token":
+            claim = replace(claim, token=uuid4())
+        case _:
+            claim = replace(claim, turn_id=await world.ask(turn.conversation_id))
+    before = await everything(world.db)
+
+    for name, write in WRITES.items():
+        with pytest.raises(ClaimLostError):
+            await write(world.db, claim)
+        assert await everything(world.db) == before, name
+
+
+async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: World, turn: ClaimedTurn) -> None:
+    assert await turns.hand_back(world.db, turn.claim)
+    again = await world.claimed()
+    before = await everything(world.db)
+
+    assert not await turns.hand_back(world.db, turn.claim)
+    assert not await turns.cut_off(world.db, turn.claim)
+
+    assert await everything(world.db) == before
+    assert [claim.token for claim in await turns.running_on(world.db, NODE)] == [again.claim.token]
+
+
+# Ends
+
+
+async def test_a_turn_that_ended_frees_its_worktree_for_the_next(world: World, turn: ClaimedTurn) -> None:
+    later = await world.ask(turn.conversation_id)
+
+    await turns.end(world.db, turn.claim, "failed", "It broke.", ("one", "two"))
+
+    row = await world.row(turn.id)
+    assert (row["state"], row["reason"], row["notices"]) == ("failed", "It broke.", ["one", "two"])
+    assert row["claim"] is None
+    assert row["worker"] is None
+    assert row["finished_at"] is not None
+    assert (await world.claimed()).id == later
+
+
+async def test_an_end_without_notices_keeps_those_that_were_there(world: World) -> None:
+    await world.ask((await world.home())[0], notices=("moved",))
+    turn = await world.claimed()
+
+    await turns.end(world.db, turn.claim, "interrupted", "It was cut off twice.")
+
+    assert (await world.row(turn.id))["notices"] == ["moved"]
+
+
+async def test_an_end_other_than_done_needs_a_reason(world: World, turn: ClaimedTurn) -> None:
+    with pytest.raises(asyncpg.CheckViolationError):
+        await turns.end(world.db, turn.claim, "failed", None)
+
+
+async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: World, turn: ClaimedTurn) -> None:
+    await turns.save_answer(world.db, turn.claim, "all done", ("noticed",))
+    assert await turns.hand_back(world.db, turn.claim)
+
+    again = await world.claimed(now=LATER)
+
+    assert again.id == turn.id
+    assert again.claim.token != turn.claim.token
+    assert (again.resuming, again.answer, again.notices) == (True, "all done", ("noticed",))
+    assert again.started_at == turn.started_at
+    assert (await world.row(turn.id))["cut_offs"] == 0
+
+
+async def test_handing_back_is_no_crash_however_often(world: World, turn: ClaimedTurn) -> None:
+    claim = turn.claim
+    for _ in range(3):
+        assert await turns.hand_back(world.db, claim)
+        claim = (await world.claimed()).claim
+
+    assert await turns.cut_off(world.db, claim)
+
+
+async def test_a_turn_survives_one_crash_and_not_two(world: World, turn: ClaimedTurn) -> None:
+    later = await world.ask(turn.conversation_id)
+    assert await turns.cut_off(world.db, turn.claim)
+
+    again = await world.claimed()
+    assert (again.id, again.resuming) == (turn.id, True)
+
+    assert not await turns.cut_off(world.db, again.claim)
+    assert await world.state("turns", turn.id) == "running"
+    await turns.end(world.db, again.claim, "interrupted", "It was cut off twice.")
+    assert (await world.claimed()).id == later
+
+
+async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: World, turn: ClaimedTurn) -> None:
+    first = await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
+    assert await turns.hand_back(world.db, turn.claim)
+    again = await world.claimed()
+    second = await turns.save_worktree(world.db, again.claim, "threadtree/issue-1", "main", "b" * 40)
+
+    assert (first, second) == ("a" * 40, "a" * 40)
+
+
+async def test_a_worktree_that_was_made_is_known_with_its_branch(world: World, turn: ClaimedTurn) -> None:
+    assert not turn.worktree_made
+    await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
+    await world.end(turn.claim)
+    await world.ask(turn.conversation_id)
+
+    again = await world.claimed()
+
+    assert (again.worktree_made, again.branch, again.base_branch) == (True, "threadtree/issue-1", "main")
+
+
+async def test_what_runs_on_a_node_is_known_with_its_worker(world: World, turn: ClaimedTurn) -> None:
+    await world.ask((await world.home(node="there"))[0])
+    await world.claimed(node="there")
+
+    assert await turns.running_on(world.db, NODE) == [turn.claim]
+
+
+async def test_the_last_request_that_was_not_done_can_be_asked_again(world: World) -> None:
+    conversation, worktree = await world.home()
+    assert await turns.last_not_done(world.db, conversation) is None
+    await turns.ask(world.db, conversation, worktree, request("first"), refused="No.")
+    await world.ask(conversation, "second")
+    await world.end((await world.claimed()).claim)
+    await world.ask(conversation, "waiting")
+    await turns.ask(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
+
+    last = await turns.last_not_done(world.db, conversation)
+
+    assert last is not None
+    assert last["request"] == "first"
+
+
+async def test_an_answer_finds_its_thread(world: World, turn: ClaimedTurn) -> None:
+    place = await turns.place_of(world.db, turn.id)
+
+    assert (place.repository, place.conversation_id) == (turn.repository, turn.conversation_id)
+    assert (place.worktree_id, place.target) == (turn.worktree_id, Target("comment", 11))
+
+
+# Stopping
+
+
+async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
+    world: World, turn: ClaimedTurn, pool: Pool, database_url: str
+) -> None:
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    process = await asyncpg.connect(database_url)
+    try:
+        await process.add_listener("threadtree_stop", lambda *message: heard.put_nowait(message[-1]))
+        async with held(pool) as decide:
+            assert await turns.stop_running(decide, turn.conversation_id, STOPPED, LATER) == [turn.id]
+        assert await asyncio.wait_for(heard.get(), DEADLINE_SECONDS) == str(turn.id)
+    finally:
+        await process.close()
+
+    assert await turns.look_again(world.db, turn.claim) == STOPPED
+
+
+async def test_a_turn_that_nobody_stopped_goes_on(world: World, turn: ClaimedTurn) -> None:
+    assert await turns.look_again(world.db, turn.claim) is None
+
+
+async def test_the_first_reason_to_stop_stays(world: World, turn: ClaimedTurn) -> None:
+    await turns.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+
+    assert await turns.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
+    assert await turns.look_again(world.db, turn.claim) == STOPPED
+
+
+async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: World, turn: ClaimedTurn) -> None:
+    sharing = await world.thread(worktree=turn.worktree_id)
+    waiting = await world.ask(sharing)
+
+    assert await turns.stop_running(world.db, sharing, STOPPED, LATER) == []
+    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await world.state("turns", waiting) == "queued"
+
+
+async def test_waiting_turns_that_are_stopped_are_over(world: World, turn: ClaimedTurn) -> None:
+    waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
+
+    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [(waiting, Target("review", 12))]
+
+    row = await world.row(waiting)
+    assert (row["state"], row["reason"]) == ("stopped", STOPPED)
+    assert row["finished_at"] is not None
+    assert await world.state("turns", turn.id) == "running"
+
+
+async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: World, turn: ClaimedTurn) -> None:
+    waiting = await world.ask(turn.conversation_id, asked_at=LATER)
+
+    assert await turns.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
+    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await world.state("turns", waiting) == "queued"
+
+
+async def test_a_stop_outlives_a_crash(world: World, turn: ClaimedTurn) -> None:
+    await turns.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    assert await turns.cut_off(world.db, turn.claim)
+
+    again = await world.claimed()
+
+    assert await turns.look_again(world.db, again.claim) == STOPPED
+
+
+# Sessions
+
+
+async def test_a_thread_has_one_active_session(world: World, turn: ClaimedTurn) -> None:
+    first = await turns.start_session(world.db, turn.claim, "custom", "s1")
+    assert await turns.active_session(world.db, turn.conversation_id) == (first, "s1")
+
+    with pytest.raises(asyncpg.UniqueViolationError, match="sessions_one_active_per_conversation"):
+        await turns.start_session(world.db, turn.claim, "custom", "s2")
+
+
+async def test_after_a_reset_a_new_session_starts_and_the_old_one_is_remembered(
+    world: World, turn: ClaimedTurn
+) -> None:
+    first = await turns.start_session(world.db, turn.claim, "custom", "s1")
+
+    assert await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
+    assert not await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
+    assert await turns.active_session(world.db, turn.conversation_id) is None
+    second = await turns.start_session(world.db, turn.claim, "custom", "s2")
+
+    ended = await world.db.fetchrow("select * from sessions where id = $1", first)
+    assert (ended["active"], ended["end_reason"]) == (False, "reset-requested")
+    assert await turns.active_session(world.db, turn.conversation_id) == (second, "s2")
+
+
+async def test_a_turn_keeps_its_session_alive(world: World, turn: ClaimedTurn) -> None:
+    session = await turns.start_session(world.db, turn.claim, "custom", "s1")
+
+    async def age() -> timedelta:
+        age: timedelta = await world.db.fetchval("select now() - last_active_at from sessions where id = $1", session)
+        return age
+
+    for touch in (turns.join_session(world.db, turn.claim, session), world.end(turn.claim)):
+        await world.db.execute("update sessions set last_active_at = now() - interval '1 day'")
+        await touch
+        assert await age() < timedelta(hours=1)
+
+    assert (await world.row(turn.id))["session_id"] == session
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "active = false",
+        "ended_at = now()",
+        "active = false, ended_at = now()",
+        "end_reason = 'reset-requested'",
+        "active = false, ended_at = now(), end_reason = 'bored'",
+    ],
+)
+async def test_a_session_that_is_half_ended_is_impossible(world: World, turn: ClaimedTurn, change: str) -> None:
+    await turns.start_session(world.db, turn.claim, "custom", "s1")
+
+    with pytest.raises(asyncpg.CheckViolationError):
+        await world.db.execute(f"update sessions set {change}")  # noqa: S608 -- a test's own
+
+
+async def test_an_effect_is_seen_once(world: World, pool: Pool) -> None:
+    assert await conversations.first_seen(world.db, b"key")
+    assert not await conversations.first_seen(world.db, b"key")
+
+    async def see() -> bool:
+        async with pool.acquire() as db:
+            return await conversations.first_seen(db, b"another")
+
+    assert sorted(await asyncio.gather(see(), see(), see())) == [False, False, True]
+
+
+async def test_an_effect_of_a_transaction_that_failed_was_not_seen(world: World) -> None:
+    async def fail() -> None:
+        async with world.db.transaction():
+            assert await conversations.first_seen(world.db, b"key")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+
+    assert await conversations.first_seen(world.db, b"key")

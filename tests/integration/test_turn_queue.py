@@ -1,0 +1,426 @@
+"""`turns` as the queue: what is claimed, in which order, and by whom (DESIGN.md §2)."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.model import Target
+from bot.store import conversations, removals, turns
+from bot.store.database import Pool
+from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    async with pool.acquire() as db:
+        yield World(db)
+
+
+# Order
+
+
+async def test_nothing_asked_is_nothing_to_claim(world: World) -> None:
+    await world.home()
+
+    assert await world.claim() is None
+
+
+async def test_the_oldest_turn_goes_first(world: World) -> None:
+    threads = [(await world.home())[0] for _ in range(3)]
+    asked = [await world.ask(thread) for thread in reversed(threads)]
+
+    assert await world.claim_all() == asked
+
+
+async def test_a_claimed_turn_brings_everything_its_run_needs(world: World) -> None:
+    conversation, worktree = await world.home()
+    shared = await world.thread(worktree=worktree, number=50)
+    await world.ask(
+        shared,
+        "fix\n\nit",
+        target=Target("review-comment", 12),
+        review_id=3,
+        pinned_sha="abc",
+        context="about a.py",
+        notices=("moved",),
+    )
+
+    turn = await world.claimed()
+
+    assert (turn.request, turn.requested_by, turn.requested_by_id, turn.asked_at) == ("fix\n\nit", "ada", 7, NOON)
+    assert (turn.target, turn.pinned_sha, turn.context) == (Target("review-comment", 12), "abc", "about a.py")
+    assert (turn.notices, turn.resuming, turn.answer) == (("moved",), False, None)
+    assert (turn.repository, turn.folder) == (repository(), "octo/repo-1")
+    assert (turn.conversation_id, turn.number, turn.kind, turn.title) == (shared, 50, "issue", "A title")
+    assert (turn.worktree_id, turn.worktree_made, turn.branch) == (worktree, False, None)
+    assert turn.start == ("issue", 1, None, None)
+    assert 50 in turn.sharers
+    assert len(turn.sharers) == 2
+    assert conversation != shared
+
+
+async def test_a_conversations_turns_run_one_after_the_other_in_order(world: World) -> None:
+    conversation, _ = await world.home()
+    asked = [await world.ask(conversation) for _ in range(3)]
+
+    ran = []
+    while (turn := await world.claim()) is not None:
+        assert await world.claim() is None
+        ran.append(turn.id)
+        await world.end(turn.claim)
+
+    assert ran == asked
+
+
+async def test_conversations_that_share_a_worktree_take_turns(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+    asked = [await world.ask(issue), await world.ask(pull), await world.ask(issue)]
+
+    ran = []
+    while (turn := await world.claim()) is not None:
+        assert await world.claim() is None
+        ran.append(turn.id)
+        await world.end(turn.claim)
+
+    assert ran == asked
+
+
+async def test_a_later_turn_waits_for_an_earlier_one_that_runs_in_another_worktree(world: World) -> None:
+    conversation, _ = await world.home()
+    earlier = await world.ask(conversation)
+    await conversations.use_worktree(world.db, conversation, await world.worktree())
+    later = await world.ask(conversation)
+
+    running = await world.claimed()
+    assert running.id == earlier
+    assert await world.claim() is None
+
+    await world.end(running.claim)
+    assert (await world.claimed()).id == later
+
+
+async def test_a_later_turn_waits_for_an_earlier_one_that_cannot_run_yet(world: World) -> None:
+    conversation, old = await world.home()
+    await world.ask(conversation)
+    await conversations.use_worktree(world.db, conversation, await world.worktree())
+    await world.ask(conversation)
+    await world.db.execute("update worktrees set state = 'lost' where id = $1", old)
+
+    assert await world.claim() is None
+
+
+async def test_a_turn_that_was_handed_back_keeps_its_place(world: World) -> None:
+    conversation, _ = await world.home()
+    first = await world.ask(conversation)
+    await world.ask(conversation)
+    turn = await world.claimed()
+
+    assert await turns.hand_back(world.db, turn.claim)
+
+    assert (await world.claimed()).id == first
+
+
+async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+    elsewhere, _ = await world.home()
+    await world.ask(elsewhere)
+    lines = [await world.ask(issue), await world.ask(pull), await world.ask(pull)]
+
+    assert [await turns.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+
+    await world.claim_all()
+    assert [await turns.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+
+    running = next(claim for claim in await turns.running_on(world.db, NODE) if claim.turn_id == lines[0])
+    await world.end(running)
+    assert await turns.place_in_line(world.db, lines[2]) == 1
+
+
+# Fairness and limits
+
+
+async def test_the_repository_with_fewer_running_turns_goes_first(world: World) -> None:
+    busy = [await world.ask((await world.home(repo=1))[0]) for _ in range(3)]
+    quiet = [await world.ask((await world.home(repo=2))[0]) for _ in range(2)]
+
+    assert await world.claim_all() == [busy[0], quiet[0], busy[1], quiet[1], busy[2]]
+
+
+async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: World) -> None:
+    first = [await world.ask((await world.home(repo=1))[0]) for _ in range(3)]
+    other = await world.ask((await world.home(repo=2))[0])
+
+    assert await world.claim_all(per_repository=2) == [first[0], other, first[1]]
+
+    running = await turns.running_on(world.db, NODE)
+    await world.end(next(claim for claim in running if claim.turn_id == other))
+    assert await world.claim(per_repository=2) is None
+    await world.end(next(claim for claim in running if claim.turn_id == first[0]))
+    assert (await world.claimed(per_repository=2)).id == first[2]
+
+
+async def test_what_runs_on_another_node_does_not_count_here(world: World) -> None:
+    await world.ask((await world.home(node="there"))[0])
+    here = await world.ask((await world.home())[0])
+    await world.claimed(node="there")
+
+    assert (await world.claimed(per_repository=1)).id == here
+
+
+async def test_a_node_claims_only_turns_of_its_own_worktrees(world: World) -> None:
+    here = await world.ask((await world.home(node=NODE))[0])
+    there = await world.ask((await world.home(node="there"))[0])
+
+    assert await world.claim_all(node="there") == [there]
+    assert await world.claim_all(node="nowhere") == []
+    assert await world.claim_all() == [here]
+
+
+# Worktrees that are on their way out
+
+
+async def test_a_turn_waits_while_its_path_is_still_being_removed(world: World) -> None:
+    old = await world.worktree(path="/worktrees/same")
+    conversation = await world.thread(worktree=old)
+    await world.close(conversation)
+    await conversations.let_go(world.db, old)
+    removal = await removals.claim_next(world.db, NODE, "0123456789abcdef")
+    assert removal is not None
+
+    await conversations.use_worktree(world.db, conversation, await world.worktree(path="/worktrees/same"))
+    asked = await world.ask(conversation)
+    assert await world.claim() is None
+
+    await removals.removed(world.db, removal, NODE)
+    assert (await world.claimed()).id == asked
+
+
+async def test_the_same_path_on_another_node_is_another_worktree(world: World) -> None:
+    old = await world.worktree(path="/worktrees/same", node="there")
+    await world.db.execute("update worktrees set state = 'removing' where id = $1", old)
+    asked = await world.ask(await world.thread(worktree=await world.worktree(path="/worktrees/same")))
+
+    assert (await world.claimed()).id == asked
+
+
+@pytest.mark.parametrize("state", ["removing", "removed", "lost"])
+async def test_nothing_runs_in_a_worktree_that_is_gone(world: World, state: str) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    await world.db.execute("update worktrees set state = $2 where id = $1", worktree, state)
+
+    assert await world.claim() is None
+
+
+# What the schema itself forbids
+
+
+async def test_two_running_turns_in_one_worktree_are_impossible(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+    await world.ask(issue)
+    second = await world.ask(pull)
+    await world.claimed()
+
+    with pytest.raises(asyncpg.UniqueViolationError, match="turns_one_running_per_worktree"):
+        await world.db.execute("update turns set state = 'running', claim = gen_random_uuid() where id = $1", second)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'running'",
+        "claim = gen_random_uuid()",
+        "finished_at = now()",
+        "state = 'done'",
+        "state = 'failed', finished_at = now()",
+        "state = 'sleeping'",
+        "worktree_id = 999",
+        "source_kind = 'email'",
+    ],
+)
+async def test_a_turn_in_half_a_state_is_impossible(world: World, change: str) -> None:
+    turn = await world.ask((await world.home())[0])
+
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+        await world.db.execute(f"update turns set {change} where id = $1", turn)  # noqa: S608 -- a test's own
+
+
+async def test_two_live_rows_for_one_directory_are_impossible(world: World) -> None:
+    await world.worktree(path="/worktrees/same")
+    await world.worktree(path="/worktrees/same", node="there")
+
+    with pytest.raises(asyncpg.UniqueViolationError, match="worktrees_one_live_per_path"):
+        await world.worktree(path="/worktrees/same")
+
+
+# Many at once
+
+
+async def test_of_many_workers_each_turn_goes_to_one(world: World, pool: Pool) -> None:
+    asked = [await world.ask((await world.home(repo=1 + number % 3))[0]) for number in range(12)]
+
+    async def worker() -> list[int]:
+        async with pool.acquire() as db:
+            return await world.claim_all(db=db)
+
+    claimed = [turn for turns_of_one in await asyncio.gather(*(worker() for _ in range(6))) for turn in turns_of_one]
+
+    assert sorted(claimed) == asked
+
+
+async def test_workers_that_claim_at_once_stay_within_the_repositorys_limit(world: World, pool: Pool) -> None:
+    for _ in range(8):
+        await world.ask((await world.home())[0])
+
+    async def worker() -> list[int]:
+        async with pool.acquire() as db:
+            return await world.claim_all(db=db, per_repository=2)
+
+    claimed = await asyncio.gather(*(worker() for _ in range(6)))
+
+    assert sum(map(len, claimed)) == 2
+
+
+async def test_a_turn_that_is_being_stopped_is_passed_over(world: World, pool: Pool) -> None:
+    stopped_thread, worktree = await world.home()
+    sharing = await world.thread(worktree=worktree)
+    await world.ask(stopped_thread)
+    next_one = await world.ask(sharing)
+
+    async with held(pool) as other:
+        assert await turns.stop_queued(other, stopped_thread, "Stopped by @ada.", NOON.replace(hour=13))
+        assert (await world.claimed()).id == next_one
+
+    assert await world.claim() is None
+
+
+async def test_claims_of_one_node_wait_for_each_other(world: World, pool: Pool) -> None:
+    await world.ask((await world.home())[0])
+    await world.ask((await world.home())[0])
+
+    async with held(pool) as other:
+        first = await world.claimed(db=other, per_repository=1)
+        second = asyncio.create_task(world.claim(per_repository=1))
+        await until_waiting(pool)
+
+    assert await second is None
+    assert [claim.turn_id for claim in await turns.running_on(world.db, NODE)] == [first.id]
+
+
+Step = tuple[str, int]
+HISTORIES = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "ask", "claim", "end", "hand back", "cut off"]), st.integers(0, 4)),
+    min_size=5,
+    max_size=25,
+)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(HISTORIES)
+async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(world: World, history: list[Step]) -> None:
+    await world.db.execute("truncate turns, conversations, worktrees, codebases, nodes restart identity cascade")
+    shared = await world.worktree()
+    threads = [await world.thread(worktree=shared), await world.thread(worktree=shared)]
+    threads += [(await world.home(repo=repo))[0] for repo in (1, 2, 2)]
+    asked: dict[int, int] = {}
+    running: list[turns.ClaimedTurn] = []
+    ended: list[int] = []
+
+    async def finish(turn: turns.ClaimedTurn) -> None:
+        await world.end(turn.claim)
+        ended.append(turn.id)
+
+    for step, which in history:
+        if step == "ask":
+            asked[await world.ask(threads[which])] = threads[which]
+        elif step == "claim":
+            running += [turn for turn in [await world.claim(per_repository=2)] if turn is not None]
+        elif running:
+            turn = running.pop(which % len(running))
+            if step == "hand back":
+                assert await turns.hand_back(world.db, turn.claim)
+            elif step == "end" or not await turns.cut_off(world.db, turn.claim):
+                await finish(turn)
+        assert max(Counter(turn.worktree_id for turn in running).values(), default=0) <= 1
+        assert max(Counter(turn.repository.id for turn in running).values(), default=0) <= 2
+
+    for turn in running:
+        await finish(turn)
+    while (last := await world.claim()) is not None:
+        await finish(last)
+
+    assert sorted(ended) == sorted(asked)
+    for thread in threads:
+        of_thread = [turn for turn in ended if asked[turn] == thread]
+        assert of_thread == sorted(of_thread)
+
+
+# Asking
+
+
+async def test_the_comments_of_one_review_are_one_turn(world: World) -> None:
+    conversation, worktree = await world.home()
+    elsewhere, _ = await world.home()
+    changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
+
+    assert await turns.ask(world.db, conversation, worktree, request(**changes)) is not None
+    assert await turns.ask(world.db, conversation, worktree, request("again", **changes)) is None
+    assert await turns.ask(world.db, elsewhere, worktree, request(**changes)) is not None
+
+
+async def test_a_refused_turn_is_over_when_it_is_written(world: World) -> None:
+    conversation, _ = await world.home()
+
+    turn_id = await turns.ask(world.db, conversation, None, request(), refused="Too many today.")
+
+    assert turn_id is not None
+    row = await world.row(turn_id)
+    assert (row["state"], row["reason"]) == ("refused", "Too many today.")
+    assert row["finished_at"] is not None
+    assert await world.claim() is None
+
+
+async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_person(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    old = await world.ask(conversation)
+    await world.db.execute("update turns set created_at = now() - interval '25 hours' where id = $1", old)
+    await world.ask(conversation, requested_by_id=8)
+    await turns.ask(world.db, conversation, worktree, request(), refused="No.")
+
+    assert await turns.asked_today(world.db, 7) == 1
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])
+async def test_a_threads_text_asked_within_a_minute_is_one_request(world: World, seconds: int, found: bool) -> None:
+    conversation, _ = await world.home()
+    elsewhere, _ = await world.home()
+    await world.ask(conversation, "the body", target=Target("issue"))
+    at = NOON + timedelta(seconds=seconds)
+
+    assert await turns.asked_just_now(world.db, conversation, "the body", at) is found
+    assert not await turns.asked_just_now(world.db, conversation, "another body", at)
+    assert not await turns.asked_just_now(world.db, elsewhere, "the body", at)
+
+
+async def test_a_comment_with_the_same_text_is_another_request(world: World) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation, "the body", target=Target("comment", 11))
+
+    assert not await turns.asked_just_now(world.db, conversation, "the body", NOON)

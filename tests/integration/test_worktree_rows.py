@@ -1,0 +1,406 @@
+"""Which worktree a thread uses, and when one goes, whoever acts at the same time (DESIGN.md §3.6 and §4)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from bot.model import LiveWorktree
+from bot.store import conversations, removals, turns
+from bot.store.database import Pool
+from bot.store.turns import ClaimLostError
+from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+
+WORKER = "0123456789abcdef"
+LATER = NOON + timedelta(minutes=1)
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    async with pool.acquire() as db:
+        yield World(db)
+
+
+async def bells(world: World) -> int:
+    """How often this node was rung for."""
+    count: int = await world.db.fetchval(
+        "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
+    )
+    return count
+
+
+# Letting go
+
+
+async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.close(conversation)
+
+    await conversations.let_go(world.db, worktree)
+
+    assert await world.state("worktrees", worktree) == "removing"
+    assert await bells(world) == 1
+
+
+async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+
+    await world.close(issue)
+    await conversations.let_go(world.db, worktree)
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert await bells(world) == 0
+
+    await world.close(pull)
+    await conversations.let_go(world.db, worktree)
+    assert await world.state("worktrees", worktree) == "removing"
+
+
+async def test_a_worktree_stays_until_its_last_turn_has_ended(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+    assert await world.state("worktrees", worktree) == "reserved"
+
+    turn = await world.claimed()
+    await conversations.let_go(world.db, worktree)
+    assert await world.state("worktrees", worktree) == "reserved"
+
+    await world.end(turn.claim)
+    await conversations.leave(world.db, conversation, worktree)
+    assert await world.state("worktrees", worktree) == "removing"
+
+
+async def test_a_turn_that_ends_on_a_closed_thread_ends_its_session(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    await turns.start_session(world.db, turn.claim, "custom", "s1")
+    await world.close(conversation)
+    await world.end(turn.claim)
+
+    await conversations.leave(world.db, conversation, worktree)
+
+    assert await world.db.fetchval("select end_reason from sessions") == "conversation-closed"
+
+
+async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    await turns.start_session(world.db, turn.claim, "custom", "s1")
+    await world.end(turn.claim)
+
+    await conversations.leave(world.db, conversation, worktree)
+
+    assert await turns.active_session(world.db, conversation) is not None
+    assert await world.state("worktrees", worktree) == "reserved"
+
+
+async def test_letting_go_twice_rings_once(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.close(conversation)
+
+    await conversations.let_go(world.db, worktree)
+    await conversations.let_go(world.db, worktree)
+
+    assert await bells(world) == 1
+
+
+async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: World, pool: Pool) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+
+    async def close_pull() -> None:
+        async with held(pool) as db:
+            await conversations.close_conversation(db, pull, NOON)
+            await conversations.let_go(db, worktree)
+
+    async with held(pool) as db:
+        await conversations.close_conversation(db, issue, NOON)
+        await conversations.let_go(db, worktree)
+        other = asyncio.create_task(close_pull())
+        await until_waiting(pool)
+    await other
+
+    assert await world.state("worktrees", worktree) == "removing"
+
+
+async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends(world: World, pool: Pool) -> None:
+    conversation, worktree = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    await world.close(conversation)
+
+    async def finish() -> None:
+        async with held(pool) as db:
+            await turns.end(db, turn.claim, "done", None)
+            await conversations.leave(db, conversation, worktree)
+
+    async with held(pool) as decide:
+        assert await conversations.live_worktree(decide, worktree) is not None
+        asked = await turns.ask(decide, conversation, worktree, request())
+        ending = asyncio.create_task(finish())
+        await until_waiting(pool)
+    await ending
+
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert (await world.claimed()).id == asked
+
+
+@pytest.mark.parametrize("by", ["closing reference", "branch"])
+async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world: World, pool: Pool, by: str) -> None:
+    worktree = await world.worktree()
+    issue = await world.thread(worktree=worktree, number=1)
+    pull = await world.thread(number=2)
+
+    async def close_issue() -> None:
+        async with held(pool) as db:
+            await conversations.close_conversation(db, issue, NOON)
+            await conversations.let_go(db, worktree)
+
+    async with held(pool) as decide:
+        if by == "branch":
+            assert await conversations.worktree_on_branch(decide, repository(), "threadtree/issue-1") is not None
+        else:
+            assert len(await conversations.worktrees_of_issues(decide, repository(), [1])) == 1
+        closing = asyncio.create_task(close_issue())
+        await until_waiting(pool)
+        await conversations.use_worktree(decide, pull, worktree)
+        asked = await turns.ask(decide, pull, worktree, request())
+    await closing
+
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert (await world.claimed()).id == asked
+
+
+async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(world: World, pool: Pool) -> None:
+    worktree = await world.worktree()
+    issue = await world.thread(worktree=worktree, number=1)
+
+    async with held(pool) as db:
+        await conversations.close_conversation(db, issue, NOON)
+        await conversations.let_go(db, worktree)
+        looking = asyncio.create_task(conversations.worktrees_of_issues(world.db, repository(), [1]))
+        await until_waiting(pool)
+
+    assert await looking == []
+    assert await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-1") is None
+
+
+# Closing and opening again
+
+
+async def test_a_thread_that_opens_again_takes_its_worktree_back(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+
+    await conversations.reopen_conversation(world.db, conversation, LATER)
+    live = await conversations.live_worktree(world.db, worktree)
+
+    assert live == LiveWorktree(worktree, NODE, "/worktrees/1", "threadtree/issue-1", 1)
+    assert await world.state("worktrees", worktree) == "ready"
+    assert await removals.claim_next(world.db, NODE, WORKER) is None
+
+
+async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+
+    assert await conversations.live_worktree(world.db, worktree) is not None
+    await world.ask(conversation)
+
+    assert not (await world.claimed()).worktree_made
+
+
+async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+    removal = await removals.claim_next(world.db, NODE, WORKER)
+    assert removal is not None
+
+    assert await conversations.live_worktree(world.db, worktree) is None
+
+    await removals.removed(world.db, removal, NODE)
+    assert await world.state("worktrees", worktree) == "removed"
+    assert await conversations.worktree_of(world.db, conversation) is None
+    assert await conversations.live_worktree(world.db, worktree) is None
+
+
+async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: World, pool: Pool) -> None:
+    for _ in range(3):
+        conversation, worktree = await world.home()
+        await world.close(conversation)
+        await conversations.let_go(world.db, worktree)
+
+    async def claim() -> removals.ClaimedRemoval | None:
+        async with pool.acquire() as db:
+            return await removals.claim_next(db, NODE, WORKER)
+
+    claimed = [removal for removal in await asyncio.gather(*(claim() for _ in range(5))) if removal is not None]
+    assert sorted(removal.worktree_id for removal in claimed) == sorted({removal.worktree_id for removal in claimed})
+    assert len(claimed) + len([removal for removal in [await claim()] if removal is not None]) == 3
+
+    first = claimed[0]
+    await removals.give_back(world.db, first.worktree_id, WORKER)
+    again = await removals.claim_next(world.db, NODE, "fedcba9876543210")
+    assert again is not None
+    assert again.worktree_id == first.worktree_id
+
+    await removals.removed(world.db, first, NODE)
+    assert await world.state("worktrees", first.worktree_id) == "removing"
+
+
+async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_that_stays(world: World) -> None:
+    thread, worktree = await world.home()
+    await world.make(worktree)
+    path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
+    await world.close(thread)
+    await conversations.let_go(world.db, worktree)
+    removal = await removals.claim_next(world.db, NODE, "worker")
+    assert removal is not None
+    successor = await world.worktree(path=path)
+    await conversations.use_worktree(world.db, thread, successor)
+    asked = await world.ask(thread)
+    assert await world.claim() is None  # its path is still being removed
+
+    await removals.kept(world.db, removal, NODE)
+
+    turn = await world.claim()
+    assert turn is not None
+    assert (turn.id, turn.worktree_id, turn.worktree_made) == (asked, worktree, True)
+    assert await conversations.worktree_of(world.db, thread) == worktree
+
+
+async def test_a_closed_thread_is_open_again_when_github_says_so(world: World) -> None:
+    conversation, _ = await world.home()
+    await world.close(conversation)
+    assert await world.state("conversations", conversation) == "closed"
+
+    await conversations.reopen_conversation(world.db, conversation, LATER)
+
+    assert await world.state("conversations", conversation) == "open"
+
+
+async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_nothing(world: World) -> None:
+    conversation, _ = await world.home()
+    await conversations.reopen_conversation(world.db, conversation, LATER)
+
+    await conversations.close_conversation(world.db, conversation, NOON)
+    assert await world.state("conversations", conversation) == "open"
+
+    await conversations.close_conversation(world.db, conversation, LATER + timedelta(seconds=1))
+    assert await world.state("conversations", conversation) == "closed"
+
+
+# Finding one
+
+
+async def test_the_worktrees_of_closed_issues_come_in_the_pull_requests_order(world: World) -> None:
+    first, second = await world.worktree(), await world.worktree()
+    await world.thread(worktree=first, number=21)
+    await world.thread(worktree=second, number=22)
+    await world.thread(number=23)
+    elsewhere = await world.worktree(repo=2)
+    await world.thread(repo=2, worktree=elsewhere, number=24)
+
+    found = await conversations.worktrees_of_issues(world.db, repository(), [24, 22, 99, 23, 21, 22])
+
+    assert [(number, worktree.id) for number, worktree in found] == [(22, second), (21, first)]
+
+
+async def test_issues_without_a_number_have_no_worktree(world: World) -> None:
+    assert await conversations.worktrees_of_issues(world.db, repository(), []) == []
+
+
+START_BRANCHES: list[tuple[tuple[Any, ...], str | None]] = [
+    (("issue", 5, None, None), "threadtree/issue-5"),
+    (("head", 5, "feature", "a" * 40), "feature"),
+    (("detached", 5, "refs/pull/5/head", "a" * 40), None),
+]
+
+
+@pytest.mark.parametrize(("start", "branch"), START_BRANCHES)
+async def test_a_worktree_is_found_by_the_branch_it_will_have(
+    world: World, start: tuple[Any, ...], branch: str | None
+) -> None:
+    worktree = await world.worktree(start=start)
+
+    for name in ("threadtree/issue-5", "feature", "refs/pull/5/head"):
+        found = await conversations.worktree_on_branch(world.db, repository(), name)
+        assert (found.id if found else None) == (worktree if name == branch else None)
+
+
+async def test_a_worktree_is_found_by_the_branch_it_has(world: World) -> None:
+    worktree = await world.worktree(start=("issue", 5, None, None))
+    await world.db.execute("update worktrees set state = 'ready', branch = 'threadtree/issue-5-2'")
+
+    found = await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-5-2")
+
+    assert found is not None
+    assert found.id == worktree
+    assert await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-5") is None
+    assert await conversations.worktree_on_branch(world.db, repository(2), "threadtree/issue-5-2") is None
+
+
+# Repositories and threads
+
+
+async def test_a_renamed_repository_keeps_its_folder(world: World) -> None:
+    assert await conversations.save_codebase(world.db, repository()) == "octo/repo-1"
+    renamed = replace(repository(), name="renamed", default_branch=None)
+
+    assert await conversations.save_codebase(world.db, renamed) == "octo/repo-1"
+    assert await world.db.fetchrow("select name, default_branch from codebases") == ("renamed", "main")
+
+
+async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: World) -> None:
+    await conversations.save_codebase(world.db, repository())
+    reclaimed = replace(repository(2), name="repo-1")
+
+    assert await conversations.save_codebase(world.db, reclaimed) == "octo/repo-1-2"
+    assert await conversations.save_codebase(world.db, repository()) == "octo/repo-1"
+    assert await conversations.save_codebase(world.db, reclaimed) == "octo/repo-1-2"
+
+
+async def test_one_thread_is_one_conversation(world: World) -> None:
+    await conversations.save_codebase(world.db, repository())
+    first = await conversations.save_conversation(world.db, repository(), 4, "issue", "A title", None)
+    again = await conversations.save_conversation(world.db, repository(), 4, "issue", "Renamed", NOON)
+
+    assert again == first == await conversations.find_conversation(world.db, repository(), 4)
+    assert await world.db.fetchrow("select title, state from conversations") == ("Renamed", "open")
+    assert await conversations.find_conversation(world.db, repository(), 5) is None
+
+
+async def test_a_glance_at_a_thread_tells_what_runs_and_waits(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    assert await conversations.overview(world.db, conversation) == conversations.Overview(
+        "threadtree/issue-1", session_active=False, running_since=None, waiting=0
+    )
+    for _ in range(3):
+        await world.ask(conversation)
+    turn = await world.claimed()
+    await turns.start_session(world.db, turn.claim, "custom", "s1")
+
+    assert await conversations.overview(world.db, conversation) == conversations.Overview(
+        "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2
+    )
+    with pytest.raises(ClaimLostError):
+        await turns.look_again(world.db, replace(turn.claim, turn_id=turn.id + 1))

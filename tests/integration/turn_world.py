@@ -1,0 +1,147 @@
+"""Rows of repositories, threads and worktrees on a real database, and the turns people ask for there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import asyncpg
+
+from bot.model import Repository, Target
+from bot.store import conversations, turns
+from bot.store.database import Connection, Pool
+from bot.store.turns import Claim, ClaimedTurn, Request
+
+NODE = "here"
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+DEADLINE_SECONDS = 30
+
+
+def repository(number: int = 1) -> Repository:
+    """The repository with this id."""
+    return Repository("github.com", number, "octo", f"repo-{number}", "main")
+
+
+def request(text: str = "do it", **changes: Any) -> Request:
+    """Ada asks by a comment at noon, but for the `changes`."""
+    plain = {"requested_by": "ada", "requested_by_id": 7, "asked_at": NOON, "target": Target("comment", 11)}
+    return Request(text=text, **{**plain, **changes})
+
+
+class World:
+    """What decide would have written down. `db` is a connection outside any transaction."""
+
+    def __init__(self, db: Connection) -> None:
+        self.db = db
+        self._numbers = count(1)
+
+    async def thread(self, *, repo: int = 1, worktree: int | None = None, number: int | None = None) -> int:
+        """An open issue, in this worktree; returns the conversation's id."""
+        await conversations.save_codebase(self.db, repository(repo))
+        row = await conversations.save_conversation(
+            self.db, repository(repo), number or next(self._numbers), "issue", "A title", None
+        )
+        await conversations.use_worktree(self.db, row.id, worktree)
+        return row.id
+
+    async def worktree(
+        self, *, repo: int = 1, node: str = NODE, path: str | None = None, start: tuple[Any, ...] | None = None
+    ) -> int:
+        """A reserved worktree; returns its id."""
+        await conversations.save_codebase(self.db, repository(repo))
+        await self.db.execute("insert into nodes (name) values ($1) on conflict do nothing", node)
+        number = next(self._numbers)
+        issue = ("issue", number, None, None)
+        where = path or f"/worktrees/{number}"
+        kind, start_number, ref, sha = start or issue
+        return await conversations.reserve_worktree(
+            self.db, repository(repo), node=node, path=where, start=(kind, start_number, ref, sha)
+        )
+
+    async def home(self, *, repo: int = 1, node: str = NODE) -> tuple[int, int]:
+        """A thread in a worktree of its own: (conversation, worktree)."""
+        worktree = await self.worktree(repo=repo, node=node)
+        return await self.thread(repo=repo, worktree=worktree), worktree
+
+    async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
+        """Somebody asks for a turn there; returns its id."""
+        worktree = await conversations.worktree_of(self.db, conversation)
+        turn_id = await turns.ask(self.db, conversation, worktree, request(text, **changes))
+        assert turn_id is not None
+        return turn_id
+
+    async def claim(
+        self,
+        *,
+        node: str = NODE,
+        per_repository: int = 100,
+        db: Connection | None = None,
+        now: datetime | None = None,
+    ) -> ClaimedTurn | None:
+        """What a worker of the node gets when the doorbell rings."""
+        return await turns.claim_next(db or self.db, node, "0123456789abcdef", per_repository, now or NOON)
+
+    async def claimed(self, **options: Any) -> ClaimedTurn:
+        """The same, where there is something to run."""
+        turn = await self.claim(**options)
+        assert turn is not None
+        return turn
+
+    async def claim_all(self, **options: Any) -> list[int]:
+        """The ids of the turns that can run at once, in the order they were claimed."""
+        found = []
+        while (turn := await self.claim(**options)) is not None:
+            found.append(turn.id)
+        return found
+
+    async def end(self, claim: Claim) -> None:
+        """The turn is done."""
+        await turns.end(self.db, claim, "done", None)
+
+    async def close(self, conversation: int) -> None:
+        """The thread is closed."""
+        await conversations.close_conversation(self.db, conversation, NOON)
+
+    async def make(self, worktree: int) -> None:
+        """The worktree was made on its branch."""
+        await self.db.execute(
+            "update worktrees set state = 'ready', branch = 'threadtree/issue-' || start_number where id = $1", worktree
+        )
+
+    async def state(self, table: str, row_id: int) -> str:
+        """The state of a row."""
+        state: str = await self.db.fetchval(f"select state from {table} where id = $1", row_id)  # noqa: S608 -- a test's own
+        return state
+
+    async def row(self, turn_id: int) -> asyncpg.Record:
+        """The row of a turn."""
+        return await self.db.fetchrow("select * from turns where id = $1", turn_id)
+
+
+@asynccontextmanager
+async def held(pool: Pool) -> AsyncIterator[Connection]:
+    """A transaction of somebody else, committed at the end."""
+    async with pool.acquire() as connection, connection.transaction():
+        yield connection
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    """Waits for something that Postgres has no event for."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await condition():  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0.01)
+
+
+async def until_waiting(pool: Pool) -> None:
+    """Some transaction waits for a lock of another."""
+
+    async def is_waiting() -> bool:
+        waiting: bool = await pool.fetchval(
+            "select exists (select from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock')"
+        )
+        return waiting
+
+    await until(is_waiting)
