@@ -6,7 +6,7 @@ from bot import sentences
 from bot.decide.actions import Close, Reopen
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.store import conversations, turns
+from bot.store import conversations, requests
 from bot.store.database import Connection
 
 CLOSE_WITH_COMMENT_SECONDS = 2
@@ -38,7 +38,7 @@ async def reopen(connection: Connection, action: Reopen) -> None:
 async def stop_turns(connection: Connection, here: Here, reason: str, *, asked_before: datetime, queued: bool) -> int:
     """Stops the conversation's running turn and, if asked, its waiting ones; returns how many were found."""
     conversation_id = here.conversation_id
-    ended = await turns.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
+    ended = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
     for turn_id, target in ended:
         await voice.ended(connection, here, turn_id, target, "stopped", reason)
-    return len(ended) + len(await turns.stop_running(connection, conversation_id, reason, asked_before))
+    return len(ended) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))

@@ -13,7 +13,7 @@ from bot.github.answers import ThreadState
 from bot.model import Repository
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.store import bells, conversations, turns
+from bot.store import bells, conversations, requests
 from bot.store.database import Connection
 from bot.store.jobs import defer
 
@@ -54,10 +54,10 @@ async def serve(connection: Connection, premises: Premises, hear: Hear, facts: F
     if facts.request is None or not await conversations.first_seen(connection, hear.effect(len(hear.asks.commands))):
         return
     own_text = hear.target.id is None
-    if own_text and await turns.asked_just_now(connection, here.conversation_id, facts.request, hear.asked_at):
+    if own_text and await requests.asked_just_now(connection, here.conversation_id, facts.request, hear.asked_at):
         return
     await desk.queue(
-        turns.Request(
+        requests.Request(
             text=facts.request,
             requested_by=hear.speaker.login,
             requested_by_id=hear.speaker.id,
@@ -119,7 +119,7 @@ async def _command(desk: "_Desk", hear: Hear, command: Command | UnknownCommand)
             if not stopped:
                 await voice.reply(connection, here, target, sentences.stopping(running=False, dropped=0))
         case "retry":
-            last = await turns.last_not_done(connection, here.conversation_id)
+            last = await requests.last_not_done(connection, here.conversation_id)
             if last is None:
                 await voice.reply(connection, here, target, sentences.nothing_to_retry())
             else:
@@ -128,8 +128,8 @@ async def _command(desk: "_Desk", hear: Hear, command: Command | UnknownCommand)
             assert_never(command.name)
 
 
-def _again(last: dict[str, Any], hear: Hear) -> turns.Request:
-    return turns.Request(
+def _again(last: dict[str, Any], hear: Hear) -> requests.Request:
+    return requests.Request(
         text=last["request"],
         requested_by=hear.speaker.login,
         requested_by_id=hear.speaker.id,
@@ -152,24 +152,24 @@ class _Desk:
     folder: str
     facts: Facts
 
-    async def queue(self, request: turns.Request) -> None:
+    async def queue(self, request: requests.Request) -> None:
         """The turn, its place in line on the thread, and the doorbell of its node; over a limit: a refused turn."""
         connection, here = self.connection, self.here
         limit = self.facts.turns_per_person_per_day
-        if await turns.asked_today(connection, request.requested_by_id) >= limit:
+        if await requests.asked_today(connection, request.requested_by_id) >= limit:
             reason = sentences.over_daily_limit(limit)
-            turn_id = await turns.ask(connection, here.conversation_id, None, request, refused=reason)
+            turn_id = await requests.ask(connection, here.conversation_id, None, request, refused=reason)
             if turn_id is not None:
                 await voice.ended(connection, here, turn_id, request.target, "refused", reason)
             return
         worktree_id, node, shared = await self._worktree()
         if shared is not None:
             request = request.with_notice(sentences.in_worktree_of(shared))
-        turn_id = await turns.ask(connection, here.conversation_id, worktree_id, request)
+        turn_id = await requests.ask(connection, here.conversation_id, worktree_id, request)
         if turn_id is None:
             return  # the review already is one turn
         await voice.seen(connection, here, request.target)
-        ahead = await turns.place_in_line(connection, turn_id)
+        ahead = await requests.place_in_line(connection, turn_id)
         await voice.queued(connection, here, turn_id, request.target, ahead)
         await defer(connection, bells.turns_bell(node))
 

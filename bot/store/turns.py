@@ -1,45 +1,11 @@
-"""The queue of turns: asking, claiming, ending, and what becomes of a run that was cut off."""
+"""The queue of turns, from the side of those who run them: claims, ends, and what becomes of a run that was cut off."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID, uuid4
 
 from bot.model import Repository, Target, TurnState
 from bot.store.database import Connection, repository_of
-
-ASK = """
-insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at)
-values ($1, $2, $3, sha256(convert_to($3, 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-        case when $13 = 'queued' then null else now() end)
-on conflict (conversation_id, review_id) where review_id is not null do nothing
-returning id
-"""
-
-ASKED_JUST_NOW = """
--- Opened, labelled and assigned with the same text within a minute are one request.
-select exists (select from turns
-               where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
-                 and request_hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)
-"""
-
-ASKED_TODAY = """
-select count(*) from turns where requested_by_id = $1 and state <> 'refused' and created_at > now() - interval '1 day'
-"""
-
-PLACE_IN_LINE = """
--- How many turns run or wait before this one in its worktree.
-select count(*) from turns ahead join turns me on me.id = $1
-where ahead.id < me.id and ahead.state in ('queued', 'running')
-  and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
-"""
-
-LAST_NOT_DONE = """
-select request, source_kind, source_id, pinned_sha, context from turns
-where conversation_id = $1 and state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
-order by id desc limit 1
-"""
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has none running and whose conversation has none earlier
@@ -101,18 +67,6 @@ update turns set state = 'queued', claim = null, worker = null, resuming = true
 where id = $1 and claim = $2 returning id
 """
 
-STOP_RUNNING = """
-update turns set stop_requested_at = now(), stop_reason = $2
-where conversation_id = $1 and state = 'running' and stop_requested_at is null and asked_at < $3
-returning id
-"""
-
-STOP_QUEUED = """
-update turns set state = 'stopped', reason = $2, finished_at = now()
-where conversation_id = $1 and state = 'queued' and asked_at < $3
-returning id, source_kind, source_id
-"""
-
 RUNNING_ON_NODE = """
 select t.id, t.worker, t.claim from turns t join worktrees w on w.id = t.worktree_id
 where t.state = 'running' and w.node = $1
@@ -132,7 +86,6 @@ join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 where t.id = $1
 """
-
 
 SAVE_WORKTREE = """
 with mine as (update turns set head_before = coalesce(head_before, $5) where id = $1 and claim = $2
@@ -160,25 +113,6 @@ update sessions set last_active_at = now() where id = $3 and exists (select from
 TOUCH_SESSION = """
 update sessions set last_active_at = now() where id = (select session_id from turns where id = $1)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as decide writes it down."""
-
-    text: str
-    requested_by: str
-    requested_by_id: int
-    asked_at: datetime
-    target: Target
-    review_id: int | None = None
-    pinned_sha: str | None = None
-    context: str = ""
-    notices: tuple[str, ...] = ()
-
-    def with_notice(self, notice: str) -> "Request":
-        """The same request, whose reply says one thing more."""
-        return replace(self, notices=(*self.notices, notice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,58 +172,6 @@ class Place:
 
 class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it must stop and write nothing more."""
-
-
-async def ask(
-    connection: Connection,
-    conversation_id: int,
-    worktree_id: int | None,
-    request: Request,
-    refused: str | None = None,
-) -> int | None:
-    """Queues a turn (or records it `refused` with that reason); None if its review already is one turn."""
-    turn_id: int | None = await connection.fetchval(
-        ASK,
-        conversation_id,
-        worktree_id,
-        request.text,
-        request.requested_by,
-        request.requested_by_id,
-        request.asked_at,
-        request.target.kind,
-        request.target.id,
-        request.review_id,
-        request.pinned_sha,
-        request.context,
-        list(request.notices),
-        "refused" if refused else "queued",
-        refused,
-    )
-    return turn_id
-
-
-async def asked_just_now(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
-    """Whether the thread's own text was already asked for within a minute of `asked_at`."""
-    found: bool = await connection.fetchval(ASKED_JUST_NOW, conversation_id, text, asked_at)
-    return found
-
-
-async def asked_today(connection: Connection, person_id: int) -> int:
-    """How many turns this person got in the last 24 hours."""
-    count: int = await connection.fetchval(ASKED_TODAY, person_id)
-    return count
-
-
-async def place_in_line(connection: Connection, turn_id: int) -> int:
-    """How many turns go before this one; 0: it is next."""
-    count: int = await connection.fetchval(PLACE_IN_LINE, turn_id)
-    return count
-
-
-async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:
-    """The last request that ended otherwise than done, or None."""
-    row = await connection.fetchrow(LAST_NOT_DONE, conversation_id)
-    return dict(row) if row else None
 
 
 async def claim_next(
@@ -402,20 +284,6 @@ async def end(
 async def hand_back(connection: Connection, claim: Claim) -> bool:
     """Gives a running turn back to the queue because this process stops; False if it was no longer ours."""
     return await connection.fetchval(HAND_BACK, claim.turn_id, claim.token) is not None
-
-
-async def stop_running(connection: Connection, conversation_id: int, reason: str, asked_before: datetime) -> list[int]:
-    """Asks the running turn to stop if it was asked for before that time; its process is notified."""
-    rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before)
-    return [row["id"] for row in rows]
-
-
-async def stop_queued(
-    connection: Connection, conversation_id: int, reason: str, asked_before: datetime
-) -> list[tuple[int, Target]]:
-    """Ends the waiting turns that were asked for before that time; returns (id, what asked for it)."""
-    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before)
-    return [(row["id"], Target(row["source_kind"], row["source_id"])) for row in rows]
 
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:

@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 import pytest
 
-from bot.store import conversations, decisions, removals, turns
+from bot.store import conversations, decisions, removals, requests, turns
 from bot.store.database import Connection
 from tests.integration.turn_world import NODE, NOON
 
@@ -44,13 +44,13 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "look again": (turns.STILL_MINE, (5, TOKEN)),
     "end a turn": (turns.END, (5, TOKEN, "done", None, None)),
     "hand back": (turns.HAND_BACK, (5, TOKEN)),
-    "stop what runs": (turns.STOP_RUNNING, (5, "Stopped.", NOON)),
-    "stop what waits": (turns.STOP_QUEUED, (5, "Stopped.", NOON)),
+    "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON)),
+    "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
-    "place in line": (turns.PLACE_IN_LINE, (99,)),
-    "last request not done": (turns.LAST_NOT_DONE, (5,)),
-    "asked today": (turns.ASKED_TODAY, (7,)),
-    "asked just now": (turns.ASKED_JUST_NOW, (5, "do it", NOON)),
+    "place in line": (requests.PLACE_IN_LINE, (99,)),
+    "last request not done": (requests.LAST_NOT_DONE, (5,)),
+    "asked today": (requests.ASKED_TODAY, (7,)),
+    "asked just now": (requests.ASKED_JUST_NOW, (5, "do it", NOON)),
     "active session": (turns.ACTIVE_SESSION, (5,)),
     "end a session": (conversations.END_SESSION, (5, "reset-requested")),
     "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from bot.model import Target
-from bot.store import conversations, turns
+from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
 from tests.integration.turn_world import DEADLINE_SECONDS, NODE, NOON, World, held, request
@@ -193,14 +193,14 @@ async def test_what_runs_on_a_node_is_known_with_its_worker(world: World, turn: 
 
 async def test_the_last_request_that_was_not_done_can_be_asked_again(world: World) -> None:
     conversation, worktree = await world.home()
-    assert await turns.last_not_done(world.db, conversation) is None
-    await turns.ask(world.db, conversation, worktree, request("first"), refused="No.")
+    assert await requests.last_not_done(world.db, conversation) is None
+    await requests.ask(world.db, conversation, worktree, request("first"), refused="No.")
     await world.ask(conversation, "second")
     await world.end((await world.claimed()).claim)
     await world.ask(conversation, "waiting")
-    await turns.ask(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
+    await requests.ask(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
 
-    last = await turns.last_not_done(world.db, conversation)
+    last = await requests.last_not_done(world.db, conversation)
 
     assert last is not None
     assert last["request"] == "first"
@@ -224,7 +224,7 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
     try:
         await process.add_listener("threadtree_stop", lambda *message: heard.put_nowait(message[-1]))
         async with held(pool) as decide:
-            assert await turns.stop_running(decide, turn.conversation_id, STOPPED, LATER) == [turn.id]
+            assert await requests.stop_running(decide, turn.conversation_id, STOPPED, LATER) == [turn.id]
         assert await asyncio.wait_for(heard.get(), DEADLINE_SECONDS) == str(turn.id)
     finally:
         await process.close()
@@ -237,9 +237,9 @@ async def test_a_turn_that_nobody_stopped_goes_on(world: World, turn: ClaimedTur
 
 
 async def test_the_first_reason_to_stop_stays(world: World, turn: ClaimedTurn) -> None:
-    await turns.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
 
-    assert await turns.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
+    assert await requests.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
     assert await turns.look_again(world.db, turn.claim) == STOPPED
 
 
@@ -247,15 +247,17 @@ async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: Wo
     sharing = await world.thread(worktree=turn.worktree_id)
     waiting = await world.ask(sharing)
 
-    assert await turns.stop_running(world.db, sharing, STOPPED, LATER) == []
-    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await requests.stop_running(world.db, sharing, STOPPED, LATER) == []
+    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
     assert await world.state("turns", waiting) == "queued"
 
 
 async def test_waiting_turns_that_are_stopped_are_over(world: World, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
 
-    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [(waiting, Target("review", 12))]
+    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [
+        (waiting, Target("review", 12))
+    ]
 
     row = await world.row(waiting)
     assert (row["state"], row["reason"]) == ("stopped", STOPPED)
@@ -266,13 +268,13 @@ async def test_waiting_turns_that_are_stopped_are_over(world: World, turn: Claim
 async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: World, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, asked_at=LATER)
 
-    assert await turns.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
-    assert await turns.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await requests.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
+    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
     assert await world.state("turns", waiting) == "queued"
 
 
 async def test_a_stop_outlives_a_crash(world: World, turn: ClaimedTurn) -> None:
-    await turns.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
     assert await turns.cut_off(world.db, turn.claim)
 
     again = await world.claimed()

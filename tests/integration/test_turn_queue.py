@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bot.model import Target
-from bot.store import conversations, removals, turns
+from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
 
@@ -141,14 +141,14 @@ async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: World
     await world.ask(elsewhere)
     lines = [await world.ask(issue), await world.ask(pull), await world.ask(pull)]
 
-    assert [await turns.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+    assert [await requests.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
 
     await world.claim_all()
-    assert [await turns.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+    assert [await requests.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
 
     running = next(claim for claim in await turns.running_on(world.db, NODE) if claim.turn_id == lines[0])
     await world.end(running)
-    assert await turns.place_in_line(world.db, lines[2]) == 1
+    assert await requests.place_in_line(world.db, lines[2]) == 1
 
 
 # Fairness and limits
@@ -304,7 +304,7 @@ async def test_a_turn_that_is_being_stopped_is_passed_over(world: World, pool: P
     next_one = await world.ask(sharing)
 
     async with held(pool) as other:
-        assert await turns.stop_queued(other, stopped_thread, "Stopped by @ada.", NOON.replace(hour=13))
+        assert await requests.stop_queued(other, stopped_thread, "Stopped by @ada.", NOON.replace(hour=13))
         assert (await world.claimed()).id == next_one
 
     assert await world.claim() is None
@@ -379,15 +379,15 @@ async def test_the_comments_of_one_review_are_one_turn(world: World) -> None:
     elsewhere, _ = await world.home()
     changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
 
-    assert await turns.ask(world.db, conversation, worktree, request(**changes)) is not None
-    assert await turns.ask(world.db, conversation, worktree, request("again", **changes)) is None
-    assert await turns.ask(world.db, elsewhere, worktree, request(**changes)) is not None
+    assert await requests.ask(world.db, conversation, worktree, request(**changes)) is not None
+    assert await requests.ask(world.db, conversation, worktree, request("again", **changes)) is None
+    assert await requests.ask(world.db, elsewhere, worktree, request(**changes)) is not None
 
 
 async def test_a_refused_turn_is_over_when_it_is_written(world: World) -> None:
     conversation, _ = await world.home()
 
-    turn_id = await turns.ask(world.db, conversation, None, request(), refused="Too many today.")
+    turn_id = await requests.ask(world.db, conversation, None, request(), refused="Too many today.")
 
     assert turn_id is not None
     row = await world.row(turn_id)
@@ -402,9 +402,9 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
     old = await world.ask(conversation)
     await world.db.execute("update turns set created_at = now() - interval '25 hours' where id = $1", old)
     await world.ask(conversation, requested_by_id=8)
-    await turns.ask(world.db, conversation, worktree, request(), refused="No.")
+    await requests.ask(world.db, conversation, worktree, request(), refused="No.")
 
-    assert await turns.asked_today(world.db, 7) == 1
+    assert await requests.asked_today(world.db, 7) == 1
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])
@@ -414,13 +414,13 @@ async def test_a_threads_text_asked_within_a_minute_is_one_request(world: World,
     await world.ask(conversation, "the body", target=Target("issue"))
     at = NOON + timedelta(seconds=seconds)
 
-    assert await turns.asked_just_now(world.db, conversation, "the body", at) is found
-    assert not await turns.asked_just_now(world.db, conversation, "another body", at)
-    assert not await turns.asked_just_now(world.db, elsewhere, "the body", at)
+    assert await requests.asked_just_now(world.db, conversation, "the body", at) is found
+    assert not await requests.asked_just_now(world.db, conversation, "another body", at)
+    assert not await requests.asked_just_now(world.db, elsewhere, "the body", at)
 
 
 async def test_a_comment_with_the_same_text_is_another_request(world: World) -> None:
     conversation, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("comment", 11))
 
-    assert not await turns.asked_just_now(world.db, conversation, "the body", NOON)
+    assert not await requests.asked_just_now(world.db, conversation, "the body", NOON)

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from bot.model import LiveWorktree
-from bot.store import conversations, removals, turns
+from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError
 from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
@@ -150,7 +150,7 @@ async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
-        asked = await turns.ask(decide, conversation, worktree, request())
+        asked = await requests.ask(decide, conversation, worktree, request())
         ending = asyncio.create_task(finish())
         await until_waiting(pool)
     await ending
@@ -178,7 +178,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
         closing = asyncio.create_task(close_issue())
         await until_waiting(pool)
         await conversations.use_worktree(decide, pull, worktree)
-        asked = await turns.ask(decide, pull, worktree, request())
+        asked = await requests.ask(decide, pull, worktree, request())
     await closing
 
     assert await world.state("worktrees", worktree) == "reserved"

@@ -10,9 +10,10 @@ from typing import Any
 import asyncpg
 
 from bot.model import Repository, Target
-from bot.store import conversations, turns
+from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
-from bot.store.turns import Claim, ClaimedTurn, Request
+from bot.store.requests import Request
+from bot.store.turns import Claim, ClaimedTurn
 
 NODE = "here"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -68,7 +69,7 @@ class World:
     async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
         """Somebody asks for a turn there; returns its id."""
         worktree = await conversations.worktree_of(self.db, conversation)
-        turn_id = await turns.ask(self.db, conversation, worktree, request(text, **changes))
+        turn_id = await requests.ask(self.db, conversation, worktree, request(text, **changes))
         assert turn_id is not None
         return turn_id
 
