@@ -222,13 +222,20 @@ async def _worker(
             await upkeep.heartbeat(connection, settings.node_name)
         keeper = Housekeeper(pool, app, runner, settings, around.clock)
 
+        turns_ended = asyncio.Event()
+
+        async def run_turns() -> None:
+            await runner.serve(stopping, settings.shutdown_grace_seconds)
+            turns_ended.set()
+
         def start(group: asyncio.TaskGroup) -> None:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
-            group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, stopping), name="outbox")
             group.create_task(run_pool(app, bells.turns_queue(settings.node_name), 1, stopping), name="doorbell")
-            group.create_task(runner.serve(stopping, settings.shutdown_grace_seconds), name="turns")
-            group.create_task(keeper.keep(stopping), name="housekeeping")
-            group.create_task(listen_for_stops(dsn, runner.stop_asked, stopping), name="stops")
+            group.create_task(run_turns(), name="turns")
+            # What turns still need in the grace they are given.
+            group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
+            group.create_task(keeper.keep(turns_ended), name="housekeeping")
+            group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
         yield start
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bot.store.migrate import migrate
 from tests.end_to_end.processes import BotProcess, stage
-from tests.postgres import execute
 
 CANNOT_START = {
     "a token that GitHub refuses": ({"GITHUB_TOKEN": "ghp_wrong"}, "GITHUB_TOKEN"),

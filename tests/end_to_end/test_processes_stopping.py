@@ -1,0 +1,80 @@
+"""SIGTERM: nothing new is begun, running turns get the grace, the rest is handed back, and the status is 0."""
+
+import signal
+from pathlib import Path
+
+from bot.simulated.github.faults import Latency
+from tests.end_to_end.processes import stage
+
+
+async def test_web_and_worker_end_with_status_0_and_what_comes_meanwhile_waits_for_the_next(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        web = await here.start_listening("web")
+        worker = await here.start("worker")
+        await web.ready()
+        assert await worker.terminate() == 0
+
+        issue = await here.ask("say After the restart.")
+        await here.until("select count(*) = 1 from deliveries where event = 'issue_comment' and state = 'received'")
+        assert await web.terminate() == 0
+        await here.start("worker")
+        await here.answered(issue, "After the restart.")
+
+
+async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening(MAX_CONCURRENT_TURNS="1")
+        issue = await here.ask("append started: once\nwait go\nsay Just in time.")
+        worktree = await here.at_work(issue)
+        await here.ask("say Later.")
+        await here.until("select count(*) = 2 from turns")
+        serve.send(signal.SIGTERM)
+        await serve.said("waiting-for-turns")
+        (worktree / "go").touch()
+        assert await serve.ended() == 0
+        assert "Just in time." in here.answers(issue)[0].body
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "queued0"]
+
+
+async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_the_restart(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        serve = await here.start_listening(SHUTDOWN_GRACE_SECONDS="0.5", MAX_CONCURRENT_TURNS="1")
+        issue = await here.ask("append started: once\nwait go\necho prompt")
+        worktree = await here.at_work(issue)
+        waiting = await here.ask("say From the queue.")
+        await here.until("select count(*) = 2 from turns")
+        assert await serve.terminate() == 0
+        assert here.agents_in() == []
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["queued0", "queued0"]
+        assert not any("interrupted" in comment.body for comment in here.answers(issue))
+
+        (worktree / "go").touch()
+        await here.start_listening()
+        answer = await here.answered(issue, "cut off before it ended")
+        await here.answered(waiting, "From the queue.")
+        assert here.answers(issue) == [answer]
+        assert (worktree / "started").read_text() == "once\nonce\n"
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "done0"]
+        assert await here.value("select count(*) from sessions where conversation_id = 1") == 1
+
+
+async def test_a_delivery_whose_decision_outlasts_the_shutdown_is_decided_by_the_next_process(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        here.github.faults.add(Latency(600), path="*/collaborators/*/permission")
+        serve = await here.start_listening()
+        issue = await here.ask("say Decided.")
+        await here.deciding(issue)
+        assert await serve.terminate() == 0
+        assert await here.value("select count(*) from turns") == 0
+
+        await here.start_listening()
+        await here.answered(issue, "Decided.")
+        assert len(here.answers(issue)) == 1

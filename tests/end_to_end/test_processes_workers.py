@@ -1,0 +1,66 @@
+"""Two workers of one node at once: what one runs the other leaves alone, until its process is gone."""
+
+import signal
+from pathlib import Path
+
+from bot.simulated.github.faults import Latency
+from tests.end_to_end.processes import parent_of, stage
+
+
+async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        await here.start_listening("web")
+        workers = [await here.start("worker", MAX_CONCURRENT_TURNS="1") for _ in range(2)]
+        issues, trees = [], []
+        for n in (1, 2):
+            issues.append(await here.ask(f"append started: once\nwait go\nsay Answer {n}."))
+            trees.append(await here.at_work(issues[-1]))
+        first = {parent_of(agent) for agent in here.agents_in(trees[0])}
+        [killed] = [worker for worker in workers if worker.pid in first]
+        [other] = [worker for worker in workers if worker.pid not in first]
+        assert {parent_of(agent) for agent in here.agents_in(trees[1])} == {other.pid}
+
+        await killed.kill()
+        for tree in trees:
+            (tree / "go").touch()
+        for n, issue in enumerate(issues, 1):
+            answer = await here.answered(issue, f"Answer {n}.")
+            assert here.answers(issue) == [answer]
+        assert [(tree / "started").read_text() for tree in trees] == ["once\nonce\n", "once\n"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done1", "done0"]
+        assert other.is_running
+
+
+async def test_a_suspended_worker_keeps_its_turn_and_what_was_decided_without_it_is_not_done_again(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with stage(tmp_path, database_url) as here:
+        # The job engine says so when a job that it still worked on was finished by another worker.
+        here.tolerated = 'Job was not found or not in \\"doing\\" or \\"todo\\" status'
+        await here.start_listening("web")
+        suspended = await here.start("worker")
+        first = await here.ask("append started: once\nwait go\nsay First.")
+        tree = await here.at_work(first)
+        claim = await here.value("select claim from turns")
+        here.github.faults.add(Latency(2), path="*/collaborators/*/permission")
+        second = await here.ask("append started: once\nsay Second.")
+        await here.deciding(second)
+        suspended.send(signal.SIGSTOP)
+
+        await here.start("worker")
+        # Only the answer may wait: the suspended process can be in the middle of writing to GitHub.
+        await here.until("select count(*) = 1 from turns where state = 'done'")
+        assert await here.value("select claim from turns where id = 1") == claim
+        (tree / "go").touch()
+        suspended.send(signal.SIGCONT)
+        await here.answered(first, "First.")
+        await here.answered(second, "Second.")
+        # It is a worker like any other again.
+        third = await here.ask("say Third.")
+        await here.answered(third, "Third.")
+        await here.until("select count(*) = 0 from procrastinate_jobs where status in ('todo', 'doing')")
+        assert suspended.is_running
+        assert [len(here.answers(issue)) for issue in (first, second, third)] == [1, 1, 1]
+        assert (tree / "started").read_text() == "once\n"
+        states = await here.value("select array_agg(state || cut_offs order by id) from turns")
+        assert states == ["done0", "done0", "done0"]
