@@ -1,0 +1,136 @@
+"""The agent's side of the protocol: https://agentclientprotocol.com/protocol/overview"""
+
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from bot.simulated.agent.session import Session, not_found
+from bot.simulated.agent.wire import Message, RequestError, Wire
+from bot.simulated.agent.work import CancelledError, Work
+
+PROTOCOL_VERSION = 1
+_METHODS = ("initialize", "session/new", "session/load", "session/resume", "session/prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt at work in a thread of its own."""
+
+    session_id: object
+    stop: Event
+    thread: Thread
+
+
+class ScriptedAgent:
+    """Answers a client on stdio; prompts run beside each other and beside everything else."""
+
+    def __init__(self, folder: Path, *, can_load: bool, can_resume: bool) -> None:
+        self._folder = folder
+        self._can_load, self._can_resume = can_load, can_resume
+        self._wire = Wire()
+        self._sessions: dict[str, tuple[Session, Path]] = {}
+        self._prompts: list[_Prompt] = []
+
+    def serve(self) -> None:
+        """Speaks the protocol until stdin ends; prompts still at work are given up then."""
+        try:
+            for message in self._wire.heard():
+                self._take(message)
+        finally:
+            self._wire.close()
+            for prompt in self._prompts:
+                prompt.stop.set()
+                prompt.thread.join()
+
+    def _take(self, message: Message) -> None:
+        method, params = message["method"], message.get("params")
+        if "id" not in message:
+            if method == "session/cancel":
+                self._cancel(params)
+        elif method == "session/prompt":
+            self._begin(message["id"], params)
+        else:
+            self._wire.answer(message["id"], partial(self._handle, method, params))
+
+    def _cancel(self, params: Any) -> None:
+        for prompt in self._prompts:
+            if prompt.session_id == _session_id(params):
+                prompt.stop.set()
+
+    def _begin(self, number: object, params: Any) -> None:
+        stop = Event()
+        handle = partial(self._handle, "session/prompt", params, stop)
+        thread = Thread(target=self._wire.answer, args=(number, handle), daemon=True)
+        self._prompts = [prompt for prompt in self._prompts if prompt.thread.is_alive()]
+        self._prompts.append(_Prompt(_session_id(params), stop, thread))
+        thread.start()
+
+    def _handle(self, method: str, params: Any, stop: Event | None = None) -> Message:
+        match method, params:
+            case "initialize", {"protocolVersion": int()}:
+                return self._introduce()
+            case "session/new", {"cwd": str(cwd), "mcpServers": list()}:
+                return self._new(Path(cwd))
+            case "session/load", {"cwd": str(cwd), "mcpServers": list(), "sessionId": str(session_id)}:
+                return self._load(session_id, Path(cwd))
+            case "session/resume", {"cwd": str(cwd), "sessionId": str(session_id)}:
+                self._sessions[session_id] = Session.load(self._folder, session_id), Path(cwd)
+                return {}
+            case "session/prompt", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if stop is not None:
+                return self._prompt(session_id, [_text(block) for block in blocks], stop)
+        if method in _METHODS:
+            raise _invalid(params)
+        raise RequestError(-32601, "Method not found", {"method": method})
+
+    def _introduce(self) -> Message:
+        resume: Message = {"resume": {}} if self._can_resume else {}
+        capabilities = {"loadSession": self._can_load, "sessionCapabilities": resume}
+        return {"protocolVersion": PROTOCOL_VERSION, "agentCapabilities": capabilities}
+
+    def _new(self, cwd: Path) -> Message:
+        session = Session(str(uuid.uuid4()))
+        session.save(self._folder)
+        self._sessions[session.id] = session, cwd
+        return {"sessionId": session.id}
+
+    def _load(self, session_id: str, cwd: Path) -> Message:
+        session = Session.load(self._folder, session_id)
+        self._sessions[session_id] = session, cwd
+        for request, answer in session.history:
+            for kind, text in (("user_message_chunk", request), ("agent_message_chunk", answer)):
+                update = {"content": {"text": text, "type": "text"}, "sessionUpdate": kind}
+                self._wire.send({"method": "session/update", "params": {"sessionId": session_id, "update": update}})
+        return {}
+
+    def _prompt(self, session_id: str, blocks: list[str], stop: Event) -> Message:
+        if session_id not in self._sessions:
+            raise not_found(session_id)
+        session, cwd = self._sessions[session_id]
+        work = Work(self._wire, session, cwd, blocks, stop)
+        try:
+            work.obey(blocks[-1])
+        except CancelledError:
+            work.stop_reason = "cancelled"
+        finally:
+            session.history.append((blocks[-1], "\n".join(work.said)))
+            session.save(self._folder)
+        return {"stopReason": work.stop_reason}
+
+
+def _session_id(params: Any) -> object:
+    return params.get("sessionId") if isinstance(params, dict) else None
+
+
+def _text(block: Any) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            raise _invalid(block)
+
+
+def _invalid(params: Any) -> RequestError:
+    return RequestError(-32602, "Invalid params", {"errors": [{"input": params}]})

@@ -1,0 +1,211 @@
+"""The commands: one prompt and what it leads to."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from bot.simulated.agent.session import Session
+from bot.simulated.agent.wire import RequestError, Wire
+
+PLAY_DEAD = signal.SIGUSR1
+_WAIT_SECONDS = 0.02
+_JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
+_GIT = (
+    *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
+    *("-c", "user.name=Scripted Agent", "-c", "user.email=scripted-agent@example.invalid"),
+)
+_OPTIONS = [
+    {"optionId": "no", "name": "No", "kind": "reject_once"},
+    {"optionId": "always", "name": "Always", "kind": "allow_always"},
+    {"optionId": "once", "name": "Yes", "kind": "allow_once"},
+]
+
+
+class CancelledError(Exception):
+    """The client cancelled the prompt."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One prompt; `stop` is set when it is cancelled or the client is gone."""
+
+    wire: Wire
+    session: Session
+    cwd: Path
+    blocks: list[str]
+    stop: threading.Event
+    stop_reason: str = "end_turn"
+    may_be_silent: bool = False
+    said: list[str] = field(default_factory=list)
+    tool_calls: int = 0
+
+    def obey(self, request: str) -> None:
+        """Does what the lines say. Raises CancelledError, GoneError, RequestError (`fail`)."""
+        text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
+        for line in text.splitlines():
+            word, _, rest = line.strip().partition(" ")
+            if not (self._files(word, rest) or self._words(word, rest)):
+                self._troubles(word, rest)
+            if self.stop.is_set():
+                raise CancelledError
+        if not self.said and not self.may_be_silent:
+            self._say(f"I have read your request: “{text.strip().partition(chr(10))[0]}”.")
+
+    def _files(self, word: str, rest: str) -> bool:
+        match word:
+            case "write" | "append" if edit := re.fullmatch(r"([^:]+): ?(.*)", rest):
+                self._edit(self.cwd / edit[1], edit[2] + "\n", mode="a" if word == "append" else "w")
+            case "commit" if rest:
+                self._git(f"Commit “{rest}”", ("add", "-A"), ("commit", "-m", rest))
+            case "switch" if rest:
+                known, _ = _git(self.cwd, "show-ref", "--verify", "--quiet", f"refs/heads/{rest}")
+                self._git(f"Switch to {rest}", ("switch", rest) if known == 0 else ("switch", "-c", rest))
+            case "wait" if rest:
+                self._wait_for(self.cwd / rest, self._start_tool(f"Wait for {rest}", "other"))
+            case _:
+                return False
+        return True
+
+    def _words(self, word: str, rest: str) -> bool:
+        match word, rest:
+            case "say", _:
+                self._say(rest)
+            case "long", _ if rest.isdecimal():
+                self._say("x" * int(rest))
+            case "plan", _ if rest:
+                self._walk_through([entry.strip() for entry in rest.split("|")])
+            case "cost", _ if rest:
+                cost = {"amount": float(rest), "currency": "USD"}
+                self._tell("usage_update", used=1000, size=200_000, cost=cost)
+            case "remember", _ if rest:
+                self.session.remembered.append(rest)
+                self._say(f"I will remember {rest}.")
+            case "recall", "":
+                self._say(f"I remember: {', '.join(self.session.remembered) or 'nothing'}.")
+            case "env", "":
+                self._say(", ".join(sorted(os.environ)))  # noqa: TID251 - it tells what environment it was given
+            case "echo", "prompt":
+                self._say("\n".join(f"[block {n}]\n{block}" for n, block in enumerate(self.blocks, 1)))
+            case "permission", "":
+                self._ask_permission()
+            case _:
+                return False
+        return True
+
+    def _troubles(self, word: str, rest: str) -> None:
+        match word, rest:
+            case "fail", _:
+                raise RequestError(-32603, rest)
+            case "crash", _ if rest.isdecimal():
+                sys.stderr.flush()
+                os._exit(int(rest))
+            case "hang", "":
+                self.stop.wait()
+            case "hang", "deaf":
+                # Python handles signals in the main thread alone, and that is the one which reads.
+                signal.pthread_kill(threading.main_thread().ident or 0, PLAY_DEAD)
+                threading.Event().wait()
+            case "stop", _ if rest:
+                self.stop_reason, self.may_be_silent = rest, True
+            case "empty", "":
+                self.may_be_silent = True
+            case "junk", "":
+                self.wire.write(_JUNK)
+            case "stderr", _:
+                sys.stderr.write(rest + "\n")
+                sys.stderr.flush()
+            case _:
+                pass
+
+    def _tell(self, kind: str, /, **update: object) -> None:
+        params = {"sessionId": self.session.id, "update": {**update, "sessionUpdate": kind}}
+        self.wire.send({"method": "session/update", "params": params})
+
+    def _say(self, text: str) -> None:
+        self._tell("agent_message_chunk", content={"text": "\n" + text if self.said else text, "type": "text"})
+        self.said.append(text)
+
+    def _walk_through(self, entries: list[str]) -> None:
+        for current in range(-1, len(entries) + 1):
+            states = [
+                "completed" if n < current else "in_progress" if n == current else "pending"
+                for n in range(len(entries))
+            ]
+            plan = [
+                {"content": text, "priority": "medium", "status": state}
+                for text, state in zip(entries, states, strict=True)
+            ]
+            self._tell("plan", entries=plan)
+
+    def _start_tool(self, title: str, kind: str) -> str:
+        self.tool_calls += 1
+        call = f"call-{len(self.session.history)}-{self.tool_calls}"
+        self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="in_progress")
+        return call
+
+    def _end_tool(self, call: str, problem: str | None) -> None:
+        self._tell("tool_call_update", toolCallId=call, status="failed" if problem else "completed")
+        if problem:
+            self._say(problem)
+
+    def _edit(self, path: Path, text: str, mode: str) -> None:
+        call = self._start_tool(f"Edit {path.name}", "edit")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open(mode) as file:
+                file.write(text)
+        except OSError as error:
+            self._end_tool(call, f"Could not edit {path}: {error.strerror}.")
+        else:
+            self._end_tool(call, None)
+
+    def _git(self, title: str, *commands: tuple[str, ...]) -> None:
+        call = self._start_tool(title, "execute")
+        for command in commands:
+            status, output = _git(self.cwd, *command)
+            if status != 0:
+                return self._end_tool(call, f"git {command[0]} failed: {output}")
+        return self._end_tool(call, None)
+
+    def _wait_for(self, path: Path, call: str) -> None:
+        while not path.exists():
+            if self.stop.wait(_WAIT_SECONDS):
+                return self._end_tool(call, f"Stopped waiting for {path.name}.")
+        return self._end_tool(call, None)
+
+    def _ask_permission(self) -> None:
+        call = self._start_tool("Something that needs a permission", "execute")
+        params = {"sessionId": self.session.id, "toolCall": {"toolCallId": call}, "options": _OPTIONS}
+        answer = self.wire.ask("session/request_permission", params)
+        self._end_tool(call, None)
+        match answer:
+            case {"outcome": {"outcome": "selected", "optionId": str(choice)} | {"outcome": "cancelled" as choice}}:
+                self._say(f"Permission: {choice}.")
+            case _:
+                raise RequestError(-32602, "Invalid params", {"errors": [{"input": answer}]})
+
+
+def _git(cwd: Path, *arguments: str) -> tuple[int, str]:
+    """The exit status of a git command and what it said."""
+    git = subprocess.run(
+        [*_GIT, *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return git.returncode, git.stdout.decode(errors="replace").strip()
+
+
+def play_dead(*_: object) -> NoReturn:
+    """Block the main thread for good: neither a message nor the end of stdin nor SIGTERM is noticed any more."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        signal.pause()
