@@ -221,6 +221,16 @@ async def test_a_worker_on_another_machine_goes_on_with_a_lock(database_url: str
 # Order
 
 
+async def test_a_row_of_short_jobs_of_one_lock_never_waits_for_the_poll(
+    database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
+    record = Record()
+    async with working(database_url, record.handle):
+        await put(pool, *(job(str(number)) for number in range(40)))
+        assert await record.until(40) == [str(number) for number in range(40)]
+
+
 async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(database_url: str, pool: Pool) -> None:
     record, go_on = Record(), asyncio.Event()
 
