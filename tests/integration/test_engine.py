@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import procrastinate
 import pytest
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
+from procrastinate.worker import Worker
 
 from bot.store import engine
 from bot.store.database import Pool
@@ -221,14 +223,38 @@ async def test_a_worker_on_another_machine_goes_on_with_a_lock(database_url: str
 # Order
 
 
-async def test_a_row_of_short_jobs_of_one_lock_never_waits_for_the_poll(
+async def test_a_job_put_in_while_the_worker_looks_for_one_does_not_wait_for_the_poll(
     database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
+    told, late = asyncio.Event(), asyncio.Event()
+    hear, fetch = Worker._handle_notification, JobManager.fetch_job
+
+    async def hear_and_tell(self: Worker, **news: Any) -> None:
+        await hear(self, **news)
+        told.set()
+
+    async def fetch_while_news_arrive(self: JobManager, **wanted: Any) -> Job | None:
+        found = await fetch(self, **wanted)
+        if found is None and late.is_set():
+            late.clear()
+            told.clear()
+            await put(pool, job("second"))
+            await asyncio.wait_for(told.wait(), DEADLINE_SECONDS)
+        return found
+
+    monkeypatch.setattr(Worker, "_handle_notification", hear_and_tell)
+    monkeypatch.setattr(JobManager, "fetch_job", fetch_while_news_arrive)
     record = Record()
     async with working(database_url, record.handle):
-        await put(pool, *(job(str(number)) for number in range(40)))
-        assert await record.until(40) == [str(number) for number in range(40)]
+        while not told.is_set():  # until the worker listens
+            await put(pool, job("early"))
+            await asyncio.sleep(0.01)
+        late.set()
+        await put(pool, job("first"))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while "second" not in record.ran:
+                await record.until(len(record.ran) + 1)
 
 
 async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(database_url: str, pool: Pool) -> None:
