@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.run import refs
-from bot.run.git import Completed, Git, failure
+from bot.run.git import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
+from bot.run.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
+from bot.run.sandbox.view import View, make_private, private_folder
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
 LOCK_POLL_SECONDS = 0.02
@@ -28,6 +30,58 @@ class Clone:
     async def run(self, *args: str, check: bool = True) -> Completed:
         """Ref-level git on this clone; raises GitError."""
         return await self.git.on_clone(self.path, *args, check=check)
+
+    async def on_worktree(
+        self,
+        path: Path,
+        *args: str,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Completed:
+        """Every git command that reads a worktree, in its cage if there is one. Raises GitError, OSError."""
+        cage = self.git.cage
+        if cage is None:
+            return await self.git.on_worktree(
+                path, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
+            )
+        view = await self.view(path)
+        return await self.git.in_cage(
+            cage, view, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
+        )
+
+    async def view(self, path: Path) -> View:
+        """What a process in the worktree at `path` sees of this clone: only with a cage. Raises GitError, OSError."""
+        admin = admin_directory(self.path, path)
+        if isinstance(admin, Missing):
+            raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
+        view = self._view(path, admin)
+        if not view.private.is_dir():
+            branch = branch_on_record(view.admin)
+            ref = refs.local(branch) if branch else None
+            make_private(view, ref, await self.commit_at(ref) if ref else None)
+        return view
+
+    def view_on_record(self, path: Path) -> View | None:
+        """The view whose private state is there, whatever became of the directory at `path`. Never to run in it."""
+        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real(path)).is_dir():
+            return None
+        admin = admin_directory(self.path, path)
+        on_record = admin_on_record(self.path, path) if isinstance(admin, Missing) else admin
+        return self._view(path, on_record) if on_record else None
+
+    def _view(self, path: Path, admin: Path) -> View:
+        if self.git.cage is None:
+            raise ValueError("without a cage there is no view")
+        return self.git.cage.view(self.path.resolve(), real(path), real(admin))
+
+    async def state_folder(self, path: Path) -> Path | None:
+        """Where git keeps a worktree's HEAD and index and what is in progress; None if it is no worktree."""
+        admin = admin_directory(self.path, path)
+        if isinstance(admin, Missing):
+            return None
+        return admin if self.git.cage is None else (await self.view(path)).state
 
     async def commit_at(self, revision: str) -> str | None:
         """The commit a full ref or object name stands for; None when there is none here."""

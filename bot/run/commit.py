@@ -1,7 +1,6 @@
 """What a turn left in its worktree becomes commits on the worktree's branch."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,10 @@ from pathlib import Path
 from bot.run import entries, refs
 from bot.run.clone import Clone, CloneLock
 from bot.run.git import Identity
+from bot.run.importing import bring_home, import_commit, move_branch
 
 MAX_FILE_BYTES = 10_000_000
+_SNAPSHOT_INDEX = "threadtree-index"
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 
 
@@ -65,24 +66,28 @@ async def settle_head(
     Raises GitError, InvalidNameError.
     """
     clone = lock.clone
-    entries.clear_stale_locks(clone, path)
+    await entries.clear_stale_locks(clone, path)
+    await bring_home(lock, path, branch)
     ref = refs.local(branch)
     if await entries.branch_of(clone, path) == branch:
         return OnBranch()
     head, tip = await entries.head_of(clone, path), await clone.commit_at(ref)
     if head is not None and (tip is None or await clone.is_ancestor(tip, head)):
-        await clone.run("update-ref", ref, head, tip or "0" * len(head))
+        await move_branch(lock, path, ref, head, tip)
         # The commit stays the same, so neither the index nor a file has to change.
-        await clone.git.on_worktree(path, "symbolic-ref", "HEAD", ref)
+        await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
         await _quit_rebase(clone, path)
+        await bring_home(lock, path, branch)
         return Returned(await clone.count(head, *([f"^{tip}"] if tip else [])))
     kept = await _snapshot(clone, path, head, identity)
+    await import_commit(lock, path, kept)
     await clone.run("update-ref", rescue, kept)
     await _quit_rebase(clone, path)
-    await clone.git.on_worktree(path, "symbolic-ref", "HEAD", ref)
-    await clone.git.on_worktree(path, "reset", "--quiet", "--hard")
+    await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
+    await clone.on_worktree(path, "reset", "--quiet", "--hard")
     # A single f: repositories inside the worktree are in no snapshot and stay.
-    await clone.git.on_worktree(path, "clean", "--quiet", "-f", "-d")
+    await clone.on_worktree(path, "clean", "--quiet", "-f", "-d")
+    await bring_home(lock, path, branch)
     return StrayWork(rescue, kept)
 
 
@@ -91,7 +96,8 @@ async def commit_all(
 ) -> Committed | NothingToCommit | Unresolved:
     """Commits what is neither ignored, nor over MAX_FILE_BYTES, nor a repository of its own. Raises GitError."""
     clone = lock.clone
-    entries.clear_stale_locks(clone, path)
+    await entries.clear_stale_locks(clone, path)
+    await _import_head(lock, path)
     changed = await entries.changed_files(clone, path)
     unresolved = tuple(name for state, name in changed if state in _UNRESOLVED)
     if unresolved:
@@ -99,16 +105,23 @@ async def commit_all(
     left_out = tuple(name for _, name in changed if name.endswith("/") or _bytes(path / name) > MAX_FILE_BYTES)
     await _stage(clone, path, [name for _, name in changed if name not in left_out], {})
     await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
-    staged = await clone.git.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+    staged = await clone.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
     if not staged.fields:
         return NothingToCommit(left_out)
     # Lines that begin with # are references to issues here, not comments.
     options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", "--file=-")
-    await clone.git.on_worktree(
+    await clone.on_worktree(
         path, "commit", *options, input=_message(message, co_author), environment=author.environment
     )
-    sha = (await clone.git.on_worktree(path, "rev-parse", "HEAD")).text
+    sha = (await clone.on_worktree(path, "rev-parse", "HEAD")).text
+    await import_commit(lock, path, sha)
     return Committed(sha, len(staged.fields), left_out)
+
+
+async def _import_head(lock: CloneLock, path: Path) -> None:
+    head = await entries.head_of(lock.clone, path)
+    if head is not None:
+        await import_commit(lock, path, head)
 
 
 def _message(message: str, co_author: Identity | None) -> bytes:
@@ -128,29 +141,29 @@ async def _snapshot(clone: Clone, path: Path, head: str | None, identity: Identi
     changed = [name for _, name in await entries.changed_files(clone, path)]
     if head is not None and not changed:
         return head
-    with tempfile.TemporaryDirectory() as scratch:
-        environment = identity.environment | {"GIT_INDEX_FILE": f"{scratch}/index"}
-        await clone.git.on_worktree(path, "read-tree", head or "--empty", environment=environment)
-        await _stage(clone, path, [name for name in changed if not name.endswith("/")], environment)
-        tree = (await clone.git.on_worktree(path, "write-tree", environment=environment)).text
+    # Beside the worktree's own index, a place that is the same inside a cage and outside.
+    index = (await clone.on_worktree(path, "rev-parse", "--path-format=absolute", "--git-path", _SNAPSHOT_INDEX)).text
+    environment = identity.environment | {"GIT_INDEX_FILE": index}
+    await clone.on_worktree(path, "read-tree", head or "--empty", environment=environment)
+    await _stage(clone, path, [name for name in changed if not name.endswith("/")], environment)
+    tree = (await clone.on_worktree(path, "write-tree", environment=environment)).text
     arguments = ("commit-tree", "-m", "Working state", *(["-p", head] if head else []), tree)
-    return (await clone.git.on_worktree(path, *arguments, environment=environment)).text
+    return (await clone.on_worktree(path, *arguments, environment=environment)).text
 
 
 async def _stage(clone: Clone, path: Path, names: list[str], environment: Mapping[str, str]) -> None:
     """Puts files into the index as they are on disk, gone ones too. Names go by stdin: argv has an end."""
     listed = b"".join(os.fsencode(name) + b"\0" for name in names)
     arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    await clone.git.on_worktree(path, *arguments, input=listed, environment=environment)
+    await clone.on_worktree(path, *arguments, input=listed, environment=environment)
 
 
 async def _unstage(clone: Clone, path: Path, names: list[str]) -> None:
     if names:
         arguments = ("reset", "--quiet", "--pathspec-from-file=-", "--pathspec-file-nul")
-        await clone.git.on_worktree(path, *arguments, input=b"\0".join(os.fsencode(name) for name in names))
+        await clone.on_worktree(path, *arguments, input=b"\0".join(os.fsencode(name) for name in names))
 
 
 async def _quit_rebase(clone: Clone, path: Path) -> None:
-    admin = entries.admin_directory(clone, path)
-    if isinstance(admin, Path) and entries.operation_in_progress(admin) == "rebase":
-        await clone.git.on_worktree(path, "rebase", "--quit")
+    if await entries.operation_in_progress(clone, path) == "rebase":
+        await clone.on_worktree(path, "rebase", "--quit")

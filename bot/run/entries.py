@@ -1,12 +1,15 @@
 """git's own record of a clone's worktrees (`<clone>/worktrees`), and what a directory says about itself."""
 
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.run import refs
 from bot.run.clone import Clone, CloneLock
 from bot.run.git import GitError, GitProblem
+from bot.run.linked import Missing as Missing
+from bot.run.linked import admin_directory, real
+from bot.run.sandbox.view import remove_locks
 
 LIVE = "threadtree: in use"
 # git itself marks an entry that its own `worktree add` has not finished as "initializing".
@@ -41,23 +44,16 @@ class Valid:
     dirty: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """There is no usable worktree of this clone at the path."""
-
-    why: str
-
-
-def real(path: Path) -> Path:
-    """`path` as git writes it down: its parents without symbolic links, itself as it is."""
-    return path.parent.resolve() / path.name
-
-
 async def all_entries(clone: Clone) -> list[Entry]:
     """All worktrees git has on record, without the bare clone itself. Grows with their number. Raises GitError."""
     listed = await clone.run("worktree", "list", "--porcelain", "-z")
+    return parse_entries(listed.stdout)
+
+
+def parse_entries(listed: bytes) -> list[Entry]:
+    """The output of `git worktree list --porcelain -z`, without the bare clone."""
     found: list[Entry] = []
-    for record in os.fsdecode(listed.stdout).split("\0\0"):
+    for record in os.fsdecode(listed).split("\0\0"):
         lines = dict(line.partition(" ")[::2] for line in record.split("\0") if line)
         if not lines or "bare" in lines:
             continue
@@ -73,73 +69,71 @@ async def entry_of(clone: Clone, path: Path) -> Entry | None:
     return next((entry for entry in await all_entries(clone) if entry.path == real(path)), None)
 
 
-def admin_directory(clone: Clone, path: Path) -> Path | Missing:
-    """The folder in the clone that belongs to the worktree at `path`, both pointing at each other."""
-    try:
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            return Missing("it is not a directory")
-        if not stat.S_ISREG((path / ".git").lstat().st_mode):
-            return Missing("its .git is not a file")
-        admin = Path((path / ".git").read_text().removeprefix("gitdir:").strip())
-        if admin.parent.resolve() != (clone.path / "worktrees").resolve():
-            return Missing("it belongs to another repository")
-        if Path((admin / "gitdir").read_text().strip()) != real(path) / ".git":
-            return Missing("git knows it under another path")
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
-        return Missing("the directory is gone" if not path.exists() else f"its link to the clone is broken: {error}")
-    return admin
-
-
 def is_unfinished(admin: Path) -> bool:
     """Whether making this worktree was cut off."""
     locked = admin / "locked"
     return locked.is_file() and locked.read_text().strip() in UNFINISHED
 
 
-def operation_in_progress(admin: Path) -> str | None:
+async def operation_in_progress(clone: Clone, path: Path) -> str | None:
     """The git operation that was begun in a worktree and not ended: rebase, merge, cherry-pick, revert or bisect."""
-    return next((name for file, name in _OPERATIONS.items() if os.path.lexists(admin / file)), None)
+    state = await clone.state_folder(path)
+    return next((name for file, name in _OPERATIONS.items() if state and _exists(state / file)), None)
 
 
-def clear_stale_locks(clone: Clone, path: Path) -> None:
-    """Removes the locks a killed git left in a worktree's entry. Only with its claim held and no agent running."""
-    admin = admin_directory(clone, path)
-    if isinstance(admin, Path):
-        for name in ("index.lock", "HEAD.lock"):
-            (admin / name).unlink(missing_ok=True)
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+async def clear_stale_locks(clone: Clone, path: Path) -> None:
+    """Removes the locks a killed git left in a worktree's state. Only with its claim held and no agent running."""
+    state = await clone.state_folder(path)
+    if state is None:
+        return
+    for name in ("index.lock", "HEAD.lock"):
+        (state / name).unlink(missing_ok=True)
+    if clone.git.cage is not None:
+        remove_locks(await clone.view(path))
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:
     """Whether `path` is a finished worktree of this clone, and its state. Raises GitError when that cannot be told."""
-    admin = admin_directory(clone, path)
+    admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
     if is_unfinished(admin):
         return Missing("it was never finished")
     try:
-        shown = await clone.git.on_worktree(
+        shown = await clone.on_worktree(
             path, "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"
         )
         common, top = shown.text.split("\n", 1)
         if real(Path(common)) != real(clone.path) or Path(top) != real(path):
             return Missing("it belongs to another repository")
-        head = await head_of(clone, path)
-        return Valid(head, await branch_of(clone, path), bool(await changed_files(clone, path)))
+        head, branch = await head_of(clone, path), await branch_of(clone, path)
+        if clone.git.cage is not None and head is None and await _has_commits(clone, branch):
+            return Missing("its HEAD names no commit")
+        return Valid(head, branch, bool(await changed_files(clone, path)))
     except GitError as error:
         if error.problem in (GitProblem.NOT_FOUND, GitProblem.CORRUPT):
             return Missing(str(error))
         raise
 
 
+async def _has_commits(clone: Clone, branch: str | None) -> bool:
+    """Whether a worktree cannot be on a branch without a commit, as that of an empty repository is."""
+    return branch is None or not refs.is_branch(branch) or await clone.commit_at(refs.local(branch)) is not None
+
+
 async def head_of(clone: Clone, path: Path) -> str | None:
     """The commit checked out, None on a branch without one. Raises GitError."""
-    found = await clone.git.on_worktree(path, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
+    found = await clone.on_worktree(path, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
     return found.text if found.status == 0 else None
 
 
 async def branch_of(clone: Clone, path: Path) -> str | None:
     """The branch checked out, None when HEAD is detached. Raises GitError."""
-    found = await clone.git.on_worktree(path, "symbolic-ref", "--quiet", "HEAD", check=False)
+    found = await clone.on_worktree(path, "symbolic-ref", "--quiet", "HEAD", check=False)
     return found.text.removeprefix("refs/heads/") if found.status == 0 else None
 
 
@@ -149,7 +143,7 @@ async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
     The name of a nested repository ends in `/`.
     """
     flags = ("--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
-    return [(line[:2], line[3:]) for line in (await clone.git.on_worktree(path, "status", *flags)).fields]
+    return [(line[:2], line[3:]) for line in (await clone.on_worktree(path, "status", *flags)).fields]
 
 
 async def drop_entry(lock: CloneLock, path: Path, rescue: str) -> None:

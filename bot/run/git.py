@@ -7,8 +7,13 @@ import re
 import signal
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+
+from bot.run.git_problems import GitProblem as GitProblem
+from bot.run.git_problems import problem_of
+from bot.run.git_problems import redact as redact
+from bot.run.sandbox.cage import Cage
+from bot.run.sandbox.view import View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 # git removes its lock files on SIGTERM; a SIGKILL leaves them behind.
@@ -39,61 +44,6 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("maintenance.auto", "false"),
     ("checkout.workers", "0"),
     ("advice.detachedHead", "false"),
-)
-
-
-class GitProblem(StrEnum):
-    """What kind of failure git reported, as far as the caller can act on it."""
-
-    NOT_FOUND = "not found"
-    AUTH = "auth"
-    NETWORK = "network"
-    REJECTED = "rejected"
-    LOCKED = "locked"
-    CORRUPT = "corrupt"
-    TIMEOUT = "timeout"
-    OTHER = "other"
-
-
-# First that matches wins: "could not read from remote repository" follows every other message of a remote.
-_PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
-    (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
-    (
-        GitProblem.AUTH,
-        re.compile(
-            r"authentication failed|could not read (username|password)|terminal prompts disabled"
-            r"|requested url returned error: 40[13]|permission to .* denied",
-            re.I,
-        ),
-    ),
-    (
-        GitProblem.NETWORK,
-        re.compile(
-            r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
-            r"|operation (timed out|too slow)|early eof|hung up|rpc failed|requested url returned error: (429|5\d\d)"
-            r"|gnutls|ssl_|transfer closed",
-            re.I,
-        ),
-    ),
-    (GitProblem.REJECTED, re.compile(r"\[(remote )?rejected\]", re.I)),
-    (
-        GitProblem.CORRUPT,
-        re.compile(
-            r"loose object .* is corrupt|bad object|unable to read (tree|sha1)|index file corrupt|missing blob", re.I
-        ),
-    ),
-    (
-        GitProblem.NOT_FOUND,
-        re.compile(
-            r"not a git repository|does not appear to be a git repository|repository .*not found|not our ref"
-            r"|couldn't find remote ref|unknown revision|not a valid (ref|object)|requested url returned error: 404"
-            r"|no such file or directory|needed a single revision",
-            re.I,
-        ),
-    ),
-)
-_SECRETS = re.compile(
-    r"(?P<scheme>://)[^/@\s]+@|(?P<header>authorization: *)[^\r\n]+|gh[pousr]_\w+|github_pat_\w+", re.I
 )
 
 
@@ -148,11 +98,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs git. `remote_config` (credential helpers) goes to commands on a clone only, never to those on a worktree."""
+    """Runs git. `remote_config` (credential helpers) goes to commands on a clone only, never to those on a worktree.
+
+    Without a `cage` what a worktree's configuration names runs as this user.
+    """
 
     remote_config: Sequence[tuple[str, str]] = ()
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
+    cage: Cage | None = None
 
     async def on_clone(
         self,
@@ -162,13 +116,22 @@ class Git:
         check: bool = True,
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        stdin: int | None = None,
+        program: Sequence[str] = ("git",),
     ) -> Completed:
         """Ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
         config = (*_NEUTRAL, ("credential.helper", ""), *self.remote_config)
         argv = (f"--git-dir={clone}", *args)
         extra = _config_environment(config) | dict(environment or {})
         return await self.run(
-            *argv, cwd=None, input=input, check=check, environment=extra, timeout_seconds=timeout_seconds
+            *argv,
+            cwd=None,
+            input=input,
+            check=check,
+            environment=extra,
+            timeout_seconds=timeout_seconds,
+            stdin=stdin,
+            program=program,
         )
 
     async def on_worktree(
@@ -180,13 +143,45 @@ class Git:
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Completed:
-        """Every git command that reads a worktree, whose files are the agent's: what a cage wraps. Raises GitError."""
-        extra = _config_environment((*_NEUTRAL, ("credential.helper", ""))) | dict(environment or {})
-        # Without a .git of its own, a directory must not be taken for part of a repository above it.
-        extra["GIT_CEILING_DIRECTORIES"] = str(worktree.parent)
+        """A git command that reads a worktree, whose files are the agent's, without a cage around it. Raises GitError.
+
+        `bot.run.clone.Clone.on_worktree` is the one that knows whether there is a cage.
+        """
+        extra = self._worktree_environment(worktree) | dict(environment or {})
         return await self.run(
             *args, cwd=worktree, input=input, check=check, environment=extra, timeout_seconds=timeout_seconds
         )
+
+    async def in_cage(
+        self,
+        cage: Cage,
+        view: View,
+        *args: str,
+        in_worktree: bool = True,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        stdout: int | None = None,
+    ) -> Completed:
+        """A git command in the cage, in the worktree or, without it, in its admin folder. Raises GitError, OSError."""
+        extra = self._worktree_environment(view.worktree) | dict(environment or {})
+        return await self.run(
+            *(() if in_worktree else (f"--git-dir={view.admin}",)),
+            *args,
+            cwd=None,
+            input=input,
+            check=check,
+            environment=extra,
+            timeout_seconds=timeout_seconds,
+            stdout=stdout,
+            program=(*cage.git_argv(view, in_worktree=in_worktree), "git"),
+        )
+
+    def _worktree_environment(self, worktree: Path) -> dict[str, str]:
+        extra = _config_environment((*_NEUTRAL, ("credential.helper", "")))
+        # Without a .git of its own, a directory must not be taken for part of a repository above it.
+        return extra | {"GIT_CEILING_DIRECTORIES": str(worktree.parent)}
 
     async def run(
         self,
@@ -196,33 +191,45 @@ class Git:
         check: bool = True,
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        program: Sequence[str] = ("git",),
     ) -> Completed:
-        """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it."""
+        """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it.
+
+        The descriptors `stdin` and `stdout` become the command's and are closed here.
+        """
         command = next((arg for arg in args if not arg.startswith("-")), "")
         try:
             process = await _start(
                 asyncio.create_subprocess_exec(
-                    "git",
+                    *program,
                     *args,
                     cwd=cwd or "/",
                     env={**self._environment(), **(environment or {})},
-                    stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
+                    stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
+                    stdout=stdout or asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                     start_new_session=True,
                 )
             )
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise GitError(GitProblem.NOT_FOUND, command, str(error)) from error
+            # Of a cage it is the cage that is missing, which says nothing about the repository.
+            problem = GitProblem.NOT_FOUND if cwd is not None else GitProblem.OTHER
+            raise GitError(problem, command, str(error)) from error
+        finally:
+            for descriptor in (stdin, stdout):
+                if descriptor is not None:
+                    os.close(descriptor)
         try:
             async with asyncio.timeout(timeout_seconds):
-                stdout, stderr = await process.communicate(input)
+                output, errors = await process.communicate(input)
         except TimeoutError as error:
             raise GitError(GitProblem.TIMEOUT, command, f"not done after {timeout_seconds:g} s") from error
         finally:
             if process.returncode is None:
                 await asyncio.shield(_end(process))
-        completed = Completed(stdout, redact(stderr.decode(errors="replace")), process.returncode or 0)
+        completed = Completed(output or b"", redact(errors.decode(errors="replace")), process.returncode or 0)
         if check and completed.status:
             raise failure(command, completed)
         return completed
@@ -244,13 +251,7 @@ class Git:
 
 def failure(command: str, completed: Completed) -> GitError:
     """The error for a command that ended with a status the caller cannot use."""
-    problem = next((kind for kind, pattern in _PROBLEMS if pattern.search(completed.stderr)), GitProblem.OTHER)
-    return GitError(problem, command, completed.stderr or f"exit status {completed.status}")
-
-
-def redact(text: str) -> str:
-    """`text` without credentials in URLs, authorization headers, or GitHub tokens."""
-    return _SECRETS.sub(lambda m: f"{m['scheme']}***@" if m["scheme"] else f"{m['header'] or ''}***", text)
+    return GitError(problem_of(completed.stderr), command, completed.stderr or f"exit status {completed.status}")
 
 
 def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from bot.run import entries, refs
 from bot.run.clone import Clone, CloneLock, fetch
 from bot.run.git import GitError, GitProblem, Identity, failure
+from bot.run.importing import bring_home
 
 
 class WithheldRule(StrEnum):
@@ -74,6 +75,7 @@ async def push(
     `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
     """
     clone = lock.clone
+    await bring_home(lock, path, branch)
     if branch in forbidden or park_as in forbidden:
         explanation = f"`{branch}` is the default branch or protected, and is never pushed to."
         return Withheld(WithheldRule.PROTECTED_BRANCH, explanation)
@@ -90,7 +92,7 @@ async def push(
         if merged:
             break
         await fetch(lock)
-        if not await _merge(clone, path, branch, identity):
+        if not await _merge(lock, path, branch, identity):
             break
     return await _park(clone, branch, park_as)
 
@@ -138,14 +140,15 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
-async def _merge(clone: Clone, path: Path, branch: str, identity: Identity) -> bool:
+async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -> bool:
     """Merges the remote's branch; False, with the worktree as it was, when that conflicts."""
+    clone = lock.clone
     theirs = await clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
     message = f"Merge branch '{branch}' of origin into {branch}"
     try:
-        await clone.git.on_worktree(
+        await clone.on_worktree(
             path,
             "merge",
             "--quiet",
@@ -159,10 +162,10 @@ async def _merge(clone: Clone, path: Path, branch: str, identity: Identity) -> b
     except GitError as error:
         if error.problem is GitProblem.TIMEOUT:
             raise
-        admin = entries.admin_directory(clone, path)
-        if isinstance(admin, Path) and entries.operation_in_progress(admin) == "merge":
-            await clone.git.on_worktree(path, "merge", "--abort")
+        if await entries.operation_in_progress(clone, path) == "merge":
+            await clone.on_worktree(path, "merge", "--abort")
         return False
+    await bring_home(lock, path, branch)
     return True
 
 

@@ -14,6 +14,8 @@ from bot.run import entries, refs
 from bot.run.clone import Clone, CloneLock, move_to_trash
 from bot.run.entries import Missing
 from bot.run.git import GitError
+from bot.run.importing import bring_home, forget_private, only_in_cage
+from bot.run.linked import admin_directory
 
 log = structlog.get_logger()
 
@@ -39,7 +41,8 @@ async def remove(lock: CloneLock, path: Path, branch: str | None, rescue: str) -
     """
     clone = lock.clone
     try:
-        why = await _reason_to_keep(clone, path, branch)
+        await bring_home(lock, path, branch)
+        why = await _reason_to_keep(lock, path, branch)
         if why is not None:
             return Kept(why)
         trashed = move_to_trash(clone, path)
@@ -49,13 +52,15 @@ async def remove(lock: CloneLock, path: Path, branch: str | None, rescue: str) -
             if trashed is not None:
                 trashed.rename(path)
             raise
+        private = forget_private(clone, path)
         branch_deleted = branch is not None and await _delete_published_branch(clone, branch)
     except (GitError, OSError) as error:
         return Kept(f"it could not be examined or removed: {error}")
     if os.path.lexists(path):  # noqa: ASYNC240
         return Kept("something made its directory again while it was removed")
-    if trashed is not None:
-        await asyncio.to_thread(delete_bytes, trashed)
+    for leftover in (trashed, private):
+        if leftover is not None:
+            await asyncio.to_thread(delete_bytes, leftover)
     return Removed(branch_deleted)
 
 
@@ -70,16 +75,20 @@ def delete_bytes(trashed: Path) -> None:
         log.warning("trash-not-deleted", path=str(trashed), error=str(error))
 
 
-async def _reason_to_keep(clone: Clone, path: Path, branch: str | None) -> str | None:
+async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> str | None:
     """Why removing this worktree would lose work, or None. Raises GitError when that cannot be told."""
+    clone = lock.clone
+    in_cage = await only_in_cage(lock, path)
+    if in_cage:
+        return f"{in_cage} commits or stashes that were not pushed"
     if not os.path.lexists(path):  # noqa: ASYNC240
         return None
-    admin = entries.admin_directory(clone, path)
+    admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return f"the directory is not a worktree of this repository: {admin.why}"
     if entries.is_unfinished(admin):
         return None
-    operation = entries.operation_in_progress(admin)
+    operation = await entries.operation_in_progress(clone, path)
     if operation:
         return f"a {operation} is in progress"
     changed = await entries.changed_files(clone, path)
@@ -101,7 +110,7 @@ async def _reason_to_keep(clone: Clone, path: Path, branch: str | None) -> str |
 
 async def _flagged_files(clone: Clone, path: Path) -> list[str]:
     """Files whose edits git was told not to see: S or a lower-case tag, https://git-scm.com/docs/git-ls-files."""
-    listed = await clone.git.on_worktree(path, "ls-files", "-v", "-z")
+    listed = await clone.on_worktree(path, "ls-files", "-v", "-z")
     return [line[2:] for line in listed.fields if line[0] == "S" or line[0].islower()]
 
 

@@ -4,11 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+import structlog
+
 from bot.run import entries, refs
 from bot.run.clone import Clone, CloneLock, move_to_trash
 from bot.run.entries import Entry, Valid, inspect
 from bot.run.git import GitError
+from bot.run.importing import bring_home, forget_private
+from bot.run.linked import branch_on_record, real
 from bot.run.start import Checkout, DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start, resolve
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
     state = await inspect(lock.clone, path)
     if isinstance(state, Valid):
         return await _found(lock, path, state, start)
+    await _bring_what_can_be_read(lock, path)
     checkout = await resolve(lock, start)
     if isinstance(checkout, Refused):
         return checkout
@@ -94,6 +101,7 @@ async def recreate(lock: CloneLock, path: Path, branch: str | None, tip: str | N
     state = await inspect(clone, path)
     if isinstance(state, Valid):
         return Created(branch, None, state.head or "")
+    await _bring_what_can_be_read(lock, path, branch)
     entry = await entries.entry_of(clone, path)
     candidates = (refs.local(branch), refs.remote(branch)) if branch else ()
     for revision in (*candidates, entry.head if entry else None, tip):
@@ -107,13 +115,17 @@ async def recreate(lock: CloneLock, path: Path, branch: str | None, tip: str | N
 async def sync(lock: CloneLock, path: Path, branch: str | None) -> Synced:
     """Compares with the remote's branch, after a fetch; fast-forwards when clean and behind. Raises GitError."""
     clone = lock.clone
-    entries.clear_stale_locks(clone, path)
+    await entries.clear_stale_locks(clone, path)
+    brought = await _bring_what_can_be_read(lock, path, branch)
     if branch is None:
         return NoRemoteBranch()
     current = await entries.branch_of(clone, path)
     if current != branch:
         return OffBranch(current)
     files = len(await entries.changed_files(clone, path))
+    if not brought:
+        # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
+        return Dirty(files, 0, 0) if files else NoRemoteBranch()
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     if mine is None or theirs is None:
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
@@ -126,7 +138,8 @@ async def sync(lock: CloneLock, path: Path, branch: str | None) -> Synced:
         return Ahead(ahead)
     if not behind:
         return UpToDate()
-    await clone.git.on_worktree(path, "merge", "--quiet", "--ff-only", theirs)
+    await clone.on_worktree(path, "merge", "--quiet", "--ff-only", theirs)
+    await bring_home(lock, path, branch)
     return FastForwarded(mine, theirs, behind)
 
 
@@ -179,7 +192,7 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
         start = refs.remote(branch) if upstream else checkout.commit
         what = ["--track" if upstream else "--no-track", "-b", branch, "--", str(path), start]
     await clone.run("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", entries.UNFINISHED[0], *what)
-    await clone.git.on_worktree(path, "reset", "--quiet", "--hard")
+    await clone.on_worktree(path, "reset", "--quiet", "--hard")
     if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (checkout.commit, checkout.branch):
         raise RuntimeError(f"git checked out something else than {checkout}")
     await clone.run("worktree", "unlock", "--", str(path))
@@ -188,11 +201,26 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
 
 async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
     """The other worktree that has this branch checked out: git allows one."""
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != entries.real(path))
+    others = (entry for entry in await entries.all_entries(clone) if entry.path != real(path))
     return next((entry for entry in others if branch is not None and entry.branch == branch), None)
 
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> None:
     """Makes the path free: whatever is there is kept in the trash, never deleted."""
+    await _bring_what_can_be_read(lock, path)
     move_to_trash(lock.clone, path)
     await entries.drop_entry(lock, path, rescue)
+    forget_private(lock.clone, path)
+
+
+async def _bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
+    """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
+    view = lock.clone.view_on_record(path)
+    if view is None:
+        return True
+    try:
+        await bring_home(lock, path, branch or branch_on_record(view.admin))
+    except GitError as error:
+        _log.warning("commits-not-imported", path=str(path), problem=str(error))
+        return False
+    return True

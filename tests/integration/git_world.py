@@ -2,27 +2,55 @@
 
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from bot.run import refs
 from bot.run.clone import Clone, clone_at, clone_lock, ensure, fetch
 from bot.run.git import Git, Identity
+from bot.run.importing import bring_home
+from bot.run.linked import admin_directory, real
+from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
+from bot.run.sandbox.limits import Limits
+from bot.run.sandbox.view import View
 from bot.run.start import IssueBranch, Refused, Start
 from bot.run.worktree import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
 RESCUE = refs.rescue_ref("w1", datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))
 GIT = Git(protocols=("file",))
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+SANDBOXES: tuple[Literal["off", "bwrap"], ...] = ("off", "bwrap")
+
+
+PERSON = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
 
 
 def git(directory: Path, *args: str) -> str:
     """git as a person or an agent runs it: an identity of its own, and hooks that do run."""
-    person = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"} | person
-    done = subprocess.run(["git", *args], cwd=directory, env=environment, capture_output=True, check=True)
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"} | PERSON
+    return output(["git", *args], directory, environment)
+
+
+def output(argv: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
+    done = subprocess.run(argv, cwd=directory, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, os.fsdecode(done.stderr)
     return os.fsdecode(done.stdout).rstrip("\n")
+
+
+def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
+    """The cage of this machine; a machine that has none cannot run the test."""
+    cage = cage_for("bwrap", data_dir, SEARCH_PATH, limits)
+    assert cage is not None
+    answer = cage.probe()
+    if not isinstance(answer, Usable):
+        pytest.skip(answer.why)
+    return cage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +61,16 @@ class GitWorld:
     clone: Clone
 
     @classmethod
-    def make(cls, root: Path, *, empty: bool = False) -> "GitWorld":
+    def make(
+        cls, root: Path, sandbox: Literal["off", "bwrap"] = "off", *, empty: bool = False, limits: Limits | None = None
+    ) -> "GitWorld":
         remote, person = root / "remote.git", root / "person"
         git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
         git(root, "clone", "-q", str(remote), str(person))
         git(person, "checkout", "-q", "-B", "main")
-        world = cls(root, remote, person, clone_at(root / "data", "octo", "hello", GIT))
+        data = root / "data"
+        runner = GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data, limits))
+        world = cls(root, remote, person, clone_at(data, "octo", "hello", runner))
         if not empty:
             world.someone_pushes("main", {"README.md": "hello\n"})
         return world
@@ -91,10 +123,55 @@ class GitWorld:
         async with clone_lock(self.clone) as lock:
             return await recreate(lock, self.path, branch, tip, RESCUE)
 
+    def forget(self, path: Path) -> None:
+        """Leaves nothing of this worktree's in the kernel."""
+        if self.clone.git.cage is not None:
+            self.clone.git.cage.forget(self.view(path).name)
+
+    @property
+    def home(self) -> Path:
+        return self.root / "data" / "homes" / "1"
+
+    def view(self, path: Path | None = None) -> View:
+        """What an agent in the worktree sees, once it was made."""
+        cage, worktree = self.clone.git.cage, real(path or self.path)
+        admin = admin_directory(self.clone.path, worktree)
+        assert cage is not None
+        assert isinstance(admin, Path)
+        return cage.view(self.clone.path.resolve(), worktree, admin)
+
+    def agent_argv(self, *command: str, path: Path | None = None, binds: Sequence[Bind] = ()) -> list[str]:
+        """The command as the bot starts an agent in this worktree."""
+        cage = self.clone.git.cage
+        if cage is None:
+            return list(command)
+        self.home.mkdir(parents=True, exist_ok=True)
+        return list(cage.agent_argv(self.view(path), command, self.home, path or self.path, binds=binds))
+
+    def agent(self, *args: str, path: Path | None = None) -> str:
+        """git as the agent runs it, in its cage if there is one."""
+        environment = {"PATH": SEARCH_PATH, "HOME": str(self.home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON
+        return output(self.agent_argv("git", *args, path=path), path or self.path, environment)
+
     def agent_commits(self, files: dict[str, str], path: Path | None = None) -> str:
         worktree = path or self.path
         for name, content in files.items():
             (worktree / name).write_text(content)
-        git(worktree, "add", "-A")
-        git(worktree, "commit", "-q", "-m", "the agent's work")
-        return git(worktree, "rev-parse", "HEAD")
+        self.agent("add", "-A", path=worktree)
+        self.agent("commit", "-q", "-m", "the agent's work", path=worktree)
+        return self.agent("rev-parse", "HEAD", path=worktree)
+
+    async def bring_home(self, branch: str = "threadtree/issue-1") -> None:
+        """What the agent committed comes to the clone."""
+        async with clone_lock(self.clone) as lock:
+            await bring_home(lock, self.path, branch)
+
+    async def publish(self, branch: str = "threadtree/issue-1") -> None:
+        """What the agent committed comes to the remote."""
+        await self.bring_home(branch)
+        git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
+
+    @property
+    def state(self) -> Path:
+        """The folder with the worktree's HEAD and index."""
+        return self.clone.path / "worktrees" / self.path.name if self.clone.git.cage is None else self.view().state

@@ -30,15 +30,15 @@ from bot.run.publish import (
     push,
 )
 from bot.run.start import DetachedHead
-from tests.integration.git_world import BOT, RESCUE, GitWorld, git
+from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"
 ALICE = Identity("Alice", "alice@example.com")
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> GitWorld:
-    world = GitWorld.make(tmp_path)
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    world = GitWorld.make(tmp_path, request.param)
     await world.created()
     return world
 
@@ -73,21 +73,21 @@ async def test_everything_uncommitted_is_committed_under_the_bots_name(world: Gi
     assert isinstance(done, Committed)
     assert (done.files, done.left_out) == (len(names) + 1, ())
     assert files_at(world, done.sha) == names
-    assert git(world.path, "status", "--porcelain") == ""
-    assert git(world.path, "log", "-1", "--format=%an|%ce|%B").splitlines() == [
+    assert world.agent("status", "--porcelain") == ""
+    assert world.agent("log", "-1", "--format=%an|%ce|%B").splitlines() == [
         "threadtree[bot]|bot@example.com|Answer #1",
         "",
         "#1 is a reference, not a comment",
         "",
         "Co-authored-by: Alice <alice@example.com>",
     ]
-    assert git(world.path, "config", "--get-regexp", "user.*|remote.origin.url").count("\n") == 0
+    assert world.agent("config", "--get-regexp", "user.*|remote.origin.url").count("\n") == 0
     assert await committed(world) == NothingToCommit(())
 
 
 async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitWorld) -> None:
     (world.path / "gone").write_text("1")
-    git(world.path, "add", "gone")
+    world.agent("add", "gone")
     (world.path / "gone").unlink()
     assert await committed(world) == NothingToCommit(())
 
@@ -99,8 +99,8 @@ async def test_big_files_and_nested_repositories_are_left_out_and_named(
     (world.path / "big").write_text("more than ten bytes")
     (world.path / "big and staged").write_text("more than ten bytes")
     (world.path / "small").write_text("1")
-    git(world.path, "add", "big and staged")
-    git(world.path, "init", "-q", "nested")
+    world.agent("add", "big and staged")
+    world.agent("init", "-q", "nested")
     done = await committed(world)
     assert isinstance(done, Committed)
     assert set(done.left_out) == {"big", "big and staged", "nested/"}
@@ -109,12 +109,12 @@ async def test_big_files_and_nested_repositories_are_left_out_and_named(
 
 
 async def test_conflict_markers_are_never_committed(world: GitWorld) -> None:
-    git(world.path, "switch", "-q", "-c", "idea")
+    world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"README.md": "one\n"})
-    git(world.path, "switch", "-q", BRANCH)
+    world.agent("switch", "-q", BRANCH)
     world.agent_commits({"README.md": "two\n"})
     (world.path / "other").write_text("1")
-    await world.clone.git.on_worktree(world.path, "merge", "idea", check=False, environment=BOT.environment)
+    await world.clone.on_worktree(world.path, "merge", "idea", check=False, environment=BOT.environment)
     assert await committed(world) == Unresolved(("README.md",))
 
 
@@ -124,18 +124,18 @@ async def test_a_head_on_the_branch_is_left_alone(world: GitWorld) -> None:
 
 @pytest.mark.parametrize("move", [("switch", "-q", "-c", "idea"), ("checkout", "-q", "--detach")])
 async def test_commits_made_on_another_branch_come_home(world: GitWorld, move: tuple[str, ...]) -> None:
-    git(world.path, *move)
+    world.agent(*move)
     mine = world.agent_commits({"a": "1"})
     (world.path / "uncommitted").write_text("kept")
     assert await settled(world) == Returned(1)
-    assert git(world.path, "rev-parse", "--symbolic-full-name", "HEAD", BRANCH).split() == [f"refs/heads/{BRANCH}"] * 2
-    assert git(world.path, "rev-parse", "HEAD") == mine
-    assert git(world.path, "status", "--porcelain") == "?? uncommitted"
+    assert world.agent("rev-parse", "--symbolic-full-name", "HEAD", BRANCH).split() == [f"refs/heads/{BRANCH}"] * 2
+    assert world.agent("rev-parse", "HEAD") == mine
+    assert world.agent("status", "--porcelain") == "?? uncommitted"
 
 
 async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitWorld) -> None:
     on_branch = world.agent_commits({"mine": "1"})
-    git(world.path, "switch", "-q", "--orphan", "elsewhere")
+    world.agent("switch", "-q", "--orphan", "elsewhere")
     stray = world.agent_commits({"stray": "1"})
     (world.path / "line\nbreak").write_text("untracked")
     (world.path / "stray").write_text("edited")
@@ -145,26 +145,26 @@ async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitWorld) 
     assert git(world.clone.path, "rev-parse", RESCUE, f"{RESCUE}^").split() == [kept.sha, stray]
     assert files_at(world, RESCUE) == {"stray", "line\nbreak"}
     assert git(world.clone.path, "show", f"{RESCUE}:stray") == "edited"
-    assert git(world.path, "rev-parse", "HEAD") == on_branch
-    assert git(world.path, "status", "--porcelain", "--branch") == f"## {BRANCH}"
+    assert world.agent("rev-parse", "HEAD") == on_branch
+    assert world.agent("status", "--porcelain", "--branch") == f"## {BRANCH}"
 
 
 async def test_a_rebase_that_was_not_finished_is_ended(world: GitWorld) -> None:
     world.someone_pushes("main", {"README.md": "theirs\n"})
     mine = world.agent_commits({"README.md": "mine\n"})
     await world.update()
-    await world.clone.git.on_worktree(
+    await world.clone.on_worktree(
         world.path, "rebase", "origin/main", check=False, environment=BOT.environment | {"GIT_EDITOR": "true"}
     )
     assert isinstance(await settled(world), StrayWork)
-    assert git(world.path, "rev-parse", "HEAD") == mine
-    assert git(world.path, "status", "--porcelain", "--branch") == f"## {BRANCH}"
-    assert "rebase" not in git(world.path, "status")
+    assert world.agent("rev-parse", "HEAD") == mine
+    assert world.agent("status", "--porcelain", "--branch") == f"## {BRANCH}"
+    assert "rebase" not in world.agent("status")
 
 
 async def test_one_branch_is_pushed_and_nothing_else(world: GitWorld) -> None:
-    git(world.path, "branch", "idea")
-    git(world.path, "tag", "-a", "-m", "x", "v1")
+    world.agent("branch", "idea")
+    git(world.clone.path, "tag", "-a", "-m", "x", "v1", "refs/remotes/origin/main")
     world.agent_commits({"a": "1"})
     after = world.agent_commits({"b": "1"})
     assert await pushed(world) == Pushed(BRANCH, None, after, 2)
@@ -183,7 +183,9 @@ async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitWorl
 
 async def test_the_default_branch_is_never_pushed(world: GitWorld) -> None:
     before = world.remote_tip("main")
-    git(world.clone.path, "update-ref", "refs/heads/main", world.agent_commits({"a": "1"}))
+    mine = world.agent_commits({"a": "1"})
+    await world.bring_home()
+    git(world.clone.path, "update-ref", "refs/heads/main", mine)
     assert isinstance(await pushed(world, "main"), Withheld)
     assert isinstance(await pushed(world, forbidden=frozenset({BRANCH})), Withheld)
     assert world.remote_tip("main") == before
@@ -205,8 +207,8 @@ async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost
     assert await pushed(world) == Parked(f"{BRANCH}-turn-7", mine, 1)
     assert world.remote_tip(f"{BRANCH}-turn-7") == mine
     assert world.remote_tip(BRANCH) == theirs
-    assert git(world.path, "rev-parse", "HEAD") == mine
-    assert git(world.path, "status", "--porcelain", "--branch").splitlines() == [f"## {BRANCH}"]
+    assert world.agent("rev-parse", "HEAD") == mine
+    assert world.agent("status", "--porcelain", "--branch").splitlines() == [f"## {BRANCH}"]
 
 
 async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitWorld) -> None:
@@ -240,6 +242,7 @@ async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitWorld) ->
 async def test_what_changed_is_counted_since_the_branches_parted(world: GitWorld) -> None:
     (world.path / "binary").write_bytes(b"\0\1")
     after = world.agent_commits({"README.md": "one\ntwo\n", "line\nbreak": "x\n"})
+    await world.bring_home()
     world.someone_pushes("main", {"theirs": "1"})
     await world.update()
     assert await changes(world.clone, "refs/remotes/origin/main", after) == DiffStat(3, 3, 1)
@@ -277,7 +280,7 @@ async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitWorld) ->
     for key in planted:
         git(world.clone.path, "config", key, str(hooks if key == "core.hooksPath" else trap))
     git(world.clone.path, "config", "commit.gpgSign", "true")
-    git(world.path, "checkout", "-q", BRANCH)
+    git(world.path, "checkout", "-q", "--force", BRANCH)
     assert ran.read_text().strip(), "the traps do not work"
     ran.unlink()
     (world.path / "a").write_text("1")

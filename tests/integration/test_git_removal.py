@@ -12,14 +12,14 @@ from bot.run.entries import Valid, all_entries, inspect
 from bot.run.removal import Kept, Removed, delete_bytes, remove
 from bot.run.start import DetachedHead, HeadBranch
 from bot.run.worktree import Created
-from tests.integration.git_world import RESCUE, GitWorld, git
+from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> GitWorld:
-    world = GitWorld.make(tmp_path)
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    world = GitWorld.make(tmp_path, request.param)
     await world.created()
     return world
 
@@ -37,7 +37,7 @@ async def is_gone(world: GitWorld) -> bool:
 
 async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitWorld) -> None:
     world.agent_commits({"line\nbreak": "1"})
-    git(world.path, "push", "-q", "origin", "HEAD")
+    await world.publish()
     assert await removed(world) == Removed(branch_deleted=True)
     assert await is_gone(world)
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") is None
@@ -65,7 +65,7 @@ async def test_a_forks_head_counts_as_published_and_a_commit_on_it_does_not(worl
     await world.created(DetachedHead(tip, "refs/pull/7/head"))
     world.agent_commits({"b": "1"})
     assert await removed(world, None) == Kept("1 commits that were not pushed")
-    git(world.path, "reset", "-q", "--hard", tip)
+    world.agent("reset", "-q", "--hard", tip)
     assert await removed(world, None) == Removed(branch_deleted=False)
 
 
@@ -82,49 +82,49 @@ def unpushed_commit(world: GitWorld) -> None:
 
 
 def unpushed_commit_beside_the_branch(world: GitWorld) -> None:
-    git(world.path, "checkout", "-q", "--detach")
+    world.agent("checkout", "-q", "--detach")
     world.agent_commits({"a": "1"})
 
 
 def unpushed_branch_under_a_published_head(world: GitWorld) -> None:
     world.agent_commits({"a": "1"})
-    git(world.path, "checkout", "-q", "--detach", "origin/main")
+    world.agent("checkout", "-q", "--detach", "origin/main")
 
 
 def hidden_edit(world: GitWorld) -> None:
-    git(world.path, "update-index", "--skip-worktree", "README.md")
+    world.agent("update-index", "--skip-worktree", "README.md")
     edit(world)
 
 
 def unseen_edit(world: GitWorld) -> None:
-    git(world.path, "update-index", "--assume-unchanged", "README.md")
+    world.agent("update-index", "--assume-unchanged", "README.md")
     edit(world)
 
 
 def stash(world: GitWorld) -> None:
     edit(world)
-    git(world.path, "stash", "push", "-q")
+    world.agent("stash", "push", "-q")
 
 
 def stash_with_a_message(world: GitWorld) -> None:
     edit(world)
-    git(world.path, "stash", "push", "-q", "-m", "for later")
+    world.agent("stash", "push", "-q", "-m", "for later")
 
 
 def bisect(world: GitWorld) -> None:
-    git(world.path, "bisect", "start")
+    world.agent("bisect", "start")
 
 
 def nested_repository(world: GitWorld) -> None:
-    git(world.path, "init", "-q", "nested")
+    world.agent("init", "-q", "nested")
 
 
 def unknown_directory(world: GitWorld) -> None:
     (world.path / ".git").unlink()
 
 
-def broken_clone(world: GitWorld) -> None:
-    (world.clone.path / "worktrees" / "issue-1" / "index").write_text("not an index")
+def broken_index(world: GitWorld) -> None:
+    (world.state / "index").write_text("not an index")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def broken_clone(world: GitWorld) -> None:
         bisect,
         nested_repository,
         unknown_directory,
-        broken_clone,
+        broken_index,
     ],
 )
 async def test_work_that_exists_nowhere_else_is_kept(world: GitWorld, work: Callable[[GitWorld], None]) -> None:
@@ -161,8 +161,8 @@ async def test_another_branchs_stash_and_ignored_files_keep_nothing(world: GitWo
     other = await world.created(HeadBranch("main"), world.path.with_name("other"))
     assert other.branch == "main"
     (world.path.with_name("other") / "README.md").write_text("edited")
-    git(world.path.with_name("other"), "stash", "push", "-q")
-    git(world.path, "merge", "-q", "--ff-only", "origin/main")
+    world.agent("stash", "push", "-q", path=world.path.with_name("other"))
+    world.agent("merge", "-q", "--ff-only", "origin/main")
     (world.path / "x.log").write_text("ignored")
     assert await removed(world) == Removed(branch_deleted=True)
     assert isinstance(await inspect(world.clone, world.path.with_name("other")), Valid)
@@ -177,7 +177,7 @@ async def test_a_directory_deleted_by_hand_is_forgotten_and_its_commits_stay(wor
 
 
 async def test_commits_only_a_vanished_head_reached_are_kept(world: GitWorld) -> None:
-    git(world.path, "checkout", "-q", "--detach")
+    world.agent("checkout", "-q", "--detach")
     stray = world.agent_commits({"a": "1"})
     shutil.rmtree(world.path)
     assert await removed(world) == Removed(branch_deleted=True)

@@ -22,14 +22,14 @@ from bot.run.worktree import (
     UpToDate,
     sync,
 )
-from tests.integration.git_world import RESCUE, GitWorld, git
+from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
 
 AWKWARD = {"with space.txt": "1", "line\nbreak": "2", "ünïcödé/→": "3", "-dash": "4", ":(glob)*": "5", '"quoted"': "6"}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> GitWorld:
-    return GitWorld.make(tmp_path)
+@pytest.fixture(params=SANDBOXES)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    return GitWorld.make(tmp_path, request.param)
 
 
 async def synced(world: GitWorld, branch: str | None = "threadtree/issue-1") -> Synced:
@@ -81,7 +81,8 @@ async def test_a_local_branch_is_fast_forwarded_and_never_moved_otherwise(world:
     await world.created()
     behind = world.path.with_name("other")
     mine = world.agent_commits({"a": "1"})
-    git(world.path, "checkout", "-q", "--detach")
+    world.agent("checkout", "-q", "--detach")
+    await world.bring_home()
     theirs = world.someone_pushes("threadtree/issue-1", {"b": "2"}, start="origin/main")
     made = await world.created(path=behind)
     assert made.tip == mine
@@ -94,7 +95,7 @@ async def test_a_local_branch_is_fast_forwarded_and_never_moved_otherwise(world:
 async def test_a_pull_request_gets_its_head_branch(world: GitWorld) -> None:
     tip = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     assert await world.create(HeadBranch("feature")) == Created("feature", None, tip)
-    assert git(world.path, "rev-parse", "--symbolic-full-name", "@{upstream}") == "refs/remotes/origin/feature"
+    assert world.agent("rev-parse", "--symbolic-full-name", "@{upstream}") == "refs/remotes/origin/feature"
 
 
 async def test_a_tag_of_the_same_name_is_not_taken_for_the_branch(world: GitWorld) -> None:
@@ -214,7 +215,7 @@ async def test_a_lost_detached_worktree_comes_back_where_its_head_was(world: Git
 
 async def test_commits_only_a_lost_head_reached_are_kept(world: GitWorld) -> None:
     made = await world.created()
-    git(world.path, "checkout", "-q", "--detach")
+    world.agent("checkout", "-q", "--detach")
     stray = world.agent_commits({"a": "1"})
     shutil.rmtree(world.path)
     assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, made.tip)
@@ -224,6 +225,7 @@ async def test_commits_only_a_lost_head_reached_are_kept(world: GitWorld) -> Non
 async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world: GitWorld) -> None:
     await world.created()
     shutil.rmtree(world.path)
+    shutil.rmtree(world.root / "data" / "private", ignore_errors=True)
     theirs = world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     await world.update()
     git(world.clone.path, "update-ref", "-d", "refs/heads/threadtree/issue-1")
@@ -281,19 +283,19 @@ async def nobody_pushed(world: GitWorld) -> Synced:
 
 
 async def same_commit(world: GitWorld) -> Synced:
-    git(world.path, "push", "-q", "origin", "HEAD")
+    await world.publish()
     return UpToDate()
 
 
 async def someone_pushed(world: GitWorld) -> Synced:
-    before = git(world.path, "rev-parse", "HEAD")
+    before = world.agent("rev-parse", "HEAD")
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     after = world.someone_pushes("threadtree/issue-1", {"a": "2"})
     return FastForwarded(before, after, 2)
 
 
 async def agent_committed(world: GitWorld) -> Synced:
-    git(world.path, "push", "-q", "origin", "HEAD")
+    await world.publish()
     world.agent_commits({"mine": "1"})
     return Ahead(1)
 
@@ -311,7 +313,7 @@ async def dirty_and_behind(world: GitWorld) -> Synced:
 
 
 async def on_another_branch(world: GitWorld) -> Synced:
-    git(world.path, "switch", "-q", "-c", "idea")
+    world.agent("switch", "-q", "-c", "idea")
     return OffBranch("idea")
 
 
@@ -324,15 +326,15 @@ async def test_sync_tells_how_the_branch_stands(
 ) -> None:
     await world.created()
     expected = await story(world)
-    before = git(world.path, "status", "--porcelain")
+    before = world.agent("status", "--porcelain")
     assert await synced(world) == expected
-    assert git(world.path, "status", "--porcelain") == before
+    assert world.agent("status", "--porcelain") == before
     if isinstance(expected, FastForwarded):
-        assert git(world.path, "rev-parse", "HEAD") == expected.after
+        assert world.agent("rev-parse", "HEAD") == expected.after
 
 
 async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitWorld) -> None:
     await world.created()
     await someone_pushed(world)
-    (world.clone.path / "worktrees" / "issue-1" / "index.lock").touch()
+    (world.state / "index.lock").touch()
     assert isinstance(await synced(world), FastForwarded)

@@ -1,7 +1,6 @@
-"""The place of the agent's cage: what stands in front of its command, and the whole of its environment.
+"""How an agent is started: its environment, made here and nowhere else, and its argv where there is no cage.
 
-Every agent is started with an argv and an environment made here and nowhere else, so that a cage around
-it is a change of this module alone.
+With a cage the argv is `bot.run.sandbox.cage.Cage.agent_argv`'s.
 """
 
 import shutil

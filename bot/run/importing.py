@@ -1,0 +1,158 @@
+"""Commits made in a cage come to the clone: one object name is read, its commits are checked, and one ref is moved."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import structlog
+
+from bot.run import entries, refs
+from bot.run.clone import Clone, CloneLock, move_to_trash
+from bot.run.git import GitError, GitProblem, failure
+from bot.run.linked import real
+from bot.run.sandbox.cage import Cage
+from bot.run.sandbox.view import View, private_folder
+
+MAX_PACK_BYTES = 2 << 30
+# What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.
+MAX_INDEX_PACK_BYTES = 4 << 30
+_SIGPIPE_STATUSES = (-13, 141)
+
+_log = structlog.get_logger()
+
+
+async def bring_home(lock: CloneLock, path: Path, branch: str | None) -> None:
+    """Brings what was committed in a worktree's cage to the clone: `branch` moves there, other work hangs on the HEAD.
+
+    Afterwards the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
+    """
+    clone = lock.clone
+    cage, view = clone.git.cage, clone.view_on_record(path)
+    if cage is None or view is None:
+        return
+    listed = await clone.git.in_cage(cage, view, "worktree", "list", "--porcelain", "-z", in_worktree=False)
+    entry = next((one for one in entries.parse_entries(listed.stdout) if one.path == view.worktree), None)
+    if entry is None:
+        raise GitError(GitProblem.CORRUPT, "worktree", "its HEAD cannot be read")
+    on_branch = branch is not None and entry.branch == branch
+    if entry.head is not None:
+        await _import(lock, cage, view, entry.head)
+    if branch is not None:
+        tip = entry.head if on_branch else await _private_tip(clone, cage, view, refs.local(branch))
+        await _follow(lock, cage, view, refs.local(branch), tip)
+    await _show_head(clone, view, refs.local(branch) if branch and on_branch else entry.head)
+
+
+async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
+    """Brings one commit with all it needs from a worktree's cage to the clone. Raises GitError, OSError."""
+    cage = lock.clone.git.cage
+    if cage is not None:
+        await _import(lock, cage, await lock.clone.view(path), sha)
+
+
+async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before: str | None) -> None:
+    """Moves a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
+    clone = lock.clone
+    if clone.git.cage is not None:
+        await clone.on_worktree(path, "update-ref", ref, after)
+    if after != before:
+        await clone.run("update-ref", ref, after, before or "0" * len(after))
+
+
+async def only_in_cage(lock: CloneLock, path: Path) -> int:
+    """How many commits, stashes among them, the cage's refs reach and the clone's do not. Raises GitError."""
+    clone = lock.clone
+    cage, view = clone.git.cage, clone.view_on_record(path)
+    if cage is None or view is None:
+        return 0
+    own = ("--exclude=refs/remotes/*", "--exclude=refs/tags/*", "--glob=refs/*")
+    counted = await clone.git.in_cage(
+        *(cage, view, "rev-list", "--count", *own, "--stdin"),
+        in_worktree=False,
+        input=_without(await _tips(clone, "refs/")),
+    )
+    return int(counted.text)
+
+
+def forget_private(clone: Clone, path: Path) -> Path | None:
+    """Takes a worktree's private state out of use and returns where in the trash it is. Raises OSError."""
+    cage = clone.git.cage
+    if cage is None:
+        return None
+    private = private_folder(cage.data_dir, real(path))
+    cage.forget(private.name)
+    return move_to_trash(clone, private)
+
+
+async def _private_tip(clone: Clone, cage: Cage, view: View, ref: str) -> str | None:
+    found = await clone.git.in_cage(
+        cage, view, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", in_worktree=False, check=False
+    )
+    return found.text if found.status == 0 else None
+
+
+async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | None) -> None:
+    """The clone's branch goes where the cage's went; a reflog keeps where it was. A branch deleted there comes back."""
+    clone = lock.clone
+    known = await clone.commit_at(ref)
+    if tip == known:
+        return
+    if tip is None:
+        await clone.git.in_cage(cage, view, "update-ref", ref, known or "", in_worktree=False)
+        return
+    await _import(lock, cage, view, tip)
+    await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
+
+
+async def _show_head(clone: Clone, view: View, head: str | None) -> None:
+    """The clone's own record of the worktree says where its HEAD is: a full ref or a commit."""
+    recorded = (view.admin / "HEAD").read_text().strip().removeprefix("ref: ")
+    if head is None or recorded == head:
+        return
+    if head.startswith("refs/"):
+        await clone.git.on_clone(view.admin, "symbolic-ref", "HEAD", head)
+    else:
+        await clone.git.on_clone(view.admin, "update-ref", "--no-deref", "HEAD", head)
+
+
+async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
+    """The cage's own git packs; the clone's, outside, checks every object and that nothing is missing."""
+    clone = lock.clone
+    if not refs.is_commit(sha):
+        raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
+    if await clone.commit_at(sha) is not None:
+        return
+    reading, writing = os.pipe()
+    packing = clone.git.in_cage(
+        cage,
+        view,
+        *("pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"),
+        in_worktree=False,
+        input=sha.encode() + b"\n" + _without(await _tips(clone, "refs/")),
+        check=False,
+        stdout=writing,
+    )
+    receiving = clone.git.on_clone(
+        clone.path,
+        *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
+        check=False,
+        stdin=reading,
+        program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
+    )
+    packed, received = await asyncio.gather(packing, receiving)
+    if packed.status != 0 and packed.status not in _SIGPIPE_STATUSES:
+        raise failure("pack-objects", packed)
+    if received.status != 0:
+        raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
+    if await clone.commit_at(sha) is None:
+        raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in what the cage sent")
+    _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
+
+
+async def _tips(clone: Clone, prefix: str) -> list[str]:
+    listed = await clone.run("for-each-ref", "--format=%(objectname)", prefix)
+    return sorted(set(listed.text.split()))
+
+
+def _without(commits: list[str]) -> bytes:
+    return "".join(f"^{commit}\n" for commit in commits).encode()

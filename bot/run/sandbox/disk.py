@@ -1,0 +1,44 @@
+"""How much disk a turn has taken: looked at now and then, because the kernel limits no folder."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_SECONDS = 5.0
+_BLOCK_BYTES = 512  # what st_blocks counts, https://man7.org/linux/man-pages/man3/stat.3type.html
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWatch:
+    """The folders an agent can write, and what they may hold together."""
+
+    folders: tuple[Path, ...]
+    limit_bytes: int
+
+    async def overflow(self, poll_seconds: float = POLL_SECONDS) -> int:
+        """Returns once the folders hold more than the limit, with what was counted until then. Runs until cancelled."""
+        while True:
+            used = await asyncio.to_thread(used_bytes, self.folders, self.limit_bytes)
+            if used > self.limit_bytes:
+                return used
+            await asyncio.sleep(poll_seconds)
+
+
+def used_bytes(folders: Iterable[Path], enough: int) -> int:
+    """The bytes these folders take on disk; counting ends past `enough`. Follows no link, forgives what vanishes."""
+    waiting = list(folders)
+    used = 0
+    while waiting and used <= enough:
+        try:
+            with os.scandir(waiting.pop()) as children:
+                for child in children:
+                    if child.is_dir(follow_symlinks=False):
+                        waiting.append(Path(child.path))
+                    used += child.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                    if used > enough:
+                        break
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+    return used

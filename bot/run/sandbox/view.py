@@ -1,0 +1,130 @@
+"""What a caged process sees of a clone: one worktree, and a private folder in the place of the clone's own.
+
+The host's git never reads the private folder and the cage never writes the clone: an agent that breaks every file it
+can reach breaks its own worktree and nothing else.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
+# Folders of the host that show: no hooks, and no worktree but this one.
+_EMPTY, _WORKTREES = "empty", "worktrees"
+_SHARED = ("remotes", "tags")
+_PINNED = ("commondir", "gitdir")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One worktree of one clone. All paths are real: no symbolic link stands above them."""
+
+    clone: Path
+    worktree: Path
+    admin: Path
+    private: Path
+
+    @property
+    def name(self) -> str:
+        """What names it among all worktrees of the node."""
+        return self.private.name
+
+    @property
+    def common(self) -> Path:
+        """The host's folder that is the clone inside."""
+        return self.private / "common"
+
+    @property
+    def refs(self) -> Path:
+        """The host's folder that is the clone's refs inside."""
+        return self.private / "refs"
+
+    @property
+    def state(self) -> Path:
+        """The host's folder that is the worktree's admin folder inside: HEAD, index, operations in progress."""
+        return self.private / "state"
+
+    @property
+    def lender(self) -> Path:
+        """Where the clone's real objects are inside."""
+        return self.private / "clone-objects"
+
+
+def private_folder(data_dir: Path, worktree: Path) -> Path:
+    """Where the private state of the worktree at this real path is kept."""
+    digest = hashlib.sha256(bytes(worktree)).hexdigest()[:16]
+    return data_dir / "private" / f"{worktree.name[:60]}-{digest}"
+
+
+def make_private(view: View, ref: str | None, tip: str | None) -> None:
+    """Makes the private folder as the clone is now, with the one branch `ref` at `tip`. Raises OSError.
+
+    All at once: a folder that is there is whole.
+    """
+    view.private.parent.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=view.private.parent) as making:
+        fresh = View(view.clone, view.worktree, view.admin, Path(making) / "private")
+        for place in _PLACES:
+            (fresh.common / place).mkdir(parents=True)
+        (fresh.private / _EMPTY).mkdir()
+        (fresh.private / _WORKTREES / view.admin.name).mkdir(parents=True)
+        (fresh.common / "objects" / "info" / "alternates").write_text(f"{view.lender}\n")
+        (fresh.common / "config").touch()
+        for name in ("HEAD", "packed-refs"):
+            if (view.clone / name).is_file():
+                shutil.copyfile(view.clone / name, fresh.common / name)
+        # Links and all: where worktrees were used without a cage before, an agent had this folder in its hands.
+        shutil.copytree(view.admin, fresh.state, symlinks=True)
+        for name in ("heads", *_SHARED):
+            (fresh.refs / name).mkdir(parents=True)
+        if ref is not None and tip is not None:
+            branch = fresh.refs / ref.removeprefix("refs/")
+            branch.parent.mkdir(parents=True, exist_ok=True)
+            branch.write_text(f"{tip}\n")
+        try:
+            fresh.private.rename(view.private)
+        except OSError:
+            if not view.private.is_dir():  # another task was first
+                raise
+
+
+def remove_locks(view: View) -> None:
+    """Removes the lock files a killed git left in the private folder, while nothing runs inside."""
+    for name in ("packed-refs.lock", "config.lock"):
+        (view.common / name).unlink(missing_ok=True)
+    for folder, _, names in os.walk(view.refs):
+        for name in names:
+            if name.endswith(".lock"):
+                Path(folder, name).unlink()
+
+
+def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
+    """The options of bwrap that put the view together.
+
+    Every source is the host's own. Every target is directly in a folder that is mounted too, and is mounted whenever
+    that folder is: what is mounted cannot be renamed, so no process inside can leave a symbolic link in its place for
+    the next mount to follow out of the cage.
+    """
+    for name in _SHARED:  # git deletes what is empty
+        (view.clone / "refs" / name).mkdir(exist_ok=True)
+    options: list[tuple[str | Path, ...]] = [
+        ("--bind", view.common, view.clone),
+        _read_only(view.clone / "config"),
+        ("--ro-bind", view.private / _EMPTY, view.clone / "hooks"),
+        ("--bind", view.refs, view.clone / "refs"),
+        *(_read_only(view.clone / "refs" / name) for name in _SHARED),
+        ("--ro-bind", view.private / _WORKTREES, view.clone / "worktrees"),
+        ("--bind", view.state, view.admin),
+        *(_read_only(view.admin / name) for name in _PINNED),
+        ("--ro-bind", view.clone / "objects", view.lender),
+    ]
+    if with_worktree:
+        options += [("--bind", view.worktree, view.worktree), _read_only(view.worktree / ".git")]
+    return tuple(str(word) for option in options for word in option)
+
+
+def _read_only(path: Path) -> tuple[str, Path, Path]:
+    return "--ro-bind", path, path

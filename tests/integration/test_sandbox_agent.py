@@ -1,0 +1,104 @@
+"""An agent that speaks ACP, in its cage: it edits and commits, the bot brings that home and pushes it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bot
+from bot.run.agents.acp import acp_agent
+from bot.run.agents.driver import Completed, Launch, Opened
+from bot.run.clone import clone_lock, fetch
+from bot.run.commit import Committed, OnBranch, commit_all, settle_head
+from bot.run.entries import Valid, inspect
+from bot.run.publish import Pushed, push
+from bot.run.sandbox import agent_environment
+from bot.run.sandbox.cage import Bind
+from bot.run.worktree import FastForwarded, sync
+from tests.integration.git_world import BOT, GIT, RESCUE, SEARCH_PATH, GitWorld, git, usable_cage
+from tests.integration.test_acp_driver import ask, opened
+
+BRANCH = "threadtree/issue-1"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> GitWorld:
+    world = GitWorld.make(tmp_path, "bwrap")
+    await world.created()
+    return world
+
+
+def launch(world: GitWorld) -> Launch:
+    package = Path(bot.__file__).parent
+    argv = world.agent_argv(sys.executable, "-m", "bot.simulated.agent", "--resume", binds=(Bind(package),))
+    variables = {"PYTHONPATH": str(package.parent)}
+    return Launch(tuple(argv), agent_environment(world.home, SEARCH_PATH, "C.UTF-8", variables), world.path)
+
+
+async def turn(world: GitWorld, resume: str | None, *lines: str) -> tuple[Opened, Pushed]:
+    """What the bot does for one turn, from the agent's start to the push."""
+    async with acp_agent(launch(world)) as agent:
+        session = await agent.open(resume)
+        assert isinstance(session, Opened), session
+        assert isinstance(await ask(agent, *lines), Completed)
+    async with clone_lock(world.clone) as lock:
+        assert await settle_head(lock, world.path, BRANCH, RESCUE, BOT) == OnBranch()
+        assert isinstance(await commit_all(lock, world.path, "rest", BOT, None), Committed)
+        pushed = await push(lock, world.path, BRANCH, frozenset({"main"}), f"{BRANCH}-turn-1", BOT)
+    assert isinstance(pushed, Pushed), pushed
+    return session, pushed
+
+
+async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_date(world: GitWorld) -> None:
+    session, first = await turn(world, None, "write a: 1", "commit Add a", "write b: 2")
+    assert first.commits == 2
+    theirs = world.someone_pushes(BRANCH, {"theirs": "1"})
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        assert await sync(lock, world.path, BRANCH) == FastForwarded(first.after, theirs, 1)
+    again, second = await turn(world, session.assistant_session_id, "write c: 3", "commit Add c", "write d: 4")
+    assert (again.resumed, second.before, second.commits) == (True, theirs, 2)
+    subjects = git(world.remote, "log", "--format=%s", "--reverse", BRANCH).splitlines()
+    assert subjects == ["change README.md", "Add a", "rest", "change theirs", "Add c", "rest"]
+
+
+async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitWorld) -> None:
+    async with acp_agent(launch(world)) as agent:
+        await opened(agent)
+        await ask(agent, "write a: 1", "commit Add a")
+    _, pushed = await turn(world, None, "write b: 2")
+    assert pushed.commits == 2
+
+
+@pytest.mark.parametrize("lock", ["state/index.lock", f"refs/heads/{BRANCH}.lock", "common/packed-refs.lock"])
+async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(world: GitWorld, lock: str) -> None:
+    (world.view().private / lock).touch()
+    (world.path / "a").write_text("1")
+    async with clone_lock(world.clone) as held:
+        assert await settle_head(held, world.path, BRANCH, RESCUE, BOT) == OnBranch()
+        assert isinstance(await commit_all(held, world.path, "rest", BOT, None), Committed)
+
+
+async def test_commits_on_a_detached_head_disturb_no_fetch_and_come_home_by_name(world: GitWorld) -> None:
+    world.agent("switch", "-q", "--detach")
+    stray = world.agent_commits({"a": "1"})
+    world.someone_pushes("main", {"b": "2"})
+    await world.update()
+    assert await world.clone.commit_at(stray) is None
+    await world.bring_home()
+    assert await world.clone.commit_at(stray) == stray
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") != stray
+
+
+async def test_a_worktree_used_without_a_cage_goes_on_in_one(tmp_path: Path) -> None:
+    free = GitWorld.make(tmp_path)
+    await free.created()
+    mine = free.agent_commits({"a": "1"})
+    (free.path / "b").write_text("2")
+    world = replace(free, clone=replace(free.clone, git=replace(GIT, cage=usable_cage(tmp_path / "data"))))
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=True)
+    assert world.agent("status", "--porcelain") == "?? b"
+    _, pushed = await turn(world, None, "write c: 3")
+    assert pushed.commits == 2
+    assert git(world.remote, "ls-tree", "--name-only", BRANCH).split() == ["README.md", "a", "b", "c"]

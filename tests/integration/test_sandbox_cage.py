@@ -1,0 +1,197 @@
+"""The cage: whether it can be had here, what a command finds in it, and whom it works for."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.run.sandbox import command_of
+from bot.run.sandbox.cage import Bind, Cage, Unusable, Usable, cage_for
+from bot.run.sandbox.limits import Enforcement, Limits
+from bot.run.sandbox.system import UnsafeCommandError
+from tests.integration.git_world import SEARCH_PATH, GitWorld, output, usable_cage
+
+NOBODY = 65534
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> GitWorld:
+    world = GitWorld.make(tmp_path, "bwrap")
+    await world.created()
+    world.home.mkdir(parents=True)
+    return world
+
+
+def cage_of(world: GitWorld) -> Cage:
+    assert world.clone.git.cage is not None
+    return world.clone.git.cage
+
+
+def run(world: GitWorld, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    return output(argv, world.path, {"PATH": SEARCH_PATH, "HOME": str(world.home)} | dict(environment or {}))
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_switched_off_by_name_there_is_none(tmp_path: Path) -> None:
+    assert cage_for("off", tmp_path, SEARCH_PATH) is None
+
+
+def test_without_bubblewrap_the_remedy_is_named(tmp_path: Path) -> None:
+    cage = cage_for("auto", tmp_path, SEARCH_PATH)
+    assert cage is not None
+    answer = replace(cage, bwrap=str(tmp_path / "bwrap")).probe()
+    assert isinstance(answer, Unusable)
+    assert "not installed" in answer.why
+    assert "bubblewrap" in answer.what_to_do
+    assert "AGENT_SANDBOX=off" in answer.what_to_do
+
+
+def test_a_bubblewrap_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
+    old = program(tmp_path / "bwrap", "#!/bin/sh\necho bubblewrap 0.4.1\n")
+    answer = replace(usable_cage(tmp_path), bwrap=str(old)).probe()
+    assert isinstance(answer, Unusable)
+    assert "0.4.1" in answer.why
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (
+            "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)",
+            "user.max_user_namespaces",
+        ),
+        ("bwrap: setting up uid map: Permission denied", "apparmor_restrict_unprivileged_userns"),
+        ("bwrap: No permissions to create a new namespace", "unprivileged_userns_clone"),
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
+    ],
+)
+def test_where_namespaces_are_not_allowed_the_remedy_is_named(tmp_path: Path, said: str, remedy: str) -> None:
+    script = f'#!/bin/sh\n[ "$1" = --version ] && exec echo bubblewrap 0.8.0\necho "{said}" >&2\nexit 1\n'
+    answer = replace(usable_cage(tmp_path), bwrap=str(program(tmp_path / "bwrap", script))).probe()
+    assert isinstance(answer, Unusable)
+    assert said in answer.why
+    assert remedy in answer.what_to_do
+
+
+def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(world: GitWorld) -> None:
+    inner = cage_of(world).bwrap
+    argv = world.agent_argv(inner, "--unshare-user", "--ro-bind", "/usr", "/usr", "true")
+    done = subprocess.run(argv, cwd=world.path, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "ENOSPC" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_has_the_same_cage(tmp_path: Path) -> None:
+    """Its processes are counted by the kernel: here a bounded fork bomb meets the limit."""
+    cage = usable_cage(tmp_path)
+    mine = replace(cage, enforcement=Enforcement(Limits(processes=16), None, is_root=False))
+    tmp_path.chmod(0o755)
+    command = 'id -u; i=0; while [ $i -lt 40 ]; do sleep 3 & i=$((i+1)); done; echo "all of them"'
+    argv = (*mine.probe_argv(), "sh", "-c", command)
+    done = subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[0] == str(NOBODY), done.stderr
+    assert "all of them" not in done.stdout
+    assert "fork" in done.stderr.lower()
+
+
+def test_what_holds_the_limits_here_is_told(tmp_path: Path) -> None:
+    cage = usable_cage(tmp_path)
+    answer = cage.probe()
+    assert isinstance(answer, Usable)
+    assert (answer.processes, answer.memory) == (cage.enforcement.processes, cage.enforcement.memory)
+
+
+def test_the_agents_command_can_still_be_told_from_its_argv(world: GitWorld) -> None:
+    assert command_of(world.agent_argv("agent", "--flag", "--", "x")) == ("agent", "--flag", "--", "x")
+
+
+def test_nothing_of_the_environment_but_what_is_given(world: GitWorld) -> None:
+    told = dict(line.split("=", 1) for line in run(world, world.agent_argv("env"), {"NAMED": "value"}).splitlines())
+    assert told.pop("PWD") == str(world.path)
+    assert told == {"PATH": SEARCH_PATH, "HOME": str(world.home), "NAMED": "value"}
+
+
+def test_the_paths_inside_are_those_outside_also_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "known").symlink_to(tmp_path / "real")
+    cage = usable_cage(tmp_path / "known")
+    (tmp_path / "real" / "file").write_text("hidden")
+    told = output((*cage.probe_argv(), "ls", str(tmp_path / "known") + "/"), tmp_path, {"PATH": SEARCH_PATH})
+    assert told == ""
+
+
+async def test_a_turn_works_where_data_dir_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    world = GitWorld.make(tmp_path, "bwrap")
+    await world.created()
+    mine = world.agent_commits({"a": "1"})
+    await world.bring_home()
+    assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine
+
+
+def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: GitWorld) -> None:
+    (world.root / "run").mkdir()
+    (world.root / "run" / "socket").write_text("talk to me")
+    argv = cage_of(world).agent_argv(
+        world.view(),
+        ("sh", "-c", f"nice; cat {world.root}/run/socket; echo x > {world.root}/run/y"),
+        world.home,
+        world.path,
+        wrapper=("nice", "-n", "7"),
+        binds=(Bind(world.root / "run", writable=True),),
+    )
+    assert run(world, argv).splitlines() == ["7", "talk to me"]
+    assert (world.root / "run" / "y").read_text() == "x\n"
+
+
+def test_a_program_is_readable_with_what_it_is_installed_in(world: GitWorld) -> None:
+    """As npm installs: a link to a script in node_modules, which env(1) runs with a `node` from another prefix."""
+    prefix, node = world.root / "prefix", world.root / "node"
+    package = prefix / "lib" / "node_modules" / "agent"
+    program(package / "cli.js", "#!/usr/bin/env node\nthe agent's script")
+    (package / "part.js").write_text("a part")
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "agent").symlink_to("../lib/node_modules/agent/cli.js")
+    program(node / "bin" / "node", f'#!/bin/sh\ncat "$1" {package}/part.js {node}/lib/x\n')
+    (node / "lib").mkdir()
+    (node / "lib" / "x").write_text("of node")
+    path = f"{prefix}/bin:{node}/bin:{SEARCH_PATH}"
+    cage = replace(cage_of(world), search_path=path)
+    for command in ("agent", str(prefix / "bin" / "agent")):
+        argv = cage.agent_argv(world.view(), (command,), world.home, world.path)
+        told = run(world, argv, {"PATH": path})
+        assert "the agent's script" in told
+        assert told.endswith("a partof node")
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="there is no virtual environment")
+def test_a_virtual_environment_comes_with_the_python_it_was_made_from(world: GitWorld) -> None:
+    told = run(world, world.agent_argv(sys.executable, "-c", "import sys, acp; print(sys.prefix, sys.base_prefix)"))
+    assert told == f"{sys.prefix} {sys.base_prefix}"
+
+
+def test_what_a_command_names_by_absolute_path_is_readable_and_no_more(world: GitWorld) -> None:
+    config = world.root / "agent.toml"
+    config.write_text("settings")
+    (world.root / "beside").write_text("not yours")
+    argv = world.agent_argv("sh", "-c", f'cat "$0"; echo; ls -A {world.root}', str(config))
+    assert run(world, argv).splitlines() == ["settings", "agent.toml", "data"]
+
+
+@pytest.mark.parametrize("named", ["/", "data", "data/homes/2"])
+def test_a_command_that_would_show_the_bots_data_is_refused(world: GitWorld, named: str) -> None:
+    (world.root / "data" / "homes" / "2").mkdir()
+    with pytest.raises(UnsafeCommandError, match="own data"):
+        world.agent_argv("agent", str(world.root / named))

@@ -1,0 +1,146 @@
+"""What an agent cannot read: other processes, other conversations, the bot's own secrets, whatever path leads there."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.git_world import git
+from tests.threats.conftest import BRANCH, SECRET, Machine
+
+
+def test_environments_and_memory_of_other_processes(machine: Machine) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], env={"TOKEN": SECRET}, stdin=subprocess.PIPE) as bot:
+        said = machine.attack(
+            f"""
+for process in pathlib.Path("/proc").iterdir():
+    if process.name.isdigit():
+        for name in ("environ", "cmdline", "maps"):
+            show(process / name)
+for name in ("root", "cwd", "environ", "mem", "fd"):
+    print(attempt(os.readlink if name in ("root", "cwd") else os.listdir, "/proc/{bot.pid}/" + name))
+attempt(os.kill, {bot.pid}, 9)
+print(len([name for name in os.listdir("/proc") if name.isdigit()]), "processes")
+"""
+        )
+        assert bot.poll() is None
+        assert bot.stdin is not None
+        bot.stdin.close()
+    assert SECRET not in said
+    assert os.fsdecode(Path(sys.executable)) in said, "it did not see even itself"
+
+
+def test_the_bots_own_environment_and_arguments(machine: Machine) -> None:
+    argv = machine.command("print(dict(os.environ))")
+    environment = machine.environment() | {"MODEL_KEY": "given-by-name"}
+    done = subprocess.run(argv, cwd=machine.world.path, env=environment, capture_output=True, text=True, check=True)
+    assert "given-by-name" in done.stdout
+    assert not any("given-by-name" in word for word in argv), "argv is read by every user of the machine"
+
+
+def test_every_path_to_a_secret(machine: Machine) -> None:
+    said = machine.attack(
+        f"""
+for path in {[str(secret) for secret in machine.secrets]!r}:
+    show(path)
+    show("/proc/1/root" + path)
+    show("/proc/self/root" + path)
+    show(worktree / ".." / ".." / ".." / ".." / ".." / path.removeprefix("{machine.world.root}/"))
+show(other / "notes.txt")
+print(sorted(os.listdir(data)), os.listdir(data / "worktrees/octo/hello"), os.listdir(data / "homes"))
+print(os.listdir(clone / "worktrees"), attempt(os.listdir, data / "private"))
+for path in ("/etc/shadow", "/root/.ssh/id_rsa", "/root/.gitconfig", "/run", "/home", "/sys/kernel", "/var/lib"):
+    show(path)
+found = subprocess.run(["grep", "-rs", "{SECRET[:4]}" + "{SECRET[4:]}", str(root)], capture_output=True, text=True)
+print(found.stdout)
+"""
+    )
+    listing = "['homes', 'private', 'repos', 'worktrees'] ['issue-1'] ['1']"
+    assert listing in said
+    assert SECRET not in said
+    assert "root:" not in said.split("/etc/shadow")[1].split("\n")[0]
+
+
+async def test_a_link_out_of_the_tree_is_committed_as_a_link(machine: Machine) -> None:
+    machine.attack(
+        f"""
+(worktree / "link").symlink_to("{machine.secrets[0]}")
+(worktree / "folder").symlink_to("{machine.world.root}")
+(worktree / "up").symlink_to("../" * 12 + "{machine.secrets[0]}".lstrip("/"))
+git("add", "link")
+(worktree / "README.md").unlink()
+(worktree / "README.md").symlink_to("{machine.other}/notes.txt")
+"""
+    )
+    await machine.after_the_turn()
+    assert git(machine.world.remote, "ls-tree", "-r", BRANCH).count("120000") == 4
+
+
+async def test_git_folders_that_lead_to_a_secret(machine: Machine) -> None:
+    secret = machine.secrets[0]
+    machine.attack(
+        f"""
+secret = "{secret}"
+for file in (admin / "HEAD", admin / "index", admin / "ORIG_HEAD", clone / "packed-refs", admin / "locked",
+             clone / "refs/heads/{BRANCH}", clone / "info/exclude", clone / "objects/info/alternates"):
+    attempt(file.parent.mkdir, 0o755, True, True)
+    attempt(file.unlink)
+    attempt(file.symlink_to, secret)
+attempt(os.rename, clone / "refs/heads", clone / "refs/was")
+attempt((clone / "refs/heads").symlink_to, "{machine.world.root}")
+"""
+    )
+    results = await machine.after_the_turn()
+    assert SECRET not in "".join(map(str, results))
+
+
+async def test_folders_swapped_for_links_lead_no_mount_astray(machine: Machine) -> None:
+    """What is mounted next time must not be found through a link that this time's agent left."""
+    machine.world.home.mkdir(parents=True)
+    before = sorted(str(path) for path in machine.world.root.rglob("*") if "private" not in path.parts)
+    machine.attack(
+        """
+for folder in (clone / "refs", clone / "refs/remotes", clone / "refs/tags", clone / "worktrees", admin, clone / "hooks",
+               clone / "config", clone / "objects", worktree, worktree / ".git", admin / "gitdir", clone):
+    for target in ("/oldroot" + str(root), "/newroot", str(root)):
+        away = folder.with_name(folder.name + "-away")
+        if attempt(os.rename, folder, away) is None and not os.path.lexists(folder):
+            attempt(folder.symlink_to, target)
+"""
+    )
+    await machine.after_the_turn()
+    assert sorted(str(path) for path in machine.world.root.rglob("*") if "private" not in path.parts) == before
+
+
+def test_sockets_of_the_host(machine: Machine, tmp_path: Path) -> None:
+    folder = machine.world.root / "data" / "postgres"
+    with socket.socket(socket.AF_UNIX) as database, socket.socket(socket.AF_UNIX) as hidden, socket.socket() as api:
+        database.bind(os.path.relpath(folder / ".s.PGSQL.5432"))
+        hidden.bind(f"\0threadtree-test-{os.getpid()}")
+        api.bind(("127.0.0.1", 0))
+        for listening in (database, hidden, api):
+            listening.listen()
+        said = machine.attack(
+            f"""
+for family, address in ((socket.AF_UNIX, "{folder}/.s.PGSQL.5432"), (socket.AF_UNIX, "\\0threadtree-test-{os.getpid()}"),
+                        (socket.AF_INET, ("127.0.0.1", {api.getsockname()[1]})), (socket.AF_INET, ("169.254.169.254", 80))):
+    with socket.socket(family) as one:
+        one.settimeout(2)
+        attempt(lambda: (one.connect(address), print("connected", address)))
+"""  # noqa: E501
+        )
+    assert said.count("refused: ") == 4, said
+
+
+async def test_a_pipe_in_the_place_of_head_stops_no_other_conversation(machine: Machine) -> None:
+    machine.attack(
+        """
+(admin / "HEAD").unlink()
+os.mkfifo(admin / "HEAD")
+"""
+    )
+    async with asyncio.timeout(30):
+        await machine.world.update()
+        await machine.everybody_else_is_unharmed()
