@@ -1,0 +1,207 @@
+"""The egress proxy of a turn: the only way out of a network namespace that has no other.
+
+It takes CONNECT and absolute-form HTTP on a unix socket, looks a name up once, checks every address it stands for and
+connects to a checked address, so that no second answer of the name's owner counts. Paths, headers and bodies are
+neither kept nor logged.
+"""
+
+import asyncio
+import errno
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, ip_address
+from pathlib import Path
+from typing import assert_never
+
+import h11
+import structlog
+
+from bot.run.network.http1 import BadRequestError, end_to_end, read_head, refusal
+from bot.run.network.rules import IPAddress, Refused, Target, may_reach, parse_target
+from bot.run.network.sockets import Streams, closed_after, connect_private, serving
+
+CONNECT_SECONDS = 30.0
+CONNECT_ONE_SECONDS = 10.0
+IDLE_SECONDS = 600.0
+CHUNK_BYTES = 64 * 1024
+# A slow name must not take the threads that the rest of the bot shares.
+RESOLVER_THREADS = 4
+
+_ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#@]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?", re.IGNORECASE)
+
+log = structlog.get_logger()
+
+Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
+Connect = Callable[[IPAddress, int], Awaitable[Streams]]
+Local = Mapping[Target, Path]
+"""Sockets of the turn's own services, by what a client calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """An allowed target that did not answer."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How the proxy touches the world: both raise OSError when they fail, and `connect` looks nothing up."""
+
+    resolve: Resolve
+    connect: Connect
+
+
+@asynccontextmanager
+async def real_outside() -> AsyncIterator[Outside]:
+    """The system's resolver, in threads of its own, and plain TCP."""
+    threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="egress-resolver")
+    try:
+        yield Outside(partial(_resolve, threads), _connect)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _resolve(threads: ThreadPoolExecutor, name: str) -> Sequence[IPAddress]:
+    lookup = partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    found = await asyncio.get_running_loop().run_in_executor(threads, lookup)
+    return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
+
+
+async def _connect(address: IPAddress, port: int) -> Streams:
+    return await asyncio.open_connection(str(address), port)
+
+
+@asynccontextmanager
+async def egress_proxy(
+    listener: socket.socket, outside: Outside, own_addresses: Collection[IPAddress], local: Local
+) -> AsyncIterator[None]:
+    """Serve the proxy on the listener, with a way to `local` too, for clients that heed no NO_PROXY."""
+    proxy = _Egress(outside, frozenset(own_addresses), local)
+    async with serving(listener, proxy.answer):
+        yield
+    log.info("egress_closed", opened=proxy.opened, refused=proxy.refused)
+
+
+class _Egress:
+    def __init__(self, outside: Outside, own_addresses: frozenset[IPAddress], local: Local) -> None:
+        self._outside = outside
+        self._own_addresses = own_addresses
+        self._local = local
+        self.opened = 0
+        self.refused = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await read_head(reader, h11.Connection(h11.SERVER))
+            target, onward = _asked(request)
+        except BadRequestError as error:
+            writer.write(refusal(error.status, str(error)))
+            return
+        opened = await self._open(target) if isinstance(target, Target) else target
+        match opened:
+            case Refused(why):
+                self.refused += 1
+                log.debug("egress_refused", why=why)
+                writer.write(refusal(403, f"Not reachable from here: {why}."))
+            case Unreachable(why):
+                writer.write(refusal(502, why))
+            case (far_reader, far_writer):
+                self.opened += 1
+                if onward:
+                    far_writer.write(onward)
+                else:
+                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                async with closed_after(far_reader, far_writer):
+                    await _splice((reader, writer), (far_reader, far_writer))
+            case _:
+                assert_never(opened)
+
+    async def _open(self, target: Target) -> Streams | Refused | Unreachable:
+        """A connection to the target, by an address that was checked."""
+        if target in self._local:
+            return await connect_private(self._local[target])
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                addresses = [target.host] if not isinstance(target.host, str) else await self._addresses(target.host)
+                own = self._own_addresses | {address for address in addresses if is_of_this_host(address)}
+                for address in addresses:
+                    verdict = may_reach(address, target.port, own)
+                    if isinstance(verdict, Refused):
+                        return verdict
+                return await self._first(addresses, target.port)
+        except TimeoutError:
+            return Unreachable("The host did not answer in time.")
+
+    async def _addresses(self, name: str) -> Sequence[IPAddress]:
+        try:
+            return await self._outside.resolve(name)
+        except (OSError, UnicodeError):
+            return []
+
+    async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams | Unreachable:
+        for address in addresses:
+            try:
+                async with asyncio.timeout(CONNECT_ONE_SECONDS):
+                    return await self._outside.connect(address, port)
+            except OSError:
+                log.debug("egress_unreachable", version=address.version)
+        return Unreachable("The host could not be connected to." if addresses else "The name has no address.")
+
+
+def _asked(request: h11.Request) -> tuple[Target | Refused, bytes]:
+    """What it asks to be connected to, and the head to send there, none for a tunnel. Raises BadRequestError."""
+    text = request.target.decode("ascii")
+    if request.method == b"CONNECT":
+        return parse_target(text), b""
+    parts = _ABSOLUTE.fullmatch(text)
+    if parts is None:
+        raise BadRequestError(400, "This is a proxy: ask with CONNECT, or for a whole http:// address.")
+    headers = [header for header in end_to_end(request.headers) if header[0] != b"host"]
+    onward = h11.Request(
+        method=request.method,
+        target=(parts["path"] or "/") + (parts["query"] or ""),
+        # One request a connection, so that every request is checked.
+        headers=[(b"host", parts["authority"].encode()), *headers, (b"connection", b"close")],
+    )
+    head = h11.Connection(h11.CLIENT).send(onward)
+    return parse_target(parts["authority"], default_port=80), head or b""
+
+
+def is_of_this_host(address: IPAddress) -> bool:
+    """Whether the kernel takes the address for one of its own: then, and only then, a socket can be bound to it.
+
+    Where `ip_nonlocal_bind` is set that is every address, and nothing can be reached.
+    """
+    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        # An address that no socket can have, also because this host has no IPv6, is not this host's.
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
+            return False
+        raise
+    return True
+
+
+async def _splice(near: Streams, far: Streams) -> None:
+    """Carry bytes both ways, each way until its own end, and both until nothing moved for IDLE_SECONDS."""
+    loop = asyncio.get_running_loop()
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, clock: asyncio.Timeout) -> None:
+        while data := await source.read(CHUNK_BYTES):
+            if not clock.expired():
+                clock.reschedule(loop.time() + IDLE_SECONDS)
+            sink.write(data)
+            await sink.drain()
+        sink.write_eof()
+
+    async with asyncio.timeout(IDLE_SECONDS) as clock, asyncio.TaskGroup() as both:
+        both.create_task(carry(near[0], far[1], clock))
+        both.create_task(carry(far[0], near[1], clock))

@@ -1,0 +1,301 @@
+"""The model proxy of a turn: swaps the turn's dummy key for the real one, on the way to one upstream and nowhere else.
+
+The agent never sees the real key: not in its environment, not in an error of the upstream, not by a redirect.
+"""
+
+import asyncio
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import assert_never
+from urllib.parse import unquote, unquote_plus
+
+import h11
+import httpx
+import structlog
+
+from bot.run.network.http1 import BadRequestError, Header, end_to_end, read_head, refusal
+from bot.run.network.sockets import CHUNK_BYTES, serving
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+REQUEST_SECONDS = 3600.0
+# Models think in silence for minutes.
+UPSTREAM_TIMEOUT = httpx.Timeout(600.0, connect=15.0, write=60.0)
+
+_KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key"})
+_BEARER = re.compile(rb"bearer +(.*)", re.IGNORECASE)
+# Those of the hop from the agent to this proxy, what would mix one caller's state into another's, and what
+# would tell the upstream about this host.
+_NOT_FOR_UPSTREAM = frozenset({b"host", b"cookie", b"accept-encoding", b"expect", b"forwarded", b"via"})
+# `location`: a redirect is the upstream's way to send a key elsewhere. The other two go with the decoding done here.
+_NOT_FOR_AGENT = frozenset({b"set-cookie", b"location", b"content-length", b"content-encoding"})
+_DECODED = frozenset({"", "identity", "gzip", "deflate"})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """Where an agent's model is, with the real key, and the variables by which the agent is told of the proxy."""
+
+    upstream: str
+    key: str = field(repr=False)
+    base_url_variable: str
+    key_variable: str
+    dummy_prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
+            raise ValueError(f"{self.key_variable} holds no key")
+        if not self.upstream.startswith(("https://", "http://")):
+            raise ValueError(f"{self.base_url_variable} is no http address")
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A request as the upstream gets it: its target below the upstream's path, its headers with the real key."""
+
+    target: bytes
+    headers: list[Header] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongKey:
+    """A request without the turn's dummy key, or with another one beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPath:
+    """A request for something outside the upstream's path."""
+
+
+def new_dummy(route: ModelRoute) -> str:
+    """A key for one turn, which only this turn's proxy takes."""
+    return route.dummy_prefix + secrets.token_urlsafe(32)
+
+
+def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Swapped | WrongKey | WrongPath:
+    """The request with `key` where it had `dummy`: Authorization, x-api-key, x-goog-api-key.
+
+    Header names are in lower case. Google's `?key=` becomes x-goog-api-key, which means the same: addresses end up in
+    logs. Every key the request carries must be the dummy: another would reach another's account.
+    """
+    path, question, query = target.partition(b"?")
+    if not _below_root(path):
+        return WrongPath()
+    swapped: list[Header] = []
+    found = False
+    for name, value in headers:
+        bearer = _BEARER.fullmatch(value) if name == b"authorization" else None
+        if name in _KEY_HEADERS or name == b"authorization":
+            given = bearer[1] if bearer else value
+            if not secrets.compare_digest(given, dummy.encode()):
+                return WrongKey()
+            found = True
+            value = b"Bearer " + key.encode() if bearer else key.encode()
+        swapped.append((name, value))
+    pairs = []
+    for pair in query.split(b"&"):
+        name, _, given = pair.partition(b"=")
+        if unquote_plus(name.decode("ascii")) == "key":
+            if not secrets.compare_digest(given, dummy.encode()):
+                return WrongKey()
+            found = True
+            if (b"x-goog-api-key", key.encode()) not in swapped:
+                swapped.append((b"x-goog-api-key", key.encode()))
+        else:
+            pairs.append(pair)
+    return Swapped(path + question + b"&".join(pairs), swapped) if found else WrongKey()
+
+
+def _below_root(path: bytes) -> bool:
+    """Whether it is a path that no server takes for one above it, however often it decodes."""
+    if not path.startswith(b"/"):
+        return False
+    text = path.decode("ascii")
+    for _ in range(3):
+        if "\\" in text or not {".", ".."}.isdisjoint(segment.partition(";")[0] for segment in text.split("/")):
+            return False
+        text = unquote(text)
+    return text == unquote(text)
+
+
+class KeyMask:
+    """Masks a key in a stream, also where it is cut between two chunks, and holds back nothing else."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What can be passed on, given the next chunk."""
+        data = (self._held + chunk).replace(self._key, b"*" * len(self._key))
+        longest = min(len(data), len(self._key) - 1)
+        held = next((n for n in range(longest, 0, -1) if self._key.startswith(data[-n:])), 0)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def rest(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        return self._held
+
+
+@asynccontextmanager
+async def model_proxy(
+    listener: socket.socket, route: ModelRoute, dummy: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Serve the upstream of the route on the listener, to those who carry the dummy key."""
+    # A redirect is the agent's to follow, with its dummy.
+    verify = True if tls is None else tls
+    async with httpx.AsyncClient(verify=verify, timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
+        proxy = _ModelProxy(client, route, dummy)
+        async with serving(listener, proxy.answer):
+            yield
+    log.info("model_proxy_closed", forwarded=proxy.forwarded, refused=proxy.refused)
+
+
+class _ModelProxy:
+    def __init__(self, client: httpx.AsyncClient, route: ModelRoute, dummy: str) -> None:
+        self._client = client
+        self._base = httpx.URL(route.upstream)
+        self._key = route.key
+        self._dummy = dummy
+        self.forwarded = 0
+        self.refused = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER)
+        exchange = _Exchange(connection, reader, writer)
+        try:
+            request = self._upstream_request(await read_head(reader, connection), exchange)
+            async with asyncio.timeout(REQUEST_SECONDS), asyncio.TaskGroup() as group:
+                watching = group.create_task(exchange.until_client_left())
+                forwarding = group.create_task(self._forward(request, exchange))
+                forwarding.add_done_callback(lambda _: watching.cancel())
+        except* BadRequestError as errors:
+            self.refused += 1
+            for error in errors.exceptions:
+                if isinstance(error, BadRequestError):
+                    exchange.refuse(error.status, str(error))
+        except* httpx.HTTPError as errors:
+            # Their texts could hold the address, and it the key.
+            log.warning("model_upstream_failed", errors=[type(error).__name__ for error in errors.exceptions])
+            exchange.refuse(502, "The model's server cannot be reached.")
+
+    def _upstream_request(self, asked: h11.Request, exchange: "_Exchange") -> httpx.Request:
+        headers = end_to_end(asked.headers)
+        swapped = swap_key(asked.target, headers, self._dummy, self._key)
+        match swapped:
+            case WrongKey():
+                raise BadRequestError(401, "The key is not this turn's.")
+            case WrongPath():
+                raise BadRequestError(404, "There is nothing at this path.")
+            case Swapped(target, headers):
+                return httpx.Request(
+                    asked.method.decode("ascii"),
+                    self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + target),
+                    headers=[
+                        *((name, value) for name, value in headers if name not in _NOT_FOR_UPSTREAM),
+                        # What is compressed could not be searched for the key.
+                        (b"accept-encoding", b"identity"),
+                    ],
+                    content=exchange.body(headers),
+                )
+            case _:
+                assert_never(swapped)
+
+    async def _forward(self, request: httpx.Request, exchange: "_Exchange") -> None:
+        response = await self._client.send(request, stream=True)
+        try:
+            if response.headers.get("content-encoding", "").lower() not in _DECODED:
+                raise httpx.DecodingError("the upstream compressed its answer unasked", request=request)
+            self.forwarded += 1
+            headers = [(name.lower(), value) for name, value in response.headers.raw]
+            await exchange.respond(response.status_code, self._for_agent(headers))
+            mask = KeyMask(self._key.encode())
+            async for chunk in response.aiter_bytes():
+                await exchange.send(mask.feed(chunk))
+            await exchange.send(mask.rest())
+            exchange.finish()
+        finally:
+            await response.aclose()
+
+    def _for_agent(self, headers: list[Header]) -> list[Header]:
+        key = self._key.encode()
+        kept = ((name, value) for name, value in end_to_end(headers) if name not in _NOT_FOR_AGENT)
+        return [(name, value.replace(key, b"*" * len(key))) for name, value in kept]
+
+
+class _Exchange:
+    """One request of the agent and its answer, as HTTP/1.1 messages on its connection."""
+
+    def __init__(self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._writer = writer
+        self._asked = asyncio.Event()
+
+    def body(self, headers: list[Header]) -> AsyncIterator[bytes] | None:
+        """The request's body as it arrives; None where its headers announce none."""
+        if any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
+        ):
+            return self._body()
+        self._asked.set()
+        return None
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        """Raises BadRequestError where it is malformed or larger than allowed."""
+        size = 0
+        while True:
+            try:
+                event = self._connection.next_event()
+            except h11.RemoteProtocolError as error:
+                raise BadRequestError(error.error_status_hint, str(error)) from error
+            match event:
+                case h11.Data():
+                    size += len(event.data)
+                    if size > MAX_BODY_BYTES:
+                        raise BadRequestError(413, f"The request is larger than {MAX_BODY_BYTES} bytes.")
+                    yield bytes(event.data)
+                case h11.EndOfMessage():
+                    self._asked.set()
+                    return
+                case _:
+                    await self._receive()
+
+    async def _receive(self) -> None:
+        if self._connection.they_are_waiting_for_100_continue:
+            self._write(h11.InformationalResponse(status_code=100, headers=[]))
+        self._connection.receive_data(await self._reader.read(CHUNK_BYTES))
+
+    async def until_client_left(self) -> None:
+        """Wait for the client to hang up once it has asked; raises ConnectionError then: nobody wants the answer."""
+        await self._asked.wait()
+        while await self._reader.read(CHUNK_BYTES):
+            pass
+        raise ConnectionAbortedError("the client left before the answer's end")
+
+    async def respond(self, status: int, headers: list[Header]) -> None:
+        self._write(h11.Response(status_code=status, headers=[*headers, (b"connection", b"close")]))
+        await self._writer.drain()
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            self._write(h11.Data(data=data))
+            await self._writer.drain()
+
+    def finish(self) -> None:
+        self._write(h11.EndOfMessage())
+
+    def refuse(self, status: int, why: str) -> None:
+        """Answer so if there is no answer yet; one that was begun ends unfinished, and its reader can tell."""
+        if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._writer.write(refusal(status, why))
+
+    def _write(self, event: h11.Event) -> None:
+        self._writer.write(self._connection.send(event) or b"")

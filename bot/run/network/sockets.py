@@ -1,0 +1,131 @@
+"""Servers for one turn: a listener only this user can open, connections bounded in number, none left when it ends."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from bot.run.network.http1 import MAX_HEAD_BYTES, refusal
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+MAX_CONNECTIONS = 128
+# More than ask at once: to connect to a unix socket whose queue is full fails, or blocks.
+BACKLOG = 1024
+LINGER_SECONDS = 5.0
+FLUSH_SECONDS = 60.0
+CHUNK_BYTES = 64 * 1024
+
+log = structlog.get_logger()
+
+
+@contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """Another name of the path, for a socket address holds no more than 107 bytes."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def private_socket(path: Path) -> Iterator[socket.socket]:
+    """A 0600 socket bound to the path, which must be free; until it listens nobody can connect, so others never can."""
+    with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
+        listener.bind(name)
+        try:
+            path.chmod(0o600)
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def loopback_socket() -> Iterator[socket.socket]:
+    """A socket bound to a free port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET) as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener
+
+
+async def connect_private(path: Path) -> Streams:
+    """A connection to the unix socket at the path. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        with _short_name(path) as name:
+            await asyncio.get_running_loop().sock_connect(connection, name)
+        return await asyncio.open_unix_connection(sock=connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+@asynccontextmanager
+async def serving(listener: socket.socket, handle: Handler) -> AsyncIterator[None]:
+    """Answer HTTP connections of the listener, which is closed at the end together with all of them.
+
+    An OSError of `handle` is a client or a server that went away; anything else is a bug and is logged by asyncio.
+    """
+    connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer = handle if len(connections) < MAX_CONNECTIONS else _refuse
+        task = asyncio.create_task(_answered(answer, reader, writer))
+        connections[task] = writer
+        task.add_done_callback(lambda done: connections.pop(done))
+
+    # Over a unix socket and over TCP alike: only the address family differs, and the listener has it.
+    start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
+    async with await start(accept, sock=listener, limit=MAX_HEAD_BYTES, backlog=BACKLOG) as server:
+        try:
+            yield
+        finally:
+            server.close()
+            left = dict(connections)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            for writer in left.values():
+                if not writer.is_closing():  # cancelled before it began
+                    writer.transport.abort()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(refusal(503, f"more than {MAX_CONNECTIONS} connections at once"))
+
+
+async def _answered(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        async with closed_after(reader, writer):
+            await handle(reader, writer)
+    except* OSError as errors:
+        log.debug("turn_network_connection_lost", errors=[type(error).__name__ for error in errors.exceptions])
+
+
+@asynccontextmanager
+async def closed_after(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Close the connection at the end: after a normal one, what is still to be sent is sent.
+
+    And what still comes in is read for a while: closed with unread input, a socket takes the answer back.
+    """
+    try:
+        yield
+        if not writer.is_closing():
+            writer.write_eof()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while await reader.read(CHUNK_BYTES):
+                    pass
+        writer.close()
+        async with asyncio.timeout(FLUSH_SECONDS):
+            await writer.wait_closed()
+    except BaseException:
+        writer.transport.abort()
+        raise

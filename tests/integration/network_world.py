@@ -1,0 +1,140 @@
+"""The outside of a turn's network as the tests have it: names and addresses that lead to servers of the test's own.
+
+Nothing here connects anywhere but to 127.0.0.1: an address without a server of the test is only written down.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+import pytest
+
+from bot.run.network.egress import Outside
+from bot.run.network.rules import IPAddress
+from bot.run.network.sockets import Streams
+from bot.run.network.turn_network import Network
+
+SECONDS = 20
+PUBLIC = "93.184.215.14"
+ALSO_PUBLIC = "93.184.215.15"
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Site:
+    """A server of the test's own on the host's loopback."""
+
+    port: int
+    visits: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@asynccontextmanager
+async def site(handle: Handler) -> AsyncIterator[Site]:
+    """Serve connections with `handle`; at the end they are cut off."""
+    tasks: set[asyncio.Task[None]] = set()
+    here = Site(0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handle(reader, writer)
+        except (ConnectionError, EOFError):  # the client left
+            pass
+        finally:
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here.visits += 1
+        task = asyncio.create_task(answer(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        here.port = server.sockets[0].getsockname()[1]
+        try:
+            yield here
+        finally:
+            server.close()
+            left = list(tasks)
+            for task in left:
+                task.cancel()
+            for failure in await asyncio.gather(*left, return_exceptions=True):
+                if isinstance(failure, Exception):
+                    raise failure
+
+
+@dataclass(slots=True)
+class World:
+    """What names stand for (one answer after another, the last for good), and where addresses lead."""
+
+    names: dict[str, list[list[str]]] = field(default_factory=dict)
+    sites: dict[tuple[str, int], Site] = field(default_factory=dict)
+    lookups: list[str] = field(default_factory=list)
+    connections: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def outside(self) -> Outside:
+        return Outside(self._resolve, self._connect)
+
+    async def _resolve(self, name: str) -> Sequence[IPAddress]:
+        self.lookups.append(name)
+        if name not in self.names:
+            raise OSError("no such name")
+        answers = self.names[name]
+        return [ip_address(address) for address in (answers.pop(0) if len(answers) > 1 else answers[0])]
+
+    async def _connect(self, address: IPAddress, port: int) -> Streams:
+        self.connections.append((str(address), port))
+        if (str(address), port) not in self.sites:
+            raise ConnectionRefusedError("nothing of the test is there")
+        return await asyncio.open_connection("127.0.0.1", self.sites[str(address), port].port)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended."""
+
+    status: int
+    out: bytes
+    err: str
+
+
+async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> Ended:
+    """Run it to its end."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", **environment},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(stdin), SECONDS)
+    assert process.returncode is not None
+    return Ended(process.returncode, out, err.decode())
+
+
+def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
+    """The argv in a plain cage: the system's programs, and what the network needs."""
+    shown = [option for path in network.binds for option in ("--ro-bind", str(path), str(path))]
+    return (
+        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),
+        *("--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+        *(() if network.own_namespace else ("--share-net",)),
+        *shown,
+        *network.wrap(argv),
+    )
+
+
+def status_of(answer: bytes) -> int:
+    """The status of an HTTP response."""
+    return int(answer.split(b" ", 2)[1])

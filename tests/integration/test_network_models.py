@@ -1,0 +1,336 @@
+"""The model proxy between an agent's HTTP client and an upstream that both are real."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from bot.run.network import models
+from bot.run.network.models import KeyMask, ModelRoute, Swapped, WrongKey, WrongPath, model_proxy, swap_key
+from bot.run.network.sockets import connect_private, private_socket
+from tests.integration.network_world import SECONDS, site
+
+REAL = "sk-real-" + "a1b2c3" * 6
+DUMMY = "sk-dummy-" + "z9" * 16
+HEADER = {"x-api-key": DUMMY}
+
+
+@asynccontextmanager
+async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncClient]:
+    """An agent's HTTP client, whose every connection leads to the turn's model proxy."""
+    path = directory / "model.sock"
+    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    with private_socket(path) as listener:
+        async with (
+            model_proxy(listener, route, DUMMY),
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:19502", timeout=SECONDS) as client,
+        ):
+            yield client
+
+
+class Upstream:
+    """A model's server: keeps what it is asked and answers as it is told, in the same bytes."""
+
+    def __init__(self, *answer: bytes) -> None:
+        self.requests: list[bytes] = []
+        self.answer = answer or (response(b'{"ok": true}'),)
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        self.requests.append(head + await reader.readexactly(length))
+        for piece in self.answer:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    @property
+    def head(self) -> str:
+        [request] = self.requests
+        return request.partition(b"\r\n\r\n")[0].decode().lower()
+
+
+def response(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "arrived"),
+    [
+        ({"Authorization": f"Bearer {DUMMY}"}, "", f"authorization: Bearer {REAL}"),
+        ({"authorization": f"bearer {DUMMY}"}, "", f"authorization: Bearer {REAL}"),
+        ({"X-Api-Key": DUMMY}, "", f"x-api-key: {REAL}"),
+        ({"x-goog-api-key": DUMMY}, "?alt=sse", f"x-goog-api-key: {REAL}"),
+        ({}, f"?alt=sse&key={DUMMY}", f"x-goog-api-key: {REAL}"),
+    ],
+)
+async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, headers: dict[str, str], query: str, arrived: str
+) -> None:
+    caplog.set_level("DEBUG")
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base/") as agent:
+        answer = await agent.post(f"/v1/messages{query}", headers=headers, content=b'{"prompt": "hi"}')
+    assert (answer.status_code, answer.json()) == (200, {"ok": True})
+    assert upstream.head.startswith(f"post /base/v1/messages{'?alt=sse' if query else ''} http/1.1")
+    assert arrived.lower() in upstream.head
+    assert DUMMY not in upstream.head
+    assert REAL not in caplog.text
+    assert f"host: 127.0.0.1:{there.port}" in upstream.head
+    assert upstream.requests[0].endswith(b'\r\n\r\n{"prompt": "hi"}')
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ({}, ""),
+        ({"x-api-key": "sk-of-the-attacker"}, ""),
+        ({"x-api-key": REAL}, ""),
+        ({"Authorization": DUMMY + "x"}, ""),
+        ({"x-api-key": ""}, ""),
+        ({"x-api-key": DUMMY, "Authorization": "Bearer sk-of-the-attacker"}, ""),
+        ({"x-api-key": DUMMY}, "?key=sk-of-the-attacker"),
+        ({"x-api-key": DUMMY}, "?%6bey=sk-of-the-attacker"),
+        ({"x-dummy": DUMMY}, ""),
+    ],
+)
+async def test_without_the_turns_key_or_with_another_beside_it_nothing_is_forwarded(
+    tmp_path: Path, headers: dict[str, str], query: str
+) -> None:
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.post(f"/v1/messages{query}", headers=headers)
+    assert answer.status_code == 401
+    assert (upstream.requests, there.visits) == ([], 0)
+
+
+async def test_an_answer_streams_to_the_agent_piece_by_piece(tmp_path: Path) -> None:
+    received = asyncio.Event()
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(b"data: one\n\n")
+        await asyncio.wait_for(received.wait(), SECONDS)
+        writer.write(b"data: two\n\n")
+
+    async with (
+        site(upstream) as there,
+        agent_of(tmp_path, there.url) as agent,
+        agent.stream("GET", "/v1/messages", headers=HEADER) as answer,
+    ):
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == b"data: one\n\n"
+        received.set()
+        assert [piece async for piece in pieces] == [b"data: two\n\n"]
+
+
+async def test_a_request_streams_to_the_model_piece_by_piece(tmp_path: Path) -> None:
+    received = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        seen.append(await reader.readuntil(b"one\r\n"))
+        received.set()
+        seen.append(await reader.readuntil(b"0\r\n\r\n"))
+        writer.write(response(b"{}"))
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"one"
+        await asyncio.wait_for(received.wait(), SECONDS)
+        yield b"two"
+
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.post("/v1/messages", headers=HEADER, content=body())
+    assert (answer.status_code, seen) == (200, [b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n"])
+
+
+async def test_cookies_and_the_hops_own_headers_pass_neither_way(tmp_path: Path) -> None:
+    upstream = Upstream(
+        response(b"{}", headers="Set-Cookie: a=b\r\nKeep-Alive: 5\r\nRequest-Id: r1\r\nRetry-After: 7\r\n")
+    )
+    sent = {"Cookie": "a=b", "Proxy-Authorization": "Basic eA==", "TE": "trailers", "Anthropic-Version": "2023-06-01"}
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.get("/v1/models", headers=HEADER | sent | {"Connection": "x-hop", "X-Hop": "1"})
+    assert {line.split(":")[0] for line in upstream.head.split("\r\n")[1:]} == {
+        *("host", "x-api-key", "accept", "accept-encoding", "user-agent", "anthropic-version"),
+    }
+    assert answer.headers["request-id"] == "r1"
+    assert answer.headers["retry-after"] == "7"
+    assert not {"set-cookie", "keep-alive"} & answer.headers.keys()
+
+
+@pytest.mark.parametrize("encode", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    "status", ["200 OK", "401 Unauthorized", "500 Internal Server Error", "307 Temporary Redirect"]
+)
+async def test_an_upstream_that_repeats_the_key_does_not_tell_it(
+    tmp_path: Path, encode: type[bytes], status: str
+) -> None:
+    body = encode(f'{{"error": "invalid key {REAL} or {REAL}"}}'.encode())
+    headers = f"Location: https://evil.example/?key={REAL}\r\nX-Debug: {REAL}\r\n"
+    headers += "Content-Encoding: gzip\r\n" if encode is gzip.compress else ""
+    whole = response(body, status, headers)
+    upstream = Upstream(*(whole[cut : cut + 5] for cut in range(0, len(whole), 5)))
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.post("/v1/messages", headers=HEADER, content=b"{}")
+    masked = "*" * len(REAL)
+    assert answer.status_code == int(status[:3])
+    assert answer.json() == {"error": f"invalid key {masked} or {masked}"}
+    assert REAL not in str(answer.headers)
+    assert "location" not in answer.headers
+    assert there.visits == 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/base/../admin", "/%2e%2e/admin", "/v1/%252e%252e/%2e%2e/admin", "/..%2fadmin", "/..;/admin", "/\\..\\admin"],
+)
+async def test_there_is_no_way_out_of_the_upstreams_path(tmp_path: Path, target: str) -> None:
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
+        assert (await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n"))[:12] == b"HTTP/1.1 404"
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("target", ["http://evil.example/v1", "//evil.example/v1", "@evil.example/v1"])
+async def test_no_other_host_is_asked_whatever_the_target(tmp_path: Path, target: str) -> None:
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
+        await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n")
+    assert [request.split(b" ")[1] for request in upstream.requests] in ([], [b"/base//evil.example/v1"])
+
+
+async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
+    """What the proxy answers to a request as it is written, with the turn's key."""
+    reader, writer = await connect_private(directory / "model.sock")
+    writer.write(f"{lines}Host: evil.example\r\nx-api-key: {DUMMY}\r\n\r\n".encode() + body)
+    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(tmp_path: Path) -> None:
+    async with site(Upstream()) as there, agent_of(tmp_path, there.url):
+        answer = await by_hand(tmp_path, "POST /v1 HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n", b"{}")
+    assert answer.startswith(b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200")
+
+
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MAX_BODY_BYTES", 1000)
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.post("/v1/messages", headers=HEADER, content=b"x" * 300_000)
+    assert answer.status_code == 413
+    assert upstream.requests == []
+
+
+async def test_an_upstream_that_is_away_or_talks_nonsense_is_a_502_without_details(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with site(Upstream(b"nonsense\r\n\r\n")) as there, agent_of(tmp_path, there.url) as agent:
+            nonsense = await agent.get(f"/v1?key={DUMMY}")
+        async with agent_of(tmp_path, there.url) as agent:
+            away = await agent.get(f"/v1?key={DUMMY}")
+    assert (nonsense.status_code, away.status_code) == (502, 502)
+    assert away.json()["error"]["message"] == "The model's server cannot be reached."
+    assert [log["errors"] for log in logs if log["event"] == "model_upstream_failed"] == [
+        *(["RemoteProtocolError"], ["ConnectError"]),
+    ]
+    assert not any(key in str(logs) + nonsense.text + away.text for key in (REAL, DUMMY))
+
+
+async def test_an_answer_that_breaks_off_upstream_breaks_off_for_the_agent(tmp_path: Path) -> None:
+    upstream = Upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nhalf")
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await agent.get("/v1", headers=HEADER)
+
+
+async def test_an_agent_that_hangs_up_ends_its_request_at_the_model(tmp_path: Path) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()
+        left.set()
+
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        call = asyncio.create_task(agent.get("/v1", headers=HEADER))
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        call.cancel()
+        await asyncio.wait_for(left.wait(), SECONDS)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_the_end_of_the_turn_ends_its_requests_and_its_key_is_worthless_to_the_next(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        await reader.read()
+
+    async with site(silent) as there:
+        async with agent_of(tmp_path, there.url) as agent:
+            call = asyncio.create_task(agent.get("/v1", headers=HEADER))
+            await asyncio.wait_for(asked.wait(), SECONDS)
+        with pytest.raises(httpx.TransportError):
+            await call
+    assert not (tmp_path / "model.sock").exists()
+    route = ModelRoute("https://models.example", REAL, "B", "K", dummy_prefix="sk-ant-")
+    first, second = models.new_dummy(route), models.new_dummy(route)
+    assert first.startswith("sk-ant-")
+    assert isinstance(swap_key(b"/v1", [(b"x-api-key", first.encode())], second, REAL), WrongKey)
+
+
+def test_a_route_without_key_or_address_is_no_route() -> None:
+    for upstream, key in (("https://a.example", " "), ("https://a.example", "a\nb"), ("ftp://a.example", "sk-1")):
+        with pytest.raises(ValueError, match=r"BASE|KEY"):
+            ModelRoute(upstream, key, "BASE", "KEY")
+    assert REAL not in repr(ModelRoute("https://a.example", REAL, "BASE", "KEY"))
+
+
+@given(st.lists(st.text(alphabet="aab*", max_size=6)), st.text(alphabet="ab", min_size=1, max_size=4))
+def test_the_key_is_masked_wherever_a_stream_is_cut(chunks: list[str], key: str) -> None:
+    mask = KeyMask(key.encode())
+    out = b"".join([*(mask.feed(chunk.encode()) for chunk in chunks), mask.rest()])
+    assert out == "".join(chunks).encode().replace(key.encode(), b"*" * len(key))
+
+
+@given(st.text(alphabet="abk\n", max_size=20), st.text(alphabet="k", min_size=1, max_size=3))
+def test_nothing_but_the_beginning_of_a_key_is_held_back(text: str, key: str) -> None:
+    passed = KeyMask(key.encode()).feed(text.encode())
+    if not text.endswith(key[0]):
+        assert len(passed) == len(text)
+
+
+@given(st.lists(st.sampled_from(["key", "%6Bey", "k", "a", ""])), st.sampled_from([DUMMY, "other", ""]))
+def test_a_query_leaves_with_the_real_key_or_not_at_all(names: list[str], value: str) -> None:
+    target = "/v1?" + "&".join(f"{name}={value}" for name in names)
+    keys = [name for name in names if name in ("key", "%6Bey")]
+    match swap_key(target.encode(), [], DUMMY, REAL):
+        case Swapped(swapped, headers):
+            assert keys
+            assert value == DUMMY
+            assert headers == [(b"x-goog-api-key", REAL.encode())]
+            kept = [f"{name}={value}" for name in names if name not in keys]
+            assert swapped == f"/v1?{'&'.join(kept)}".encode()
+        case WrongKey():
+            assert not keys or value != DUMMY
+        case WrongPath():
+            pytest.fail("the path is good")

@@ -1,0 +1,183 @@
+"""The relay in front of an agent's command: the command is as it would be alone, and its ports lead to sockets."""
+
+# ruff: noqa: ASYNC110 - a test waits for what has no event
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from bot.run.network import relay, sockets
+from bot.run.network.sockets import private_socket, serving
+from tests.integration.network_world import SECONDS, run
+
+PORT = 19501
+TEN_MB = os.urandom(1 << 20) * 10
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+def relayed(command: Sequence[str], host: str = "127.0.0.1", path: Path = Path("/nowhere")) -> tuple[str, ...]:
+    """The command behind a relay from that host's PORT, or a free one of 127.0.0.1."""
+    forward = f"--forward={host}:{0 if host == '127.0.0.1' else PORT}={path}"
+    return (sys.executable, "-I", "-S", relay.__file__, forward, "--", *command)
+
+
+def own_loopback() -> str:
+    """An address of the loopback network that nobody else listens at."""
+    return str(IPv4Address("127.64.0.0") + secrets.randbelow(1 << 22))
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+
+
+async def test_a_protocol_on_stdio_passes_byte_for_byte() -> None:
+    assert await run(relayed(["cat"]), {}, TEN_MB) == await run(["cat"], {}, TEN_MB)
+
+
+async def test_the_command_has_the_status_environment_and_signals_it_would_have_alone() -> None:
+    script = "env; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; pwd; echo said >&2; exit 7"
+    for environment in ({"LANG": "C"}, {"A": "b=c\nd", "LC_ALL": "C.UTF-8"}, {}):
+        alone = await run(["/bin/sh", "-c", script], environment)
+        assert await run(relayed(["/bin/sh", "-c", script]), environment) == alone
+        assert (alone.status, alone.err) == (7, "said\n")
+
+
+async def test_a_signal_reaches_the_command_and_its_end_by_one_is_told() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *relayed(["sh", "-c", "trap 'echo asked' TERM; echo ready; while :; do read -r line; done; exit 3"]),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.stdin.write(b"\n")
+    assert await process.stdout.readline() == b"asked\n"
+    process.kill()
+    assert await asyncio.wait_for(process.wait(), SECONDS) == -signal.SIGKILL
+    process.stdin.close()
+
+
+async def test_a_command_that_is_not_there_is_told_the_way_shells_tell_it() -> None:
+    ended = await run(relayed(["no-such-agent"]), {})
+    assert (ended.status, ended.err) == (127, "no-such-agent: No such file or directory\n")
+    assert (await run(relayed(["/etc/passwd"]), {})).status == 126
+
+
+async def test_a_port_that_cannot_be_had_stops_the_start() -> None:
+    host = own_loopback()
+    with socket.create_server((host, PORT)):
+        ended = await run(relayed(["echo", "started"], host), {})
+    assert (ended.status, ended.out) == (1, b"")
+    assert ended.err.startswith("relay: cannot forward: Address already in use")
+
+
+async def test_ten_megabytes_go_through_a_port_and_back_while_both_sides_are_slow(tmp_path: Path) -> None:
+    program = """
+import socket, sys, threading
+connection = socket.create_connection((sys.argv[1], 19501))
+data = sys.stdin.buffer.read()
+def send():
+    connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+threading.Thread(target=send).start()
+while piece := connection.recv(1000):
+    sys.stdout.buffer.write(piece)
+"""
+    deep = tmp_path / ("d" * 100)  # longer than a socket address
+    deep.mkdir()
+    host = own_loopback()
+    with private_socket(deep / "e.sock") as listener:
+        async with serving(listener, echo):
+            ended = await run(relayed([*PYTHON, program, host], host, deep / "e.sock"), {}, TEN_MB)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == TEN_MB
+
+
+async def test_an_answer_given_before_the_request_has_ended_still_arrives(tmp_path: Path) -> None:
+    program = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 19501))
+connection.sendall(b"x" * 10_000_000)
+print(connection.recv(100))
+"""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.write(b"too large")
+
+    host = own_loopback()
+    with private_socket(tmp_path / "r.sock") as listener:
+        async with serving(listener, refuse):
+            ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "r.sock"), {})
+    assert (ended.out, ended.err) == (b"b'too large'\n", "")
+
+
+async def test_a_host_that_is_gone_is_an_end_and_not_a_wait(tmp_path: Path) -> None:
+    program = """
+import socket, sys
+print(socket.create_connection((sys.argv[1], 19501)).recv(1))
+"""
+    host = own_loopback()
+    ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "gone.sock"), {})
+    assert (ended.status, ended.out) == (0, b"b''\n")
+
+
+async def test_connections_beyond_what_the_relay_holds_wait_until_others_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import socket, sys
+connections = [socket.create_connection((sys.argv[1], 19501)) for _ in range(300)]
+for connection in connections:
+    connection.sendall(b"a")
+    connection.shutdown(socket.SHUT_WR)
+for connection in connections:
+    assert connection.recv(10) == b"a"
+    connection.close()
+"""
+    monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1000)
+    now, most = 0, 0
+
+    async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await echo(reader, writer)
+        now -= 1
+
+    host = own_loopback()
+    with private_socket(tmp_path / "e.sock") as listener:
+        async with serving(listener, counted):
+            ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "e.sock"), {})
+    assert (ended.status, ended.err) == (0, "")
+    assert most <= relay.MAX_CONNECTIONS
+
+
+async def test_the_forwarder_ends_with_the_command() -> None:
+    host = own_loopback()
+    process = await asyncio.create_subprocess_exec(*relayed(["cat"], host), stdin=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    async with asyncio.timeout(SECONDS):
+        while not answers(host):
+            await asyncio.sleep(0.01)
+        process.stdin.close()
+        assert await process.wait() == 0
+        while answers(host):
+            await asyncio.sleep(0.01)
+
+
+def answers(host: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, PORT)) == 0
