@@ -30,6 +30,7 @@ from bot.run.agents.driver import Limits
 from bot.run.credentials import credential_server
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
+from bot.run.sandbox.cage import Cage, Unusable, cage_for
 from bot.run.workshop import Workshop
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep
@@ -193,7 +194,7 @@ async def _worker(
         shop = Workshop(
             pool=pool,
             github=github,
-            git=git_runner.Git(helper.git_config, search_path=settings.path),
+            git=git_runner.Git(helper.git_config, search_path=settings.path, cage=await _cage(settings)),
             node=settings.node_name,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
@@ -204,6 +205,8 @@ async def _worker(
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
             search_path=settings.path,
             lang=settings.lang,
+            network=settings.agent_network,
+            allow_workflow_changes=settings.allow_workflow_changes,
             limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             secrets=secrets,
             clock=around.clock,
@@ -238,6 +241,19 @@ async def _worker(
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
         yield start
+
+
+async def _cage(settings: Settings) -> Cage | None:
+    """The agents' cage, tried out: where AGENT_SANDBOX asks for one and there can be none, nothing starts."""
+    cage = cage_for(settings.agent_sandbox, settings.data_dir, settings.path)
+    if cage is None:
+        _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
+        return None
+    found = await asyncio.to_thread(cage.probe)
+    if isinstance(found, Unusable):
+        raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
+    _log.info("sandbox", version=found.version, processes=found.processes, memory=found.memory)
+    return cage
 
 
 def _credentials(settings: Settings) -> Credentials:

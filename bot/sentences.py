@@ -141,6 +141,11 @@ def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
     return f"The agent was silent for {length} (`TURN_IDLE_TIMEOUT_SECONDS`)."
 
 
+def disk_full(limit_bytes: int) -> str:
+    """What one conversation may keep on disk was used up."""
+    return f"It filled more disk than a conversation may ({limit_bytes >> 30} GiB)."
+
+
 def interrupted_twice() -> str:
     return "The bot went down while this ran, twice, so it was not started a third time."
 

@@ -17,6 +17,8 @@ from bot.simulated.github.model import Comment, Issue, Pull, Repository
 from bot.simulated.github.person import Person
 
 PATIENCE_SECONDS = 30.0
+GATE = "go"
+"""The file the scripted agent waits for in the first turn, so that there is time to see it at work."""
 
 
 class StoryBrokeError(Exception):
@@ -50,7 +52,8 @@ class Story:
 
     async def _an_issue(self) -> None:
         self._report.step("A repository with an issue")
-        self._repository = await self._github.create_repository("acme/shop", {"README.md": "# The shop\n"})
+        files = {"README.md": "# The shop\n", ".gitignore": f"/{GATE}\n"}
+        self._repository = await self._github.create_repository("acme/shop", files)
         self._maria = self._github.person("maria")
         self._repository.allow(self._maria, "maintain")
         self._issue = await self._maria.open_issue(self._repository, "Greet the customers", "The shop says nothing.")
@@ -62,12 +65,17 @@ class Story:
     async def _a_mention_becomes_an_answer(self) -> None:
         self._report.step("A maintainer mentions the bot")
         asked = await self._says(
-            self._maria, self._issue, f"{self._mention} write hello.txt: Welcome!\nplan Find | Write\nremember blue"
+            self._maria,
+            self._issue,
+            f"{self._mention} write hello.txt: Welcome!\nplan Find | Write\nremember blue\nwait {GATE}",
         )
         await self._until("👀 on the comment", lambda: [reaction.content for reaction in asked.reactions] == ["eyes"])
+        await self._until("a tracking comment, while the agent works", lambda: bool(self._unread(self._issue)))
+        await self._until_rows("the worktree is ready", "select 1 from worktrees where state = 'ready'")
+        await asyncio.to_thread((Path((await self._worktree())["path"]) / GATE).touch)
         tracking = await self._answer(self._issue, turn=1)
         self._report.check(
-            "one tracking comment, edited in place until it was the answer",
+            "the same comment became the answer, by edits",
             len(self._issue.comments_by(self._github.bot)) == 1 and len(tracking.edits) >= 1,
             f"{len(self._issue.comments_by(self._github.bot))} comments, {len(tracking.edits)} edits",
         )

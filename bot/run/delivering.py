@@ -13,6 +13,8 @@ from bot.run.clone import CloneLock, clone_lock
 from bot.run.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
 from bot.run.ends import Change
 from bot.run.git import Identity
+from bot.run.guards import Guard
+from bot.run.importing import bring_home
 from bot.run.publish import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
 from bot.run.workshop import Workshop
 from bot.store.turns import ClaimedTurn
@@ -24,7 +26,7 @@ NOREPLY_HOST = "users.noreply"
 
 
 async def deliver(
-    shop: Workshop, turn: ClaimedTurn, ready: Ready, head_before: str, forbidden: frozenset[str]
+    shop: Workshop, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
 ) -> tuple[Change, list[str]]:
     """Commits and pushes; returns the change and what the thread must be told. Raises GitError, OSError."""
     notices: list[str] = []
@@ -37,7 +39,7 @@ async def deliver(
             notices.append(sentences.stray_work(settled.ref))
         if not await _commit(shop, lock, turn, path, notices):
             return Change(branch=ready.branch), notices
-        branch = await _push(shop, lock, turn, path, ready.branch, forbidden, notices)
+        branch = await _push(shop, lock, turn, path, ready.branch, guard, notices)
         return await _change(lock, branch, head_before), notices
 
 
@@ -62,19 +64,23 @@ async def _push(
     turn: ClaimedTurn,
     path: Path,
     branch: str,
-    forbidden: frozenset[str],
+    guard: Guard,
     notices: list[str],
 ) -> str | None:
     """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
-    result = await push(lock, path, branch, forbidden, f"{branch}-turn-{turn.id}", shop.author)
+    await bring_home(lock, path, branch)
+    if (rule := await guard.forbids(lock.clone, branch)) is not None:
+        notices.append(sentences.not_pushed(rule, branch))
+        return None
+    result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", shop.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
             notices.append(sentences.pushed_elsewhere(parked, tree_url(shop, turn, parked), branch))
             return parked
-        case Withheld(rule=rule):
-            notices.append(sentences.not_pushed(rule.value, branch))
+        case Withheld(rule=withheld):
+            notices.append(sentences.not_pushed(withheld.value, branch))
             return None
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)

@@ -22,9 +22,12 @@ from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import compare_url, deliver
 from bot.run.ends import Change, End
 from bot.run.git import GitError
+from bot.run.guards import Guard
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.refs import InvalidNameError
+from bot.run.sandbox.disk import DiskWatch
+from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.workshop import Workshop
 from bot.store import bells, conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
@@ -51,6 +54,7 @@ class TurnRun:
         self._stop = asyncio.Event()
         self._progress = Progress()
         self._ready: Ready | None = None
+        self._disk_full: str | None = None
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
 
     def look_again(self) -> None:
@@ -78,7 +82,7 @@ class TurnRun:
             if work not in done:
                 watch.result()  # only a lost claim ends the watch
             return await work
-        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+        except (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError) as problem:
             self._log.warning("turn-failed", problem=str(problem))
             return End("failed", sentences.trouble(str(problem)))
         except ClaimLostError:
@@ -135,6 +139,8 @@ class TurnRun:
                 assert_never(outcome)
 
     async def _stopped(self) -> End:
+        if self._disk_full is not None:
+            return End("failed", self._disk_full)
         reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         return End("stopped", reason or sentences.stopped_by(None))
 
@@ -157,7 +163,7 @@ class TurnRun:
     async def _ask_agent(self, ready: Ready) -> Outcome | End:
         turn, shop = self._turn, self._shop
         stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
-        async with acp_agent(shop.launch(turn)) as agent:
+        async with shop.launching(turn) as (launch, disk), acp_agent(launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason, stderr=opened.stderr_tail)
@@ -170,7 +176,7 @@ class TurnRun:
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
                 )
             )
-            return await self._prompt(agent, ready)
+            return await self._prompt(agent, ready, disk)
 
     async def _join_session(
         self, connection: Connection, stored: int | None, assistant_session_id: str, *, resumed: bool
@@ -183,7 +189,7 @@ class TurnRun:
             session = await turns.start_session(connection, turn.claim, self._shop.agent, assistant_session_id)
         await turns.join_session(connection, turn.claim, session)
 
-    async def _prompt(self, agent: AgentDriver, ready: Ready) -> Outcome:
+    async def _prompt(self, agent: AgentDriver, ready: Ready, disk: DiskWatch | None) -> Outcome:
         turn = self._turn
         blocks = prompt_blocks(
             requested_by=turn.requested_by,
@@ -196,8 +202,19 @@ class TurnRun:
             resuming=turn.resuming,
             request=turn.request,
         )
-        async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
-            return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
+        watching = asyncio.create_task(self._watch_disk(disk)) if disk else None
+        try:
+            async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
+                return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch_disk(self, disk: DiskWatch) -> None:
+        await disk.overflow()
+        self._disk_full = sentences.disk_full(disk.limit_bytes)
+        self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> End:
         """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
@@ -205,8 +222,7 @@ class TurnRun:
         if stopped is not None:
             return End("stopped", stopped, answer)
         try:
-            forbidden = await self._forbidden(ready)
-            change, notices = await deliver(self._shop, self._turn, ready, head_before, forbidden)
+            change, notices = await deliver(self._shop, self._turn, ready, head_before, await self._guard(ready))
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
@@ -214,13 +230,13 @@ class TurnRun:
         self._notices += notices
         return End("done", None, answer, change)
 
-    async def _forbidden(self, ready: Ready) -> frozenset[str]:
-        """Branches that are never pushed: the default branch, and the worktree's own where a rule protects it."""
-        turn = self._turn
-        names = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
-        if ready.branch and await self._shop.github.is_protected(turn.repository, ready.branch):
-            names.add(ready.branch)
-        return frozenset(names)
+    async def _guard(self, ready: Ready) -> Guard:
+        """What is not pushed; among it the default branch, and the worktree's own where a rule protects it."""
+        turn, shop = self._turn, self._shop
+        protected = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
+        if ready.branch and await shop.github.is_protected(turn.repository, ready.branch):
+            protected.add(ready.branch)
+        return Guard(frozenset(protected), shop.secrets, shop.allow_workflow_changes)
 
     async def _finish(self, end: End) -> None:
         """Writes the end, the answer and the doorbell for the next turn in one transaction."""

@@ -6,8 +6,11 @@ from tests.end_to_end.world import World
 
 
 async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> None:
+    gate = world.gate()
     issue = await world.maria.opens_issue("Greet people", "Say hello in a file")
-    said = await issue.says("@threadtree-bot write hello.txt: hello\nsay Here it is.")
+    said = await issue.says(f"@threadtree-bot wait {gate}\nwrite hello.txt: hello\nsay Here it is.")
+    await issue.sees_working()
+    gate.open()
 
     answer = await issue.hears("Here it is.", "**Changed** on", "1 commit, 1 file, +1 −0")
 

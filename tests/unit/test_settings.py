@@ -309,7 +309,7 @@ def documented_defaults() -> dict[str, str]:
     """Of what is a plain value: the others are described in words."""
     fields = settings.Settings.model_fields
     return {
-        name.upper(): str(field.default)
+        name.upper(): str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
         for name, field in fields.items()
         if isinstance(field.default, (str, int, float)) and name != "agent"
     }

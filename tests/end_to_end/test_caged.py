@@ -1,0 +1,70 @@
+"""The whole way of a comment with the agent in its cage (AGENT_SANDBOX=bwrap)."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import bot
+from bot.run.sandbox.cage import Usable, cage_for
+from tests.end_to_end.conftest import Worlds
+
+START = "import runpy\n\nrunpy.run_module('bot.simulated.agent', run_name='__main__', alter_sys=True)\n"
+
+
+@pytest.fixture
+def caged(tmp_path: Path) -> dict[str, str]:
+    """Settings for a cage, in which only what AGENT_COMMAND names by absolute path is readable: a folder here."""
+    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
+    if cage is None or not isinstance(cage.probe(), Usable):
+        pytest.skip("bubblewrap cannot be used here")
+    package, copied = Path(bot.__file__).parent, tmp_path / "agent" / "bot"
+    shutil.copytree(package / "simulated" / "agent", copied / "simulated" / "agent")
+    for marker in ("__init__.py", "simulated/__init__.py"):
+        shutil.copy(package / marker, copied / marker)
+    (tmp_path / "agent" / "__main__.py").write_text(START)
+    return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": f"{sys.executable} {tmp_path / 'agent'}"}
+
+
+async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(a_world: Worlds, caged: dict[str, str]) -> None:
+    async with a_world(caged) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two\nremember blue")
+        await issue.hears("I will remember blue.", "2 commits, 2 files")
+
+        await issue.says("@threadtree-bot append a.txt: more\nrecall")
+
+        await issue.hears("I remember: blue.", "1 commit, 1 file")
+        files = await world.files((await world.branches())["threadtree/issue-1"])
+        assert files["a.txt"].splitlines() == ["one", "more"]
+        assert files["b.txt"].strip() == "two"
+
+
+async def test_the_worktree_of_a_caged_agent_goes_when_its_thread_is_closed(
+    a_world: Worlds, caged: dict[str, str]
+) -> None:
+    async with a_world(caged) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: one\nsay Done so.")
+        await issue.hears("Done so.")
+        [path] = await world.worktrees("path")
+
+        await issue.closes()
+
+        await world.until("exists (select from worktrees where state = 'removed')")
+        assert world.text_of(path, "a.txt") is None
+        assert world.text_of(path, ".git") is None
+
+
+async def test_without_bubblewrap_nothing_starts(a_world: Worlds, tmp_path: Path) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    (tmp_path / "bin").mkdir()
+    broken = tmp_path / "bin" / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{Path(git).parent}:/usr/bin:/bin"
+    with pytest.raises(Exception, match=r"AGENT_SANDBOX=auto: .*bubblewrap"):
+        async with a_world({"AGENT_SANDBOX": "auto", "PATH": path}):
+            pass
