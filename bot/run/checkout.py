@@ -22,6 +22,7 @@ from bot.run.worktree import (
     Synced,
     UpToDate,
     create,
+    follow_head,
     recreate,
     sync,
 )
@@ -56,7 +57,7 @@ def start_of(turn: ClaimedTurn) -> Start:
         case "head" if ref is not None:
             return HeadBranch(ref)
         case "detached" if ref is not None and sha is not None:
-            return DetachedHead(sha, ref)
+            return DetachedHead(turn.pinned_sha or sha, ref)  # of a fork the head that was asked for last
         case _:
             raise ValueError(f"worktree {turn.worktree_id} has no usable start")
 
@@ -78,9 +79,12 @@ async def prepare(shop: Workshop, turn: ClaimedTurn) -> Ready | NotReady:
             return _ready(turn, await create(lock, path, start_of(turn), rescue_ref(shop, turn)))
         state = await inspect(lock.clone, path)
         if isinstance(state, Missing):
-            again = await recreate(lock, path, turn.branch, turn.start[3], rescue_ref(shop, turn))
+            again = await recreate(lock, path, turn.branch, turn.pinned_sha or turn.start[3], rescue_ref(shop, turn))
             return _ready(turn, again, made_again=state.why)
-        synced = await sync(lock, path, turn.branch)
+        if turn.pinned_sha is not None:
+            synced = await follow_head(lock, path, turn.pinned_sha, rescue_ref(shop, turn))
+        else:
+            synced = await sync(lock, path, turn.branch)
         remarks, notices = _said(synced, turn.branch)
         head = await head_of(lock.clone, path) or ""
         return Ready(turn.branch, turn.base_branch, head, None, remarks, notices)

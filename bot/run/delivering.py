@@ -116,7 +116,9 @@ async def _as_patch(
 ) -> Change:
     """A detached worktree is never pushed: the reply carries its edits."""
     await _commit(shop, lock, turn, path, notices)
-    patch = (await as_patch(lock.clone, path, turn.start[3] or head_before)).decode("utf-8", "replace")
+    await bring_home(lock, path, None)
+    base = turn.pinned_sha or turn.start[3] or head_before
+    patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
     return Change(patch=patch)
 
 

@@ -143,6 +143,27 @@ async def sync(lock: CloneLock, path: Path, branch: str | None) -> Synced:
     return FastForwarded(mine, theirs, behind)
 
 
+async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
+    """Moves a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
+    `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
+    """
+    clone = lock.clone
+    await entries.clear_stale_locks(clone, path)
+    await _bring_what_can_be_read(lock, path, None)
+    head = await entries.head_of(clone, path)
+    if head is None or head == onto:
+        return UpToDate()
+    files = len(await entries.changed_files(clone, path))
+    commits = await clone.count(onto, f"^{head}")
+    if files:
+        return Dirty(files, 0, commits)
+    if await clone.unpublished(head):
+        await clone.run("update-ref", rescue, head)
+    await clone.on_worktree(path, "checkout", "--quiet", "--detach", onto)
+    await _bring_what_can_be_read(lock, path, None)
+    return FastForwarded(head, onto, commits)
+
+
 async def _found(lock: CloneLock, path: Path, state: Valid, start: Start) -> Created | Refused:
     """An earlier call finished, but its caller did not live to hear of it."""
     base: str | None = None

@@ -1,7 +1,5 @@
 """Which worktree a pull request's turn runs in: the issue's that it closes, or its own; never somebody else's work."""
 
-import pytest
-
 from bot.simulated.github.faults import GraphQLError
 from tests.end_to_end.world import Talk, World
 
@@ -146,7 +144,6 @@ async def test_a_fork_whose_head_moved_after_the_request_is_refused(world: World
     assert await world.turns("state") == ["done", "refused"]
 
 
-@pytest.mark.xfail(reason="a detached worktree stays at the head it was made from", strict=True)
 async def test_a_later_request_on_a_fork_runs_at_its_new_head(world: World) -> None:
     fork = await world.github.fork(world.repository, world.olaf.user)
     await world.olaf.pushes("idea", {"idea.txt": "first\n"}, to=fork)
