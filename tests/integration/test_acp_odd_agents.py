@@ -266,7 +266,11 @@ async def test_what_the_bot_does_not_offer_is_refused_cleanly(odd: Callable[[Pla
     assert outcome == Completed("ok", None)
     assert heard(launch)[-1]["error"]["code"] == -32601
     capabilities = heard(launch)[0]["params"]["clientCapabilities"]
-    assert capabilities == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+    assert capabilities == {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+        "session": {"notices": {}},
+    }
 
 
 async def test_a_permission_asked_for_after_the_stop_is_answered_cancelled(odd: Callable[[Plan], Launch]) -> None:

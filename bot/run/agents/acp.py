@@ -9,7 +9,7 @@ import structlog
 from acp import RequestError
 
 from bot.run.agents.acp_link import Link, in_its_words
-from bot.run.agents.acp_open import Patience, open_session
+from bot.run.agents.acp_open import Patience, Wishes, open_session
 from bot.run.agents.acp_progress import Answered, Broken, Inbox, PromptProgress, Stopped, follow
 from bot.run.agents.driver import (
     AgentDriver,
@@ -29,9 +29,11 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def acp_agent(launch: Launch, patience: Patience | None = None) -> AsyncIterator[AgentDriver]:
+async def acp_agent(
+    launch: Launch, patience: Patience | None = None, wishes: Wishes | None = None
+) -> AsyncIterator[AgentDriver]:
     """A driver for this agent. It starts with `open`; when the context ends, its whole process group has ended."""
-    driver = AcpDriver(launch, patience or Patience())
+    driver = AcpDriver(launch, patience or Patience(), wishes or Wishes())
     try:
         yield driver
     finally:
@@ -41,14 +43,15 @@ async def acp_agent(launch: Launch, patience: Patience | None = None) -> AsyncIt
 class AcpDriver:
     """See `AgentDriver`."""
 
-    def __init__(self, launch: Launch, patience: Patience) -> None:
+    def __init__(self, launch: Launch, patience: Patience, wishes: Wishes) -> None:
         self._launch = launch
         self._patience = patience
+        self._wishes = wishes
         self._open: tuple[Link, str] | None = None
 
     async def open(self, resume: str | None) -> Opened | OpenFailed:
         await self.close()
-        result = await open_session(self._launch, self._patience, resume)
+        result = await open_session(self._launch, self._patience, self._wishes, resume)
         if isinstance(result, OpenFailed):
             return result
         link, opened = result

@@ -11,7 +11,7 @@ import structlog
 from acp import RequestError
 from acp.connection import Connection
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
-from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification
+from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
 from bot.run.agents.process import AgentProcess
@@ -106,6 +106,10 @@ class Link:
         except ValidationError as error:
             raise RequestError.invalid_params() from error
         choice = None if self.cancelling else unattended_choice(request.options)
+        if choice is not None and self._listener is not None and request.session_id == self._listener[0]:
+            # Some agents tell of a tool call that asks for permission only here and at its end.
+            call = ToolCallProgress(session_update="tool_call_update", **request.tool_call.model_dump())
+            self._listener[1](SessionNotification(session_id=request.session_id, update=call))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
         return {"outcome": outcome}
 

@@ -5,7 +5,8 @@ Set-up: https://agentclientprotocol.com/protocol/initialization and …/session-
 
 import asyncio
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
@@ -19,7 +20,12 @@ _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")
 _CLIENT = {
     "protocolVersion": PROTOCOL_VERSION,
-    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientCapabilities": {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+        # Without this, warnings about models and settings come as text of the answer.
+        "session": {"notices": {}},
+    },
     "clientInfo": {"name": "threadtree", "version": "1"},
 }
 
@@ -33,9 +39,19 @@ class Patience:
     busy_seconds: float = 2
 
 
-async def open_session(launch: Launch, patience: Patience, resume: str | None) -> tuple[Link, Opened] | OpenFailed:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What an agent is asked for with every session: its own extensions in `_meta`, and a mode if it has that."""
+
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    mode: str | None = None
+
+
+async def open_session(
+    launch: Launch, patience: Patience, wishes: Wishes, resume: str | None
+) -> tuple[Link, Opened] | OpenFailed:
     """A running agent with a session, whose end is the caller's; after anything else no process is left."""
-    opening = _Opening(launch, patience)
+    opening = _Opening(launch, patience, wishes)
     try:
         opened = await opening.session(resume)
         link = await opening.linked()
@@ -55,9 +71,10 @@ class _CannotOpenError(Exception):
 
 
 class _Opening:
-    def __init__(self, launch: Launch, patience: Patience) -> None:
+    def __init__(self, launch: Launch, patience: Patience, wishes: Wishes) -> None:
         self._launch = launch
         self._patience = patience
+        self._wishes = wishes
         self._command = shlex.join(command_of(launch.argv))
         self._link: Link | None = None
 
@@ -81,14 +98,26 @@ class _Opening:
                 return continued
             lost = continued
         link = await self.linked()
-        params = {"cwd": str(self._launch.cwd), "mcpServers": []}
-        answer = await self._must_answer(link, "session_new", params, "begin a session")
+        answer = await self._must_answer(link, "session_new", self._place(), "begin a session")
         session = answer.get("sessionId")
         if not isinstance(session, str) or not session:
             raise _CannotOpenError(
                 f"`{self._command}` began a session without an id.", "Update the agent.", link.process.stderr_tail
             )
+        await self._choose_mode(link, session, answer)
         return Opened(session, resumed=False, lost=lost)
+
+    def _place(self) -> dict[str, Any]:
+        meta = {"_meta": dict(self._wishes.meta)} if self._wishes.meta else {}
+        return {"cwd": str(self._launch.cwd), "mcpServers": [], **meta}
+
+    async def _choose_mode(self, link: Link, session: str, answer: dict[str, Any]) -> None:
+        """https://agentclientprotocol.com/protocol/session-modes"""
+        modes = as_object(answer.get("modes"))
+        offered = [as_object(mode).get("id") for mode in modes.get("availableModes") or ()]
+        if self._wishes.mode in offered and modes.get("currentModeId") != self._wishes.mode:
+            params = {"sessionId": session, "modeId": self._wishes.mode}
+            await self._must_answer(link, "session_set_mode", params, "work unattended")
 
     async def _start(self) -> AgentProcess:
         try:
@@ -152,7 +181,7 @@ class _Opening:
         method = _way_to_continue(link.capabilities)
         if method is None:
             return "the agent cannot continue earlier sessions", False
-        params = {"sessionId": session, "cwd": str(self._launch.cwd), "mcpServers": []}
+        params = {"sessionId": session, **self._place()}
         try:
             answer = await link.ask(method, params, self._patience.answer_seconds)
         except RequestError as error:
@@ -177,6 +206,7 @@ class _Opening:
         if method == "session_load":
             # Some agents answer the load first and replay the session's past afterwards.
             await link.silence(self._patience.quiet_seconds, self._patience.answer_seconds)
+        await self._choose_mode(link, session, answer)
         return Opened(session, resumed=True, lost=None), False
 
 

@@ -104,13 +104,24 @@ class PromptProgress:
         """The usage told in updates, completed by that of the answer to `session/prompt`."""
         told = answer.get("usage")
         if not isinstance(told, dict):
-            return self._usage
+            return self._usage_in_meta(answer)
         return replace(
             self._usage or Usage(),
             input_tokens=_count(told.get("inputTokens")),
             output_tokens=_count(told.get("outputTokens")),
             total_tokens=_count(told.get("totalTokens")),
         )
+
+    def _usage_in_meta(self, answer: Mapping[str, Any]) -> Usage | None:
+        """Gemini tells its tokens beside the protocol, in `_meta.quota.token_count`."""
+        told: Any = answer
+        for key in ("_meta", "quota", "token_count"):
+            told = told.get(key) if isinstance(told, dict) else None
+        if not isinstance(told, dict):
+            return self._usage
+        inputs, outputs = _count(told.get("input_tokens")), _count(told.get("output_tokens"))
+        total = None if inputs is None or outputs is None else inputs + outputs
+        return replace(self._usage or Usage(), input_tokens=inputs, output_tokens=outputs, total_tokens=total)
 
     def apply(self, notification: SessionNotification) -> Iterator[AgentEvent]:
         """Take in one update and give the events it means, if any."""

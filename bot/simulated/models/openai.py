@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bot.simulated.models.script import Role, Text
+from bot.simulated.models.tools import TAKES_TEXT
 from bot.simulated.models.wire import Asked, Told, event, joined, pieces, texts_of
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
@@ -18,7 +19,7 @@ class Responses:
         items = [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
         return Asked(
             tuple(text for item in items for text in self._texts(item)),
-            frozenset(tool["name"] for tool in body.get("tools") or () if "name" in tool),
+            frozenset(self._tools([*(body.get("tools") or ()), *items])),
             str(body.get("model")),
             body.get("stream") is True,
         )
@@ -46,6 +47,17 @@ class Responses:
 
     def error(self, status: int, message: str) -> dict[str, Any]:
         return {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+
+    @classmethod
+    def _tools(cls, offered: list[dict[str, Any]]) -> Iterator[str]:
+        """The names of tools, those in namespaces and in items of the conversation too."""
+        for tool in offered:
+            if tool.get("type") in ("namespace", "additional_tools"):
+                yield from cls._tools(tool["tools"])
+            elif tool.get("type") == "custom":
+                yield TAKES_TEXT + tool["name"]
+            elif tool.get("type") == "function":
+                yield tool["name"]
 
     @staticmethod
     def _texts(item: dict[str, Any]) -> Iterator[Text]:

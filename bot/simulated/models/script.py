@@ -144,13 +144,18 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
         case (("recall" | "tell" | "empty"), ""):
             return word, ""
         case "long", _ if rest.isdecimal():
-            return "say", "x" * int(rest)
+            return "say", _long(int(rest))
         case "fail", _ if rest.isdecimal():
             return Refuse(int(rest))
         case "hang", "":
             return Hang()
         case _:
             return None
+
+
+def _long(size: int) -> str:
+    # Agents take the same text over and over for a model that turns in circles.
+    return " ".join(map(str, range(size // 2)))[:size]
 
 
 def _quoted(text: str) -> str:

@@ -1,5 +1,6 @@
 """Which of an agent's own tools does what: found by the names that it offers to the model."""
 
+import json
 import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -15,17 +16,23 @@ class Call:
     arguments: dict[str, object] | str
 
 
+TAKES_TEXT = "text:"
+"""Stands before the name of an offered tool that takes text instead of arguments."""
+
 _DESCRIPTION = "Do what the prompt asks for"
 _WRITERS: dict[str, Callable[[Write], dict[str, object] | str]] = {
+    "text:exec": lambda write: f"text(await tools.apply_patch({json.dumps(_patch(write))}))",
+    "text:apply_patch": lambda write: _patch(write),
     "Write": lambda write: {"file_path": write.path, "content": write.text},
     "write_file": lambda write: {"file_path": write.path, "content": write.text},
     "write": lambda write: {"filePath": write.path, "content": write.text},
-    "apply_patch": lambda write: _patch(write),
+    "apply_patch": lambda write: {"patchText": _patch(write)},
 }
 _SHELLS: dict[str, Callable[[str], dict[str, object] | str]] = {
     "Bash": lambda command: {"command": command, "description": _DESCRIPTION},
     "run_shell_command": lambda command: {"command": command, "description": _DESCRIPTION},
     "bash": lambda command: {"command": command, "description": _DESCRIPTION},
+    "text:exec": lambda command: f"text(await tools.exec_command({json.dumps({'cmd': command})}))",
     "exec_command": lambda command: {"cmd": command, "yield_time_ms": 30_000},
     "shell_command": lambda command: {"command": command},
     "shell": lambda command: {"command": ["bash", "-lc", command]},
@@ -37,11 +44,11 @@ def call_for(act: Act, offered: Set[str]) -> Call:
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:
-                return Call(name, arguments(act))
+                return Call(name.removeprefix(TAKES_TEXT), arguments(act))
         act = Run(f"printf %s {shlex.quote(act.text)} > {shlex.quote(act.path)}")
     for name, line in _SHELLS.items():
         if name in offered:
-            return Call(name, line(act.command))
+            return Call(name.removeprefix(TAKES_TEXT), line(act.command))
     raise LookupError(f"none of the offered tools is known: {sorted(offered)}")
 
 

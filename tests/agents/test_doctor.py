@@ -1,0 +1,27 @@
+"""What the doctor says of each agent."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bot.doctor import look_at
+from bot.run.agents.driver import Launch
+from bot.run.agents.presets import Preset, preset
+from tests.agents.conftest import Stage
+
+
+async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> None:
+    def launch_of(_: Preset, command: tuple[str, ...]) -> Launch:
+        return replace(stage.launch, argv=command)
+
+    finding = await look_at(stage.preset, stage.launch.environment["PATH"], launch_of)
+    assert finding.problem is None
+    assert finding.version
+    assert finding.version.split()[-1] in finding.tested_version or stage.preset.agent == "claude"
+
+
+async def test_an_agent_that_is_not_there_names_what_to_install(tmp_path: Path) -> None:
+    gemini = preset("gemini")
+    assert gemini is not None
+    finding = await look_at(gemini, str(tmp_path), lambda _, command: Launch(command, {}, tmp_path))
+    assert finding.problem
+    assert "npm install -g @google/gemini-cli" in finding.problem

@@ -1,0 +1,144 @@
+"""Claude Code's ways to end a prompt that is no success, and to say things nobody expects."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.run.agents import opening
+from bot.run.agents.driver import AgentText, Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
+from bot.run.agents.opening import driver_for
+from tests.agents.conftest import Heard, ask
+
+Plan = dict[str, list[dict[str, Any]]]
+INIT = {"type": "system", "subtype": "init", "session_id": "SESSION"}
+
+
+def text(words: str) -> dict[str, Any]:
+    message = {"role": "assistant", "model": "m", "content": [{"type": "text", "text": words}]}
+    return {"type": "assistant", "message": message, "parent_tool_use_id": None}
+
+
+def result(**more: Any) -> dict[str, Any]:
+    usage = {"input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 5}
+    common = {"duration_ms": 1, "duration_api_ms": 1, "num_turns": 1, "session_id": "SESSION", "usage": usage}
+    return {"type": "result", "subtype": "success", "is_error": False, "stop_reason": "end_turn", **common, **more}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
+    pytest.importorskip("claude_agent_sdk", reason="the extra `claude` is not installed")
+
+    def launch(plan: Plan) -> Launch:
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        argv = (sys.executable, str(Path(__file__).with_name("odd_claude.py")), str(tmp_path / "plan.json"))
+        return Launch(argv, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, tmp_path)
+
+    return launch
+
+
+async def outcome_of(launch: Launch, heard: Heard | None = None) -> Outcome:
+    async with driver_for("claude", launch) as driver:
+        assert isinstance(await driver.open(None), Opened)
+        return await ask(driver, "hello", heard=heard)
+
+
+async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), result(total_cost_usd=0.5)]}))
+    assert outcome == Completed("hi", Usage(7, 5, 12, 0.5, "USD"))
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (result(is_error=True, result="API Error: overloaded", api_error_status=529), "overloaded (HTTP status 529)"),
+        (result(subtype="error_during_execution", is_error=True, errors=["it broke"]), "it broke"),
+        (result(subtype="error_max_turns"), "error_max_turns"),
+        (result(stop_reason="max_tokens"), "limit of tokens"),
+        (result(stop_reason="refusal"), "refused"),
+        (result(stop_reason="bored"), "not known here: `bored`"),
+    ],
+)
+async def test_a_success_that_is_none_fails(odd: Callable[[Plan], Launch], end: dict[str, Any], words: str) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), end]}))
+    assert isinstance(outcome, Failed)
+    assert words in outcome.reason
+
+
+async def test_a_success_without_words_fails(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("  \n"), result()]}))
+    assert outcome == Failed("Claude ended without an answer.", "")
+
+
+async def test_another_session_than_the_one_asked_for_fails(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [{**INIT, "session_id": "other"}, text("hi"), result()]}))
+    assert isinstance(outcome, Failed)
+    assert "another session" in outcome.reason
+
+
+async def test_a_key_that_is_not_accepted_is_not_tried_for_minutes(odd: Callable[[Plan], Launch]) -> None:
+    retry = {"type": "system", "subtype": "api_retry", "error": "authentication_failed", "error_status": 401}
+    outcome = await outcome_of(odd({"prompt": [INIT, retry, {"sleep": 1000}]}))
+    assert isinstance(outcome, Failed)
+    assert "does not accept the key (HTTP status 401)" in outcome.reason
+
+
+async def test_an_end_in_the_middle_brings_its_last_words(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), {"stderr": "out of memory"}, {"exit": 3}]}))
+    assert outcome == Failed("Claude ended with exit status 3 in the middle of its work.", "out of memory")
+
+
+async def test_junk_and_very_long_lines_do_no_harm(odd: Callable[[Plan], Launch]) -> None:
+    junk = [{"raw": line} for line in ("not json", "[]", "42", '{"no": "type"}', '{"type": "news"}')]
+    outcome = await outcome_of(odd({"prompt": [INIT, *junk, text("x" * 3_000_000), result()]}))
+    assert isinstance(outcome, Completed)
+    assert len(outcome.text) == 3_000_000
+
+
+async def test_a_sub_agents_words_are_no_part_of_the_answer(odd: Callable[[Plan], Launch]) -> None:
+    heard = Heard()
+    inner = {**text("inner"), "parent_tool_use_id": "task"}
+    outcome = await outcome_of(odd({"prompt": [INIT, text("one"), inner, text("two"), result()]}), heard)
+    assert isinstance(outcome, Completed)
+    assert outcome.text == "one\n\ntwo"
+    assert [event.text for event in heard if isinstance(event, AgentText)] == ["one", "\n\ntwo"]
+    assert not any(isinstance(event, ToolEnded) for event in heard)
+
+
+async def test_a_start_that_fails_brings_its_last_words(odd: Callable[[Plan], Launch]) -> None:
+    async with driver_for("claude", odd({"start": [{"stderr": "no licence"}, {"exit": 2}], "prompt": []})) as driver:
+        opened = await driver.open(None)
+    assert isinstance(opened, OpenFailed)
+    assert "ended with exit status 2" in opened.reason
+    assert opened.stderr_tail == "no licence"
+
+
+async def test_without_the_sdk_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda _: None)
+    async with driver_for("claude", Launch(("claude",), {}, tmp_path)) as driver:
+        opened = await driver.open(None)
+    assert isinstance(opened, OpenFailed)
+    assert "pip install 'threadtree[claude]'" in opened.next_step
+
+
+@pytest.mark.parametrize(("minute", "waits"), [("12-30", [15]), ("12-29", [])])
+async def test_gemini_sessions_are_loaded_in_a_later_minute_only(
+    tmp_path: Path, minute: str, waits: list[float]
+) -> None:
+    chats = tmp_path / "home" / ".gemini" / "tmp" / "worktree" / "chats"
+    chats.mkdir(parents=True)
+    (chats / f"session-2026-01-02T{minute}-0a1b2c3d.jsonl").touch()
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    launch = Launch(("/nowhere/gemini",), {"HOME": str(tmp_path / "home")}, tmp_path)
+    now = datetime(2026, 1, 2, 12, 30, 45, tzinfo=UTC)
+    async with driver_for("gemini", launch, clock=lambda: now, sleep=sleep) as driver:
+        await driver.open("0a1b2c3d-0000-4000-8000-000000000000")
+    assert waited == waits
