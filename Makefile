@@ -9,10 +9,10 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint bench lock clean payloads
+.PHONY: help venv demo test test-agents lint bench lock clean payloads
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
 venv: $(INSTALLED) ## the virtual environment with the pinned versions, in .venv
 
@@ -34,6 +34,11 @@ demo: venv ## the whole story on this machine
 test: venv payloads ## unit, integration and end-to-end tests
 	$(BIN)/pytest $(ARGS)
 
+test-agents: venv ## the known agents, for real, against simulated models (installs them: about 1 GB)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt
+	$(BIN)/python tests/agents/install.py
+	$(BIN)/pytest tests/agents $(ARGS)
+
 payloads: venv # GitHub's recorded webhooks, which tests send in
 	@$(BIN)/python tests/recorded/install.py
 
@@ -49,6 +54,8 @@ bench: venv ## how fast webhooks are acknowledged
 lock: venv ## newest versions that pyproject.toml allows, into requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --output-file requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra claude --constraint requirements/dev.txt --universal \
+	    --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --output-file requirements/agents.txt
 
 clean: ## everything that was made here
 	rm -rf .venv .node dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

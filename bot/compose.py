@@ -27,6 +27,7 @@ from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
 from bot.run import git as git_runner
 from bot.run.agents.driver import Limits
+from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.run.credentials import credential_server
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
@@ -201,7 +202,7 @@ async def _worker(
             policy=policy,
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent=settings.agent,
-            agent_command=settings.agent_command,
+            agent_command=_agent_command(settings),
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
             search_path=settings.path,
             lang=settings.lang,
@@ -254,6 +255,16 @@ async def _cage(settings: Settings) -> Cage | None:
         raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
     _log.info("sandbox", version=found.version, processes=found.processes, memory=found.memory)
     return cage
+
+
+def _agent_command(settings: Settings) -> tuple[str, ...]:
+    chosen = preset(settings.agent)
+    if chosen is None:
+        return settings.agent_command
+    found = command_of(chosen, settings.path)
+    if isinstance(found, NotInstalled):
+        raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
+    return found
 
 
 def _credentials(settings: Settings) -> Credentials:

@@ -169,8 +169,8 @@ def load(
     resolve("data_dir", lambda: values.data_dir(variables))
     if "agent_command" in given:
         resolve("agent_command", lambda: _agent_command(variables, given["path"]))
-    if "agent_env" in given:
-        resolve("agent_env", lambda: _agent_env(variables))
+    if Need.AGENT in needs:
+        resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
     if "github_private_key_path" in given and "github_private_key" not in given:
         key_file = Path(given["github_private_key_path"])
         resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
@@ -238,12 +238,7 @@ def _credential_problems(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _agent_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    agent = given.get("agent")
-    if agent is None:
-        yield "AGENT is not set; this version runs AGENT=custom with AGENT_COMMAND, a command that speaks ACP on stdio."
-    elif agent != "custom" and agent in values.literals(Settings.model_fields["agent"].annotation):
-        yield f"AGENT={agent} does not work yet; this version runs AGENT=custom with AGENT_COMMAND: set these two."
-    elif agent == "custom" and "agent_command" not in given:
+    if given.get("agent", "claude") == "custom" and "agent_command" not in given:
         yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
 
 
@@ -260,8 +255,10 @@ def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
     return (str(Path(program).absolute()), *argv[1:])
 
 
-def _agent_env(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables AGENT_ENV names. A name that is not set is refused: the agent would fail later, and obscurely."""
+def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+    """The variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail later."""
+    if "AGENT_ENV" not in variables:
+        return _preset_env(variables, agent)
     names = values.variable_names(variables["AGENT_ENV"])
     secrets = {variables[name] for name in _OWN_SECRETS & variables.keys()}
     for name in names:
@@ -272,6 +269,21 @@ def _agent_env(variables: Mapping[str, str]) -> dict[str, str]:
         if variables[name] in secrets:
             raise ValueError(f"names {name}, whose value is one of the bot's own secrets; take it out.")
     return {name: variables[name] for name in names}
+
+
+def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+    """A preset needs the key of one of its model APIs; another address of that API may stand beside it."""
+    from bot.run.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
+
+    chosen = PRESETS.get(agent)
+    if chosen is None:
+        return {}
+    found = {api: variables[api.key] for api in chosen.apis if api.key in variables}
+    if not found:
+        keys = " or ".join(api.key for api in chosen.apis)
+        raise ValueError(f"is not set, and neither is {keys}, which AGENT={agent} needs; set that.")
+    addresses = {api.base_url: variables[api.base_url] for api in found if api.base_url in variables}
+    return {api.key: key for api, key in found.items()} | addresses
 
 
 def _validated(given: Mapping[str, Any], problems: list[str]) -> Settings:

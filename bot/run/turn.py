@@ -16,8 +16,8 @@ from bot.model import Actor
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run import metadata
-from bot.run.agents.acp import acp_agent
 from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut
+from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import compare_url, deliver
 from bot.run.ends import Change, End
@@ -163,7 +163,7 @@ class TurnRun:
     async def _ask_agent(self, ready: Ready) -> Outcome | End:
         turn, shop = self._turn, self._shop
         stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
-        async with shop.launching(turn) as (launch, disk), acp_agent(launch) as agent:
+        async with shop.launching(turn) as (launch, disk), driver_for(shop.agent, launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason, stderr=opened.stderr_tail)

@@ -10,9 +10,11 @@ from pathlib import Path
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
+from bot.run.agents.presets import Access, ModelApi, preset
 from bot.run.clone import Clone, clone_at
 from bot.run.git import Git, Identity
-from bot.run.network.turn_network import NetworkMode, open_network
+from bot.run.network.models import ModelRoute
+from bot.run.network.turn_network import Network, NetworkMode, open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
@@ -55,14 +57,16 @@ class Workshop:
         """
         home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.path)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = agent_environment(home, self.search_path, self.lang, self.agent_variables)
+        chosen = preset(self.agent)
         cage = self.git.cage
-        if cage is None:
-            yield Launch(agent_argv(self.agent_command), environment, path), None
-            return
-        view = await self.clone(turn.folder).view(path)
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
-            async with open_network(self.network, Path(sockets), None, ()) as network:
+            mode = self.network if cage else "host"
+            async with open_network(mode, Path(sockets), self._route(), ()) as network:
+                environment = agent_environment(home, self.search_path, self.lang, self._variables(network))
+                if cage is None:
+                    yield Launch(agent_argv(self.agent_command), environment, path), None
+                    return
+                view = await self.clone(turn.folder).view(path)
                 argv = cage.agent_argv(
                     view,
                     self.agent_command,
@@ -70,6 +74,30 @@ class Workshop:
                     path,
                     network="none" if network.own_namespace else "host",
                     wrapper=network.wrapper,
-                    binds=[Bind(shown) for shown in network.binds],
+                    binds=[Bind(shown) for shown in (*network.binds, *(chosen.own_files if chosen else ()))],
                 )
-                yield Launch(argv, environment | dict(network.environment), path), cage.disk_watch(view, home)
+                yield Launch(argv, environment, path), cage.disk_watch(view, home)
+
+    def _route(self) -> ModelRoute | None:
+        """The way to a preset's model: the agent gets a key of the turn, the proxy has the real one."""
+        api = self._api()
+        if api is None:
+            return None
+        upstream = self.agent_variables.get(api.base_url, api.upstream)
+        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key)
+
+    def _variables(self, network: Network) -> dict[str, str]:
+        """What the agent is given beside HOME, PATH and LANG; of a preset's model keys only the turn's own."""
+        chosen, api = preset(self.agent), self._api()
+        if chosen is None or api is None:
+            return {**self.agent_variables, **network.environment}
+        own = {name for known in chosen.apis for name in (known.key, known.base_url)}
+        handed = {name: value for name, value in self.agent_variables.items() if name not in own}
+        access = Access(api, network.environment[api.base_url], network.environment[api.key])
+        served = {name: value for name, value in network.environment.items() if name not in own}
+        return {**handed, **served, **chosen.environment((access,))}
+
+    def _api(self) -> ModelApi | None:
+        """The first of the preset's model APIs whose key is there."""
+        chosen = preset(self.agent)
+        return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None

@@ -97,11 +97,19 @@ def test_the_apps_key_may_be_a_file_or_one_line(tmp_path: Path) -> None:
 # The agent
 
 
-@pytest.mark.parametrize("agent", ["claude", "codex", ""])
-def test_agents_that_do_not_work_yet_say_what_does(agent: str) -> None:
-    line = the_complaint(AGENT=agent)
-    assert line.startswith("AGENT")
-    assert "AGENT=custom with AGENT_COMMAND" in line
+@pytest.mark.parametrize(
+    ("agent", "key"), [("claude", "ANTHROPIC_API_KEY"), ("codex", "OPENAI_API_KEY"), ("", "ANTHROPIC")]
+)
+def test_a_preset_needs_the_key_of_its_model(agent: str, key: str) -> None:
+    assert key in the_complaint(AGENT=agent, AGENT_COMMAND="")
+
+
+def test_a_preset_is_handed_the_keys_of_its_models_and_their_addresses() -> None:
+    given = loaded(
+        AGENT="opencode", AGENT_COMMAND="", OPENAI_API_KEY="sk-1", OPENAI_BASE_URL="http://127.0.0.1:9", EDITOR="vi"
+    )
+    handed = {name: value.get_secret_value() for name, value in given.agent_env.items()}
+    assert handed == {"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "http://127.0.0.1:9"}
 
 
 def test_an_unknown_agent_is_answered_with_the_choices() -> None:
@@ -333,5 +341,6 @@ def test_the_example_with_its_blanks_filled_starts_the_bot(tmp_path: Path) -> No
     filled = re.sub(
         r"^(GITHUB_WEBHOOK_SECRET|GITHUB_TOKEN)=$", r"\1=x", (ROOT / ".env.example").read_text(), flags=re.M
     )
-    (tmp_path / ".env").write_text(filled.replace("\nAGENT_COMMAND=\n", "\nAGENT_COMMAND=/bin/sh\n"))
-    assert load({"HOME": "/home/ada"}, dotenv=tmp_path / ".env", needs=SERVE).agent_command == ("/bin/sh",)
+    (tmp_path / ".env").write_text(filled)
+    given = load({"HOME": "/home/ada", "ANTHROPIC_API_KEY": "sk-1"}, dotenv=tmp_path / ".env", needs=SERVE)
+    assert (given.agent, list(given.agent_env)) == ("claude", ["ANTHROPIC_API_KEY"])

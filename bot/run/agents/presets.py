@@ -13,9 +13,10 @@ from bot.run.agents.acp_open import Wishes
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """A vendor's API: the variable its key is kept in, where it is, the header a key is sent in."""
+    """A vendor's API: the variables its key and another address for it are kept in, where it is, the key's header."""
 
     key: str
+    base_url: str
     upstream: str
     header: Literal["x-api-key", "authorization", "x-goog-api-key"]
 
@@ -29,9 +30,11 @@ class Access:
     key: str
 
 
-ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "https://api.anthropic.com", "x-api-key")
-OPENAI = ModelApi("OPENAI_API_KEY", "https://api.openai.com", "authorization")
-GEMINI = ModelApi("GEMINI_API_KEY", "https://generativelanguage.googleapis.com", "x-goog-api-key")
+ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com", "x-api-key")
+OPENAI = ModelApi("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com", "authorization")
+GEMINI = ModelApi(
+    "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com", "x-goog-api-key"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class NotInstalled:
 
 def preset(agent: str) -> Preset | None:
     """The row of the table for this value of AGENT; None for `custom`. Raises KeyError for other words."""
-    return None if agent == "custom" else _PRESETS[agent]
+    return None if agent == "custom" else PRESETS[agent]
 
 
 def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
@@ -199,7 +202,7 @@ def _named(access: Access, url_variable: str) -> dict[str, str]:
 # permitted ones is empty. https://developers.openai.com/codex/security#managed-configuration
 _CODEX_REQUIREMENTS = "[mcp_servers]\n\n[features]\nhooks = false\n"
 
-_PRESETS = {
+PRESETS = {
     row.agent: row
     for row in (
         Preset(
