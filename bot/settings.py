@@ -98,7 +98,7 @@ class Settings(BaseModel):
     agent: Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"] = "claude"
     agent_command: tuple[str, ...] = ()
     agent_env: Mapping[str, SecretStr] = Field(default_factory=dict)
-    agent_sandbox: Literal["auto", "bwrap", "off"] = "off"
+    agent_sandbox: Literal["auto", "bwrap", "off"] = "auto"
     agent_network: Literal["internet", "none", "host"] = "internet"
     allow_workflow_changes: bool = False
     turn_timeout_seconds: Seconds = 1800

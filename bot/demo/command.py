@@ -1,12 +1,13 @@
 """Runs the demo: an embedded Postgres, the simulated GitHub, the bot, and the story told on them."""
 
 import asyncio
+import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.demo.pair import running_bot, settings_for
+from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.story import Story, StoryBrokeError
 from bot.simulated.github.server import SimulatedGitHub
@@ -29,7 +30,12 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             github = await stack.enter_async_context(
                 SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
             )
-            settings = settings_for(github, directory / "data", path)
+            if shutil.which("bwrap", path=path):
+                caged = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(directory)}
+            else:
+                report.note("bubblewrap is not installed here, so the agent runs without its cage.")
+                caged = {}
+            settings = settings_for(github, directory / "data", path, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
             try:
                 await Story(pair, report).tell()

@@ -2,12 +2,15 @@
 
 import asyncio
 import secrets
+import shlex
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import bot
 from bot import compose
 from bot.compose import Role, Surroundings
 from bot.settings import SERVE, Settings, load
@@ -15,6 +18,19 @@ from bot.simulated.github.server import SimulatedGitHub
 
 SCRIPTED_AGENT = f"{sys.executable} -P -m bot.simulated.agent"
 """`-P`: what lies in the worktree must not be imported as the agent."""
+
+
+START = "import runpy\n\nrunpy.run_module('bot.simulated.agent', run_name='__main__', alter_sys=True)\n"
+
+
+def agent_in_a_folder(directory: Path) -> str:
+    """The scripted agent by itself, as a command that names its folder: all that a cage shows of this checkout."""
+    folder, package = directory / "agent", Path(bot.__file__).parent
+    shutil.copytree(package / "simulated" / "agent", folder / "bot" / "simulated" / "agent")
+    for marker in ("__init__.py", "simulated/__init__.py"):
+        shutil.copy(package / marker, folder / "bot" / marker)
+    (folder / "__main__.py").write_text(START)
+    return shlex.join((sys.executable, str(folder)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +44,10 @@ class Pair:
 
 
 def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str) -> Settings:
-    """The bot's settings against this GitHub; `path` is where programs are found, `more` any other setting."""
+    """The bot's settings against this GitHub; `path` is where programs are found, `more` any other setting.
+
+    Without a sandbox unless `more` names one.
+    """
     wanted = {
         "PATH": path,
         "LANG": "C.UTF-8",
@@ -40,6 +59,7 @@ def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str
         "GITHUB_WEBHOOK_SECRET": secrets.token_hex(16),
         "AGENT": "custom",
         "AGENT_COMMAND": SCRIPTED_AGENT,
+        "AGENT_SANDBOX": "off",
         **more,
     }
     if "GITHUB_APP_ID" not in more:
@@ -54,7 +74,7 @@ async def running_bot(
     """The bot as `threadtree serve` runs it, in this process, with GitHub's webhook set to it."""
     stopping = asyncio.Event()
     addresses: asyncio.Queue[str] = asyncio.Queue()
-    bot: asyncio.Task[object] = asyncio.create_task(
+    running: asyncio.Task[object] = asyncio.create_task(
         compose.run(
             settings,
             dsn,
@@ -66,13 +86,13 @@ async def running_bot(
     )
     try:
         listening: asyncio.Task[str] = asyncio.create_task(addresses.get())
-        await asyncio.wait([bot, listening], return_when=asyncio.FIRST_COMPLETED)
-        if bot.done():
+        await asyncio.wait([running, listening], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
             listening.cancel()
-            bot.result()
+            running.result()
         url = listening.result()
         github.set_webhook(f"{url}/webhooks/github", settings.webhook_secrets[0].decode())
         yield Pair(github, settings, dsn, url)
     finally:
         stopping.set()
-        await bot
+        await running

@@ -1,7 +1,7 @@
 """What every run of a node shares, as one value made by the composition root."""
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from pathlib import Path
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
-from bot.run.agents.presets import Access, ModelApi, preset
+from bot.run.agents.presets import Access, ModelApi, Preset, preset
 from bot.run.clone import Clone, clone_at
 from bot.run.git import Git, Identity
 from bot.run.network.models import ModelRoute
@@ -74,7 +74,7 @@ class Workshop:
                     path,
                     network="none" if network.own_namespace else "host",
                     wrapper=network.wrapper,
-                    binds=[Bind(shown) for shown in (*network.binds, *(chosen.own_files if chosen else ()))],
+                    binds=[*(Bind(shown) for shown in network.binds), *_shown(chosen, Path(sockets))],
                 )
                 yield Launch(argv, environment, path), cage.disk_watch(view, home)
 
@@ -101,3 +101,14 @@ class Workshop:
         """The first of the preset's model APIs whose key is there."""
         chosen = preset(self.agent)
         return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
+
+
+def _shown(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
+    """What a preset's agent must find in its cage: files of the bot, and settings of a whole machine."""
+    if chosen is None:
+        return
+    yield from (Bind(path) for path in chosen.own_files)
+    for number, (path, text) in enumerate(chosen.system_files.items()):
+        written = scratch / f"system-{number}"
+        written.write_text(text)
+        yield Bind(written, at=Path(path))

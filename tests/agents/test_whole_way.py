@@ -12,9 +12,10 @@ from tests.agents.install import PROGRAMS, node_folder
 from tests.end_to_end.world import open_world
 
 
+@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
-    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+    agent: str, sandbox: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     chosen = preset(agent)
     assert chosen is not None
@@ -22,7 +23,14 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
     if isinstance(command_of(chosen, path), NotInstalled):
         pytest.skip(f"{agent} is not installed; `make test-agents` does it")
     api = chosen.apis[0]
-    more = {"AGENT": agent, "AGENT_COMMAND": "", "PATH": path, api.key: KEY, api.base_url: models.url}
+    more = {
+        "AGENT": agent,
+        "AGENT_SANDBOX": sandbox,
+        "AGENT_COMMAND": "",
+        "PATH": path,
+        api.key: KEY,
+        api.base_url: models.url,
+    }
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot\nwrite notes.txt: hello\nremember plum\nsay I wrote it.")

@@ -340,6 +340,7 @@ async def stage(tmp_path: Path, database_url: str | None) -> AsyncIterator[Stage
             "GITHUB_TOKEN": github.bot_token,
             "AGENT": "custom",
             "AGENT_COMMAND": SCRIPTED_AGENT,
+            "AGENT_SANDBOX": "off",
         }
         if database_url is not None:
             environment["DATABASE_URL"] = database_url

@@ -1,16 +1,13 @@
 """The whole way of a comment with the agent in its cage (AGENT_SANDBOX=bwrap)."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import bot
+from bot.demo.pair import agent_in_a_folder
 from bot.run.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
-
-START = "import runpy\n\nrunpy.run_module('bot.simulated.agent', run_name='__main__', alter_sys=True)\n"
 
 
 @pytest.fixture
@@ -19,12 +16,7 @@ def caged(tmp_path: Path) -> dict[str, str]:
     cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
     if cage is None or not isinstance(cage.probe(), Usable):
         pytest.skip("bubblewrap cannot be used here")
-    package, copied = Path(bot.__file__).parent, tmp_path / "agent" / "bot"
-    shutil.copytree(package / "simulated" / "agent", copied / "simulated" / "agent")
-    for marker in ("__init__.py", "simulated/__init__.py"):
-        shutil.copy(package / marker, copied / marker)
-    (tmp_path / "agent" / "__main__.py").write_text(START)
-    return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": f"{sys.executable} {tmp_path / 'agent'}"}
+    return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
 
 
 async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(a_world: Worlds, caged: dict[str, str]) -> None:

@@ -37,10 +37,11 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Something more for the inside, at the path it has outside."""
+    """Something more for the inside, at the path it has outside or `at` another."""
 
     path: Path
     writable: bool = False
+    at: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def cage_for(
 
 
 def _bind(bind: Bind) -> tuple[str, str, str]:
-    return ("--bind" if bind.writable else "--ro-bind", str(bind.path), str(bind.path))
+    return ("--bind" if bind.writable else "--ro-bind", str(bind.path), str(bind.at or bind.path))
 
 
 _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
