@@ -1,5 +1,6 @@
 """A mention, and a real agent does the work: edited by its own tool, committed, pushed, answered, remembered."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,7 +10,19 @@ from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.simulated.models.server import SimulatedModels
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
+from tests.agents.planted import plant
 from tests.end_to_end.world import open_world
+
+
+def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:
+    """What an operator sets for this agent, with the models' API here; skips where the agent is not installed."""
+    chosen = preset(agent)
+    assert chosen is not None
+    path = os.pathsep.join([str(PROGRAMS), str(node_folder()), os.environ["PATH"]])
+    if isinstance(command_of(chosen, path), NotInstalled):
+        pytest.skip(f"{agent} is not installed; `make test-agents` does it")
+    api = chosen.apis[0]
+    return {"AGENT": agent, "AGENT_COMMAND": "", "PATH": path, api.key: KEY, api.base_url: models.url}
 
 
 @pytest.mark.parametrize("sandbox", ["off", "bwrap"])
@@ -17,20 +30,7 @@ from tests.end_to_end.world import open_world
 async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
     agent: str, sandbox: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
-    chosen = preset(agent)
-    assert chosen is not None
-    path = os.pathsep.join([str(PROGRAMS), str(node_folder()), os.environ["PATH"]])
-    if isinstance(command_of(chosen, path), NotInstalled):
-        pytest.skip(f"{agent} is not installed; `make test-agents` does it")
-    api = chosen.apis[0]
-    more = {
-        "AGENT": agent,
-        "AGENT_SANDBOX": sandbox,
-        "AGENT_COMMAND": "",
-        "PATH": path,
-        api.key: KEY,
-        api.base_url: models.url,
-    }
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": sandbox}
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot\nwrite notes.txt: hello\nremember plum\nsay I wrote it.")
@@ -45,3 +45,30 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
         await issue.hears("AI context reset.")
         await issue.says("@threadtree-bot\nrecall")
         await issue.hears("I remember: nothing.")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_repositorys_settings_run_nothing_in_the_cage(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    # In the worktree, so that what runs in the cage can leave a mark at all: it would be pushed.
+    marks = tmp_path / "data" / "worktrees" / "acme" / "shop" / "issue-1" / "marks"
+    plant(tmp_path / "planted", marks, "http://127.0.0.1:9/evil")
+    planted = {
+        str(path.relative_to(tmp_path / "planted")): path.read_text()
+        for path in (tmp_path / "planted").rglob("*")
+        if path.is_file()
+    }
+    async with open_world(database_url, tmp_path, more) as world:
+        await world.maria.pushes("main", {**planted, "marks/.keep": ""})
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun true\nsay I wrote it.")
+        if agent == "opencode":
+            await issue.hears("could not start", "brings a plugin")
+            assert list(await world.branches()) == ["main"]
+        else:
+            await issue.hears("I wrote it.", "1 commit, 1 file")
+        [worktree] = await world.worktrees("path")
+        left = await asyncio.to_thread(os.listdir, Path(worktree) / "marks")
+        assert left == [".keep"]
