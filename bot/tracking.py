@@ -50,6 +50,8 @@ class Outcome:
     notices: Sequence[str] = ()
     duration: timedelta | None = None
     cost_usd: float | None = None
+    tokens: int | None = None
+    last_words: str = ""
     steps: Sequence[str] = ()
     read: Sequence[str] = ()
     left_out: Sequence[str] = ()
@@ -139,6 +141,8 @@ def _footer(outcome: Outcome) -> str:
         sections.append(_changes(outcome.changes))
     if outcome.patch is not None:
         sections.append(_patch(outcome.patch))
+    if outcome.last_words.strip():
+        sections.append(fold("The agent's last words on its error output", _code(outcome.last_words)))
     if outcome.steps:
         skipped = len(outcome.steps) - _MOST_STEPS
         lines = [f"- {inline_code(short(step))}" for step in outcome.steps[-_MOST_STEPS:]]
@@ -151,6 +155,8 @@ def _footer(outcome: Outcome) -> str:
     facts = [] if outcome.duration is None else [span(outcome.duration)]
     if outcome.cost_usd is not None:
         facts.append(f"${outcome.cost_usd:.2f}")
+    if outcome.tokens is not None:
+        facts.append(f"{outcome.tokens:,} tokens")
     if facts:
         sections.append(f"<sub>{' · '.join(facts)}</sub>")
     return "\n\n".join(sections)
@@ -168,9 +174,14 @@ def _changes(changes: Changes) -> str:
 def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
         return "The edits are too long to show here; they are kept in the worktree."
-    longest = max((len(word) - len(word.lstrip("`")) for word in patch.split("\n")), default=0)
+    return fold("The edits as a patch (`git apply`)", _code(patch, "diff"))
+
+
+def _code(text: str, language: str = "") -> str:
+    """The text in a fence that nothing in it can close."""
+    longest = max((len(line) - len(line.lstrip("`")) for line in text.split("\n")), default=0)
     fence = "`" * max(3, longest + 1)
-    return fold("The edits as a patch (`git apply`)", f"{fence}diff\n{patch.rstrip()}\n{fence}")
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _joined_if_short(first: str, second: str, limit: int) -> list[str]:

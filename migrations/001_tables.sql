@@ -73,6 +73,7 @@ create table sessions (
     active               boolean     not null default true,
     created_at           timestamptz not null default now(),
     last_active_at       timestamptz not null default now(),
+    cost_usd             double precision not null default 0, -- what agents tell is the sum over a session
     ended_at             timestamptz,
     end_reason           text check (end_reason in ('reset-requested', 'conversation-closed', 'worktree-removed',
                          'worktree-reset', 'worktree-missing', 'agent-lost', 'node-lost')),
@@ -110,6 +111,8 @@ create table turns (
     resuming          boolean     not null default false,  -- was cut off: the agent is told so
     head_before       text,                                -- the commit the run began at: what it changed is told from there
     answer            text,                                -- set once the agent is done: a resumed run does not ask again
+    cost_usd          double precision,                    -- of this turn alone, where the agent tells it
+    tokens            bigint,
     created_at        timestamptz not null default now(),
     started_at        timestamptz,
     finished_at       timestamptz,

@@ -41,6 +41,9 @@ class Report:
     notices: tuple[str, ...] = ()
     duration: timedelta | None = None
     steps: tuple[str, ...] = ()
+    cost_usd: float | None = None
+    tokens: int | None = None
+    last_words: str = ""
     server_url: str = ""
     secrets: tuple[str, ...] = ()
 
@@ -110,6 +113,9 @@ async def run_ended(connection: Connection, here: Here, report: Report) -> None:
         notices=report.notices,
         duration=report.duration,
         steps=report.steps,
+        cost_usd=report.cost_usd,
+        tokens=report.tokens,
+        last_words=report.last_words,
     )
     parts = tracking.final(outcome)
     long = report.duration is not None and report.duration > NEW_COMMENT_AFTER

@@ -20,9 +20,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a run. `reason` is one sentence for people and None only for `done`."""
+    """The end of a run. `reason` is one sentence for people and None only for `done`; `last_words`: of the agent's
+    error output, where it failed.
+    """
 
     state: Literal["done", "failed", "stopped", "timed-out", "refused"]
     reason: str | None = None
     answer: str = ""
     change: Change = field(default_factory=Change)
+    last_words: str = ""

@@ -16,7 +16,7 @@ from bot.model import Actor
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run import metadata
-from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut
+from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import compare_url, deliver
@@ -55,6 +55,7 @@ class TurnRun:
         self._progress = Progress()
         self._ready: Ready | None = None
         self._disk_full: str | None = None
+        self._use = turn.use
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
 
     def look_again(self) -> None:
@@ -124,7 +125,9 @@ class TurnRun:
         if isinstance(outcome, End):
             return outcome
         match outcome:
-            case Completed(text=text):
+            case Completed(text=text, usage=usage):
+                if usage is not None:
+                    await self._note_use(usage)
                 notices = tuple(self._notices)
                 await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, notices))
                 return await self._deliver(ready, head_before, text)
@@ -133,10 +136,17 @@ class TurnRun:
             case TimedOut(kind=kind, seconds=seconds):
                 return End("timed-out", sentences.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
-                self._log.warning("agent-failed", reason=reason, stderr=stderr_tail)
-                return End("failed", sentences.agent_failed(reason))
+                self._log.warning("agent-failed", reason=reason)
+                return End("failed", sentences.agent_failed(reason), last_words=stderr_tail)
             case _:
                 assert_never(outcome)
+
+    async def _note_use(self, usage: Usage) -> None:
+        cost = usage.session_cost if usage.currency in (None, "USD") else None
+        both = (usage.input_tokens, usage.output_tokens)
+        tokens = usage.total_tokens if None in both else sum(filter(None, both))
+        claim = self._turn.claim
+        self._use = await self._persist(lambda connection: turns.note_use(connection, claim, cost, tokens))
 
     async def _stopped(self) -> End:
         if self._disk_full is not None:
@@ -166,8 +176,9 @@ class TurnRun:
         async with shop.launching(turn) as (launch, disk), driver_for(shop.agent, launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
-                self._log.warning("agent-not-started", reason=opened.reason, stderr=opened.stderr_tail)
-                return End("failed", sentences.agent_not_started(opened.reason, opened.next_step))
+                self._log.warning("agent-not-started", reason=opened.reason)
+                words = sentences.agent_not_started(opened.reason, opened.next_step)
+                return End("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
                 self._log.warning("context-lost", why=opened.lost)
                 self._notices.append(sentences.context_lost())
@@ -272,6 +283,9 @@ class TurnRun:
             notices=tuple(dict.fromkeys(self._notices)),
             duration=shop.clock() - turn.started_at,
             steps=tuple(self._progress.steps),
+            cost_usd=self._use.cost_usd,
+            tokens=self._use.tokens,
+            last_words=end.last_words,
             server_url=shop.server_url,
             secrets=shop.secrets,
         )

@@ -34,7 +34,7 @@ from next where turns.id = next.id returning turns.id
 CLAIMED_TURN = """
 select t.id, t.conversation_id, t.worktree_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.resuming, t.answer, t.started_at,
-       t.stop_reason, t.claim,
+       t.stop_reason, t.claim, t.cost_usd, t.tokens,
        c.number, c.kind, c.title, c.state as thread_state,
        b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
        w.path, w.branch, w.base_branch, w.start_kind, w.start_number, w.start_ref, w.start_sha,
@@ -53,6 +53,19 @@ select stop_requested_at is not null as stopping, stop_reason from turns where i
 
 SAVE_ANSWER = """
 update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
+"""
+
+NOTE_USE = """
+-- Agents tell the cost of the session so far: the turn's is what came to it.
+with told as (
+    select t.id, s.id as session_id, s.cost_usd as before from turns t join sessions s on s.id = t.session_id
+    where t.id = $1 and t.claim = $2 for update of s
+), summed as (
+    update sessions s set cost_usd = greatest(s.cost_usd, $3::double precision)
+    from told where s.id = told.session_id and $3 is not null
+)
+update turns t set tokens = $4, cost_usd = greatest($3::double precision - told.before, 0)
+from told where t.id = told.id returning t.cost_usd, t.tokens
 """
 
 END = """
@@ -125,6 +138,14 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a turn cost in US dollars and in tokens; None where the agent does not tell."""
+
+    cost_usd: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedTurn:
     """A turn with everything its run needs to know, as it was when it was claimed."""
 
@@ -147,6 +168,7 @@ class ClaimedTurn:
     resuming: bool
     answer: str | None
     started_at: datetime
+    use: Use
     worktree_id: int
     worktree_made: bool
     path: str
@@ -209,6 +231,7 @@ async def claim_next(
         resuming=row["resuming"],
         answer=row["answer"],
         started_at=row["started_at"],
+        use=Use(row["cost_usd"], row["tokens"]),
         worktree_id=row["worktree_id"],
         worktree_made=row["worktree_state"] == "ready",
         path=row["path"],
@@ -266,6 +289,13 @@ async def start_session(connection: Connection, claim: Claim, agent: str, assist
 async def join_session(connection: Connection, claim: Claim, session_id: int) -> None:
     """The turn runs in this session."""
     _must(await connection.fetchval(JOIN_SESSION, claim.turn_id, claim.token, session_id))
+
+
+async def note_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
+    """Keeps what the agent told at the end of the turn: the cost of its session so far, the turn's tokens."""
+    row = await connection.fetchrow(NOTE_USE, claim.turn_id, claim.token, session_cost_usd, tokens)
+    _must(row)
+    return Use(row["cost_usd"], row["tokens"])
 
 
 async def end(

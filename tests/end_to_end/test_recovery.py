@@ -166,3 +166,24 @@ async def test_a_failed_turn_leaves_its_files_for_the_next(world: World) -> None
 
     await issue.hears("It holds 1 uncommitted file(s) of an earlier turn")
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half\nwhole"
+
+
+async def test_what_a_failing_agent_said_last_is_in_the_comment_without_secrets(world: World) -> None:
+    issue = await world.maria.opens_issue("Trouble")
+    await issue.says(f"@threadtree-bot stderr no ``` left on device {world.github.bot_token}\ncrash 3")
+
+    answer = await issue.hears("This failed.", "The agent's last words", "left on device [redacted]")
+
+    assert world.github.bot_token not in answer
+
+
+async def test_the_cost_of_a_turn_is_what_came_to_its_session(world: World) -> None:
+    issue = await world.maria.opens_issue("Spend a little")
+    await issue.says("@threadtree-bot cost 0.10\nsay One.")
+    await issue.hears("One.", "$0.10")
+    await issue.says("@threadtree-bot cost 0.35\nsay Two.")
+    await issue.hears("Two.", "$0.25")
+    await issue.says("@threadtree-bot /reset-context")
+    await issue.hears("AI context reset.")
+    await issue.says("@threadtree-bot cost 0.05\nsay Three.")
+    await issue.hears("Three.", "$0.05")
