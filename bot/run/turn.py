@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import TypeVar, assert_never
 
 import structlog
@@ -15,17 +14,17 @@ from bot.github.errors import GitHubError
 from bot.model import Actor
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run import metadata
 from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.delivering import compare_url, deliver
+from bot.run.delivering import deliver
 from bot.run.ends import Change, End
 from bot.run.git import GitError
 from bot.run.guards import Guard
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.refs import InvalidNameError
+from bot.run.reporting import note_in_metadata, report_of
 from bot.run.sandbox.disk import DiskWatch
 from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.workshop import Workshop
@@ -33,7 +32,6 @@ from bot.store import bells, conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer
 from bot.store.turns import ClaimedTurn, ClaimLostError
-from bot.tracking import Changes
 
 DATABASE_PATIENCE = timedelta(minutes=10)
 LOOK_AGAIN_SECONDS = 2.0
@@ -115,7 +113,7 @@ class TurnRun:
         self._ready = ready
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(self._note_in_metadata, ready)
+        await asyncio.to_thread(note_in_metadata, self._shop, turn, ready)
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:
@@ -252,67 +250,18 @@ class TurnRun:
     async def _finish(self, end: End) -> None:
         """Writes the end, the answer and the doorbell for the next turn in one transaction."""
         turn = self._turn
+        report = report_of(self._shop, turn, end, self._notices, self._progress.steps, self._use)
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
-            await voice.run_ended(connection, self._here, self._report(end))
+            await voice.run_ended(connection, self._here, report)
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
             await defer(connection, bells.turns_bell(self._shop.node))
 
         if self._ready is not None:
             # Before the end is written: after it the worktree may be removed at any moment.
-            await asyncio.to_thread(self._note_in_metadata, self._ready, end)
+            await asyncio.to_thread(note_in_metadata, self._shop, turn, self._ready, end)
         await self._persist(write)
-
-    def _report(self, end: End) -> voice.Report:
-        """The end as the thread is told of it."""
-        turn, shop, change = self._turn, self._shop, end.change
-        changes = None
-        if change.branch and change.after and change.stat:
-            url = compare_url(shop, turn, change)
-            stat = change.stat
-            changes = Changes(change.branch, url, change.commits, stat.files, stat.insertions, stat.deletions)
-        return voice.Report(
-            turn_id=turn.id,
-            target=turn.target,
-            state=end.state,
-            reason=end.reason,
-            answer=end.answer,
-            changes=changes,
-            patch=change.patch or None,
-            notices=tuple(dict.fromkeys(self._notices)),
-            duration=shop.clock() - turn.started_at,
-            steps=tuple(self._progress.steps),
-            cost_usd=self._use.cost_usd,
-            tokens=self._use.tokens,
-            last_words=end.last_words,
-            server_url=shop.server_url,
-            secrets=shop.secrets,
-        )
-
-    def _note_in_metadata(self, ready: Ready, end: End | None = None) -> None:
-        """What rebuilds the worktree's row, and what was last seen of it, beside its directory."""
-        turn, now = self._turn, self._shop.clock()
-        path = Path(turn.path)
-        known = metadata.read(path)
-        before = known if isinstance(known, metadata.Metadata) else None
-        metadata.write(
-            path,
-            metadata.Metadata(
-                id=str(turn.worktree_id),
-                platform=turn.repository.platform,
-                repository_id=turn.repository.id,
-                full_name=turn.repository.full_name,
-                conversations=turn.sharers,
-                branch=ready.branch,
-                base=ready.base_branch,
-                node=self._shop.node,
-                created_at=before.created_at if before else now,
-                updated_at=now,
-                execution_count=(before.execution_count if before else 0) + (1 if end else 0),
-                last_error=end.reason if end and end.state != "done" else None,
-            ),
-        )
 
     async def _hand_back(self) -> None:
         """The process stops: another run goes on with the turn."""

@@ -58,13 +58,14 @@ update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returnin
 NOTE_USE = """
 -- Agents tell the cost of the session so far: the turn's is what came to it.
 with told as (
-    select t.id, s.id as session_id, s.cost_usd as before from turns t join sessions s on s.id = t.session_id
+    select t.id, s.id as session_id, s.cost_usd as before, $3::double precision as sum
+    from turns t join sessions s on s.id = t.session_id
     where t.id = $1 and t.claim = $2 for update of s
 ), summed as (
-    update sessions s set cost_usd = greatest(s.cost_usd, $3::double precision)
-    from told where s.id = told.session_id and $3 is not null
+    update sessions s set cost_usd = greatest(told.before, told.sum)
+    from told where s.id = told.session_id and told.sum is not null
 )
-update turns t set tokens = $4, cost_usd = greatest($3::double precision - told.before, 0)
+update turns t set tokens = $4, cost_usd = case when told.sum is not null then greatest(told.sum - told.before, 0) end
 from told where t.id = told.id returning t.cost_usd, t.tokens
 """
 
