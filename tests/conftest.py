@@ -3,10 +3,16 @@
 import logging
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import structlog
 
 pytest_plugins = ["tests.postgres"]
+
+# The same examples in every run; `--hypothesis-profile=explore` looks for new ones.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)
