@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from bot.model import Repository, Target
-from bot.store.database import Connection
+from bot.store.database import Connection, repository_of
 
 OWN_LANE = """
 -- Held by the database session: whoever is killed lets go, and a second sender finds the lane taken.
@@ -148,14 +148,7 @@ async def take(connection: Connection, row_id: int, now: datetime) -> Wish:
         turn_id=row["turn_id"],
         part=row["part"],
         urgency=row["urgency"],
-        repository=Repository(
-            platform=row["platform"],
-            id=row["repository_id"],
-            owner=row["owner"],
-            name=row["name"],
-            default_branch=row["default_branch"],
-            installation_id=row["installation_id"],
-        ),
+        repository=repository_of(row),
         number=row["number"],
         target=Target(row["target_kind"], row["target_id"]),
         content=row["content"],
