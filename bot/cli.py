@@ -16,6 +16,7 @@ import uvloop
 from bot import compose, listings_cli, settings
 from bot.compose import CannotStartError, Role
 from bot.deliveries_cli import add_replay
+from bot.doctor_cli import add_doctor
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
 from bot.receive.file import receive_file
@@ -128,6 +129,7 @@ async def _ready_database(known: Settings) -> AsyncIterator[str]:
 
 
 add_replay(listings_cli.mount(app, _connection)["deliveries"], _connection)
+add_doctor(app)
 
 
 @app.command()

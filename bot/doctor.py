@@ -1,60 +1,299 @@
-"""What `threadtree doctor` finds out about agents: is the program there, which version, does it start a session."""
+"""What `threadtree doctor` finds out: whether what is set up here can work, and what to do where it cannot."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from os import killpg
+from pathlib import Path
+from typing import Literal
 
-from bot.run.agents.driver import Launch, Opened
+from bot import settings
+from bot.doctor_scratch import Scratch, scratch
+from bot.reply.redact import redact
+from bot.run.agents.driver import Launch, OpenFailed
 from bot.run.agents.opening import driver_for
-from bot.run.agents.presets import NotInstalled, Preset, command_of
+from bot.run.agents.presets import PRESETS, NotInstalled, Preset, command_of
+from bot.run.git import GitError
+from bot.run.sandbox.cage import Cage, Unusable, Usable, cage_for
+from bot.run.sandbox.limits import Holder
+from bot.run.sandbox.system import UnsafeCommandError
+from bot.settings import Need, Settings, SettingsError, known_secrets
 
 VERSION_SECONDS = 30.0
+CUSTOM = "custom"
 LaunchOf = Callable[[Preset, tuple[str, ...]], Launch]
 """How this command of a preset is started here: in the sandbox, in a scratch worktree, with a home of its own."""
+State = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. A `problem` is what the set-up, as configured, cannot work with."""
+
+    check: str
+    state: State
+    found: str
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The settings as far as they can be read, and what is wrong with them; `agent` is None where AGENT cannot be."""
+
+    settings: Settings
+    problems: tuple[str, ...]
+    agent: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One agent as it is on this machine; `problem` with its next step is None where a session could be opened."""
+    """One agent as it is on this machine; `problem` is None where a session could be opened."""
 
     agent: str
+    installed: bool
     version: str | None
-    tested_version: str
+    tested_version: str | None
     problem: str | None
+    next_step: str | None
+
+
+def known_settings() -> Known:
+    """The settings of the environment and `.env`; of broken ones those that can be read, else the defaults."""
+    problems: tuple[str, ...] = ()
+    for needs in (settings.SERVE, frozenset({Need.AGENT}), settings.DATABASE_ONLY):
+        try:
+            found = settings.load(needs=needs)
+        except SettingsError as error:
+            problems = problems or error.lines
+        else:
+            return Known(found, problems, found.agent if Need.AGENT in needs else None)
+    nowhere = str(Path(tempfile.gettempdir()) / "threadtree")
+    return Known(settings.load({"PATH": settings.search_path(), "DATA_DIR": nowhere}, dotenv=None), problems, None)
+
+
+async def examine(known: Known) -> list[Check]:
+    """Every check. Asks no model and no GitHub anything; leaves no process and no directory; tells no secret."""
+    given = known.settings
+    cage = await asyncio.to_thread(cage_for, "bwrap", given.data_dir, given.path)
+    if cage is None:
+        raise RuntimeError("bwrap always has a cage to try")
+    probed = await asyncio.to_thread(cage.probe)
+    caged = given.agent_sandbox != "off"
+    checks = [
+        *settings_checks(known.problems),
+        await _program("git", "git", given.path, "problem"),
+        await _program("bubblewrap", cage.bwrap, given.path, "problem" if caged else "warning"),
+        sandbox_check(given.agent_sandbox, probed),
+        limits_check(given, cage if caged and isinstance(probed, Usable) else None),
+        network_check(given),
+        *await _agents(known, caged, probed),
+    ]
+    secrets = known_secrets(given)
+    return [_redacted(check, secrets) for check in checks]
+
+
+def settings_checks(problems: Iterable[str]) -> list[Check]:
+    """A line for each problem of the settings."""
+    found = [Check("settings", "problem", *_two_sentences(line)) for line in problems]
+    return found or [Check("settings", "ok", "complete for `threadtree serve`")]
+
+
+def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
+    """Whether agents run in a sandbox as AGENT_SANDBOX asks."""
+    match setting, probed:
+        case "off", Usable():
+            found = "AGENT_SANDBOX=off: agents can do all that this user can; the sandbox would work here"
+            return Check("sandbox", "warning", found, "Set AGENT_SANDBOX=auto.")
+        case "off", Unusable(why, step):
+            found = f"AGENT_SANDBOX=off: agents can do all that this user can. The sandbox would not work here: {why}"
+            advice = step.partition("Or set AGENT_SANDBOX=off")[0].strip()
+            return Check("sandbox", "warning", found, f"{advice} Then set AGENT_SANDBOX=auto.".strip())
+        case _, Unusable(why, step):
+            return Check("sandbox", "problem", f"AGENT_SANDBOX={setting}, which cannot be used here: {why}", step)
+        case _:
+            return Check("sandbox", "ok", f"AGENT_SANDBOX={setting}, which works here for this user")
+
+
+def limits_check(given: Settings, cage: Cage | None) -> Check:
+    """What a turn may take of the machine, and what holds it to that."""
+    turn = f"a turn: {given.turn_timeout_seconds:g} s, or {given.turn_idle_timeout_seconds:g} s without a sign of life"
+    if cage is None:
+        return Check("limits", "warning", f"{turn}; no others without a sandbox")
+    limits, processes, memory = cage.enforcement.limits, cage.enforcement.processes, cage.enforcement.memory
+    found = (
+        f"{turn}; {limits.processes} processes ({_holder(processes)}), {_gib(limits.memory_bytes)} of memory "
+        f"({_holder(memory)}{', each process by itself' if memory is Holder.RLIMIT else ''}), "
+        f"{_gib(limits.disk_bytes)} of disk, {_gib(limits.file_bytes)} a file, {_gib(limits.scratch_bytes)} in /tmp"
+    )
+    if processes is Holder.NOTHING:
+        step = "Run the bot as an ordinary user, or give it a cgroup in which it may make others (Delegate=yes)."
+        return Check("limits", "warning", found, step)
+    return Check("limits", "ok", found)
+
+
+def network_check(given: Settings) -> Check:
+    """What agents reach."""
+    setting = f"AGENT_NETWORK={given.agent_network}"
+    if given.agent_sandbox == "off":
+        found = f"{setting} has no effect without a sandbox: agents reach what this machine reaches"
+        return Check("network", "warning", found, "Set AGENT_SANDBOX=auto.")
+    match given.agent_network:
+        case "internet":
+            return Check("network", "ok", f"{setting}: the internet, not this machine and no private addresses")
+        case "none":
+            return Check("network", "ok", f"{setting}: nothing but the model of a preset")
+        case "host":
+            found = f"{setting}: agents reach what this machine reaches, its own services too"
+            return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")
+
+
+def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
+    """What was found of an agent; only the one AGENT names can be a problem."""
+    name = f"agent {finding.agent}"
+    said = "chosen by AGENT; " if chosen else ""
+    if not finding.installed:
+        step = finding.next_step if chosen else f"Needed only for AGENT={finding.agent}. {finding.next_step}"
+        return Check(name, "problem" if chosen else "ok", f"{said}not installed", step)
+    if finding.tested_version is not None:
+        said += f"{finding.version or 'tells no version'} (tested with {finding.tested_version}); "
+    if finding.problem is not None:
+        return Check(name, "problem" if chosen else "warning", said + finding.problem, finding.next_step)
+    protocol = "driven by its SDK" if finding.agent == "claude" else "speaks ACP"
+    return Check(name, "ok", f"{said}{protocol}; starts a session {place}")
 
 
 async def look_at(chosen: Preset, search_path: str, launch_of: LaunchOf) -> Finding:
     """Starts the agent twice, for its version and for a session; asks no model anything."""
     command = command_of(chosen, search_path)
     if isinstance(command, NotInstalled):
-        return Finding(chosen.agent, None, chosen.tested, f"{command.reason} {command.next_step}")
-    version = await _version(launch_of(chosen, (command[0], *chosen.version)))
-    async with driver_for(chosen.agent, launch_of(chosen, command)) as driver:
+        return Finding(chosen.agent, False, None, chosen.tested, command.reason, command.next_step)
+    try:
+        version = await _version(launch_of(chosen, (command[0], *chosen.version)))
+        found = await look_at_session(chosen.agent, launch_of(chosen, command))
+    except (OSError, UnsafeCommandError) as error:
+        return Finding(chosen.agent, True, None, chosen.tested, f"cannot be started: {error}", None)
+    return replace(found, version=version, tested_version=chosen.tested)
+
+
+async def look_at_session(agent: str, launch: Launch) -> Finding:
+    """Starts the agent and opens a session."""
+    async with driver_for(agent, launch) as driver:
         opened = await driver.open(None)
-    problem = None if isinstance(opened, Opened) else f"{opened.reason} {opened.next_step}"
-    return Finding(chosen.agent, version, chosen.tested, problem)
+    if not isinstance(opened, OpenFailed):
+        return Finding(agent, True, None, None, None, None)
+    last_words = opened.stderr_tail.splitlines()[-1:]
+    return Finding(agent, True, None, None, " Its last words: ".join([opened.reason, *last_words]), opened.next_step)
+
+
+async def _agents(known: Known, caged: bool, probed: Usable | Unusable) -> list[Check]:
+    """Each agent of the table and the custom one; where they cannot be tried, whether they are installed."""
+    given = known.settings
+    if caged and isinstance(probed, Unusable):
+        return _not_tried(known, "there is no sandbox")
+    try:
+        async with scratch(given) as stage:
+            place = "in the sandbox" if caged else "without a sandbox"
+            return [
+                agent_check(finding, finding.agent == known.agent, place)
+                async for finding in _findings(stage, given, known.agent)
+            ]
+    except (GitError, OSError) as error:
+        failed = f"no worktree can be made in the folder for temporary files: {error}"
+        return [Check("worktree", "problem", failed), *_not_tried(known, "there is no worktree")]
+
+
+async def _findings(stage: Scratch, given: Settings, agent: str | None) -> AsyncIterator[Finding]:
+    for row in PRESETS.values():
+        handed = given.agent_env if row.agent == agent else {}
+        async with stage.launching(row, handed) as launch:
+            yield await look_at(row, given.path, lambda _, command, launch=launch: launch(command))  # type: ignore[misc]
+    if given.agent_command:
+        async with stage.launching(None, given.agent_env if agent == CUSTOM else {}) as launch:
+            try:
+                yield await look_at_session(CUSTOM, launch(given.agent_command))
+            except (OSError, UnsafeCommandError) as error:
+                yield Finding(CUSTOM, True, None, None, f"cannot be started: {error}", None)
+
+
+def _not_tried(known: Known, why: str) -> list[Check]:
+    """The agents of which no more than the program can be looked for."""
+    given = known.settings
+    commands: dict[str, tuple[str, ...] | NotInstalled] = {
+        row.agent: command_of(row, given.path) for row in PRESETS.values()
+    }
+    if given.agent_command:
+        commands[CUSTOM] = given.agent_command
+    return [
+        agent_check(
+            Finding(agent, False, None, None, command.reason, command.next_step)
+            if isinstance(command, NotInstalled)
+            else Finding(agent, True, None, None, f"installed; not started: {why}", None),
+            agent == known.agent,
+            "",
+        )
+        for agent, command in commands.items()
+    ]
+
+
+async def _program(name: str, program: str, search_path: str, missing: State) -> Check:
+    """A program that the bot itself needs, with its version."""
+    path = shutil.which(program, path=search_path)
+    if path is None:
+        return Check(name, missing, f"`{program}` is not there", f"Install the package `{name}`.")
+    try:
+        version = await _version(Launch((path, "--version"), {"PATH": search_path}, Path("/")))
+    except OSError as error:
+        return Check(name, missing, f"{path} cannot be started: {error.strerror}", f"Install the package `{name}`.")
+    number = re.search(r"\d+(\.\d+)+", version or "")
+    if number is None:
+        return Check(name, missing, f"{path} tells no version", f"Install the package `{name}` again.")
+    return Check(name, "ok", f"{number[0]} ({path})")
 
 
 async def _version(launch: Launch) -> str | None:
     """The last line that the program says of itself."""
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *launch.argv,
-            env=dict(launch.environment),
-            cwd=launch.cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-    except OSError:
-        return None
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *launch.argv,
+        env=dict(launch.environment),
+        cwd=launch.cwd,
+        stdin=nothing,
+        stdout=pipe,
+        stderr=nothing,
+        start_new_session=True,
+    )
     try:
         async with asyncio.timeout(VERSION_SECONDS):
             output, _ = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return None
+    finally:
+        with suppress(ProcessLookupError):
+            killpg(process.pid, signal.SIGKILL)
+        await process.wait()
     lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else None
+
+
+def _two_sentences(line: str) -> tuple[str, str | None]:
+    """What is wrong and what to do, which a line of the settings has on both sides of its last semicolon."""
+    wrong, separator, step = line.rpartition("; ")
+    return (wrong, step[:1].upper() + step[1:]) if separator else (line, None)
+
+
+def _holder(holder: Holder) -> str:
+    return {Holder.CGROUP: "held by a cgroup", Holder.RLIMIT: "held by rlimit", Holder.NOTHING: "not held"}[holder]
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):g} GiB"
+
+
+def _redacted(check: Check, secrets: tuple[str, ...]) -> Check:
+    step = redact(check.next_step, secrets) if check.next_step else None
+    return replace(check, found=redact(check.found, secrets), next_step=step)

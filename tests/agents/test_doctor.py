@@ -16,6 +16,7 @@ async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> 
     finding = await look_at(stage.preset, stage.launch.environment["PATH"], launch_of)
     assert finding.problem is None
     assert finding.version
+    assert finding.tested_version == stage.preset.tested
     assert finding.version.split()[-1] in finding.tested_version or stage.preset.agent == "claude"
 
 
@@ -23,5 +24,6 @@ async def test_an_agent_that_is_not_there_names_what_to_install(tmp_path: Path) 
     gemini = preset("gemini")
     assert gemini is not None
     finding = await look_at(gemini, str(tmp_path), lambda _, command: Launch(command, {}, tmp_path))
-    assert finding.problem
-    assert "npm install -g @google/gemini-cli" in finding.problem
+    assert not finding.installed
+    assert finding.next_step
+    assert "npm install -g @google/gemini-cli" in finding.next_step

@@ -1,0 +1,134 @@
+"""A scratch worktree in which `threadtree doctor` starts agents as a turn would, with a model that is nowhere."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from bot.run.agents.driver import Launch
+from bot.run.agents.presets import Access, ModelApi, Preset
+from bot.run.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.run.git import Git, Identity
+from bot.run.network.models import ModelRoute
+from bot.run.network.turn_network import Network, open_network
+from bot.run.sandbox import agent_argv, agent_environment
+from bot.run.sandbox.cage import Bind, Cage, cage_for
+from bot.run.sandbox.system import command_mounts
+from bot.run.start import IssueBranch, Refused
+from bot.run.worktree import create
+from bot.settings import Settings
+
+END_SECONDS = 2.0
+POLL_SECONDS = 0.02
+_NOBODY = Identity("Threadtree", "doctor@localhost")
+# The discard port: nobody answers there.
+_NOWHERE = "http://127.0.0.1:9"
+_NO_KEY = "a-key-that-opens-nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A worktree of a clone in a data directory of its own; agents start in it as the settings say."""
+
+    directory: Path
+    worktree: Path
+    clone: Clone
+    settings: Settings
+
+    @asynccontextmanager
+    async def launching(
+        self, chosen: Preset | None, handed: Mapping[str, SecretStr]
+    ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
+        """How a command of this agent is started, with a home and a network of its own as long as the context.
+
+        `handed` are the variables it is given; of a preset's model keys the names alone count. Raises GitError,
+        OSError, and the launch itself UnsafeCommandError too.
+        """
+        given, cage = self.settings, self.clone.git.cage
+        api = next((api for api in chosen.apis if api.key in handed), chosen.apis[0]) if chosen else None
+        with (
+            tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
+            tempfile.TemporaryDirectory(dir=self.directory) as sockets,
+        ):
+            home = Path(home_name)
+            route = ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key) if api else None
+            async with open_network(given.agent_network if cage else "host", Path(sockets), route, ()) as network:
+                variables = _variables(chosen, api, network, handed)
+                if cage is None:
+                    # What the agent leaves there goes with everything else.
+                    variables["TMPDIR"] = sockets
+                environment = agent_environment(home, given.path, given.lang, variables)
+                view = await self.clone.view(self.worktree) if cage else None
+                own_files = chosen.own_files if chosen else ()
+
+                def launch(command: tuple[str, ...]) -> Launch:
+                    if cage is None or view is None:
+                        return Launch(agent_argv(command), environment, self.worktree)
+                    command_mounts(command, given.path, given.data_dir.resolve())  # refuses what turns would refuse
+                    argv = cage.agent_argv(
+                        view,
+                        command,
+                        home,
+                        self.worktree,
+                        network="none" if network.own_namespace else "host",
+                        wrapper=network.wrapper,
+                        binds=[Bind(shown) for shown in (*network.binds, *own_files)],
+                    )
+                    return Launch(argv, environment, self.worktree)
+
+                yield launch
+
+
+@asynccontextmanager
+async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
+    """A repository with one commit, cloned and checked out as for a conversation. Raises GitError, OSError."""
+    with tempfile.TemporaryDirectory(prefix="threadtree-doctor-") as name:
+        directory = Path(name)
+        source, data = directory / "source", directory / "data"
+        data.mkdir()
+        cage = cage_for(settings.agent_sandbox, data, settings.path)
+        git = Git(protocols=("file",), search_path=settings.path, cage=cage)
+        await git.run("init", "--quiet", "--template=", "--initial-branch=main", "--", str(source), cwd=None)
+        first = ("commit", "--quiet", "--allow-empty", "--message=Scratch")
+        await git.on_worktree(source, *first, environment=_NOBODY.environment)
+        clone = clone_at(data, "threadtree", "scratch", git)
+        worktree = data / "worktrees" / "threadtree" / "scratch" / "doctor"
+        try:
+            async with clone_lock(clone) as lock:
+                await ensure(lock, source.as_uri())
+                await fetch(lock)
+                made = await create(lock, worktree, IssueBranch(1), "refs/threadtree/rescue/scratch")
+            if isinstance(made, Refused):
+                raise OSError(made.next_step)
+            yield Scratch(directory, worktree, clone, settings)
+        finally:
+            view = clone.view_on_record(worktree)
+            if cage is not None and view is not None:
+                await _forget(cage, view.name)
+
+
+async def _forget(cage: Cage, name: str) -> None:
+    """Lets go of the kernel's group, which is possible a moment after the last process in it was killed."""
+    group = cage.enforcement.group
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            while group is not None and any(group.parent.glob(f"*{name}")):
+                cage.forget(name)
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def _variables(
+    chosen: Preset | None, api: ModelApi | None, network: Network, handed: Mapping[str, SecretStr]
+) -> dict[str, str]:
+    """What a turn would give the agent, with a model key that opens nothing."""
+    given = {name: secret.get_secret_value() for name, secret in handed.items()}
+    if chosen is None or api is None:
+        return {**given, **network.environment}
+    own = {name for known in chosen.apis for name in (known.key, known.base_url)}
+    rest = {name: value for name, value in {**given, **network.environment}.items() if name not in own}
+    access = Access(api, network.environment[api.base_url], network.environment[api.key])
+    return {**rest, **chosen.environment((access,))}
