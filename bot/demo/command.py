@@ -31,6 +31,7 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
             )
             if shutil.which("bwrap", path=path):
+                report.note("The agent runs in a bubblewrap cage.")
                 caged = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(directory)}
             else:
                 report.note("bubblewrap is not installed here, so the agent runs without its cage.")

@@ -1,16 +1,21 @@
 """A mention, and a real agent does the work: edited by its own tool, committed, pushed, answered, remembered."""
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
+from bot.compose import Surroundings
+from bot.demo.pair import running_bot, settings_for
 from bot.run.agents.presets import NotInstalled, command_of, preset
+from bot.simulated.github.server import SimulatedGitHub
 from bot.simulated.models.server import SimulatedModels
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
+from tests.end_to_end.time import HandMovedClock, eventually
 from tests.end_to_end.world import open_world
 
 
@@ -72,3 +77,48 @@ async def test_a_repositorys_settings_run_nothing_in_the_cage(
         [worktree] = await world.worktrees("path")
         left = await asyncio.to_thread(os.listdir, Path(worktree) / "marks")
         assert left == [".keep"]
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
+async def test_a_session_goes_on_after_the_bot_was_restarted_and_stop_leaves_no_process(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    clock = HandMovedClock()
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "SHUTDOWN_GRACE_SECONDS": "0"}
+    async with SimulatedGitHub.running(tmp_path / "github", clock) as github:
+        repository = await github.create_repository("acme/shop", {"README.md": "# shop\n"})
+        maria = github.person("maria")
+        repository.allow(maria, "write")
+        issue = await maria.open_issue(repository, "Colours")
+        settings = settings_for(github, tmp_path / "data", os.environ["PATH"], **more)
+
+        async def hears(words: str) -> None:
+            await github.wait_for(lambda: any(words in said.body for said in issue.comments_by(github.bot)), 60)
+
+        async with running_bot(github, settings, database_url, Surroundings(clock, clock.sleep)):
+            await maria.comment(issue, "@threadtree-bot\nremember plum\nsay Noted.")
+            await hears("Noted.")
+        async with running_bot(github, settings, database_url, Surroundings(clock, clock.sleep)):
+            await maria.comment(issue, "@threadtree-bot\nrecall")
+            await hears("I remember: plum.")
+            await maria.comment(issue, "@threadtree-bot\nrun sleep 1000")
+
+            async def running() -> str:
+                return str(await asyncio.to_thread(in_homes, settings.data_dir))
+
+            await eventually(lambda: asyncio.to_thread(in_homes, settings.data_dir, b"sleep\x001000"), 60, running)
+            await maria.comment(issue, "/stop")
+            await hears("Stopped.")
+        assert not await asyncio.to_thread(in_homes, settings.data_dir)
+
+
+def in_homes(data_dir: Path, command: bytes = b"") -> list[str]:
+    """The processes that run with a HOME of this bot's conversations, and this in their command line."""
+    home = f"HOME={data_dir / 'homes'}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if home in (process / "environ").read_bytes() and command in (process / "cmdline").read_bytes():
+                    found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+    return found

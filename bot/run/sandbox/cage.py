@@ -205,7 +205,8 @@ def _probe(bwrap: str, argv: Sequence[str], enforced: Enforcement) -> Usable | U
         return Unusable("bubblewrap (bwrap) is not installed.", f"Install the package `bubblewrap`. {_OFF}")
     numbers = tuple(map(int, re.findall(r"\d+", version)))
     if numbers < OLDEST_VERSION:
-        why = f"bubblewrap {'.'.join(map(str, numbers))} is too old."
+        known = ".".join(map(str, numbers))
+        why = f"bubblewrap {known} is too old." if known else f"{bwrap} is no bubblewrap: it does not say its version."
         return Unusable(why, f"Install version {'.'.join(map(str, OLDEST_VERSION))} or newer. {_OFF}")
     for program in ("prlimit", "git"):
         if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
