@@ -37,7 +37,7 @@ test: venv payloads ## unit, integration and end-to-end tests
 test-agents: venv ## the known agents, for real, against simulated models (installs them: about 1 GB)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt
 	$(BIN)/python tests/agents/install.py
-	$(BIN)/pytest tests/agents $(ARGS)
+	$(BIN)/pytest -n 0 tests/agents $(ARGS)
 
 payloads: venv # GitHub's recorded webhooks, which tests send in
 	@$(BIN)/python tests/recorded/install.py
