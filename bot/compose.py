@@ -176,6 +176,8 @@ async def _worker(
     """Everything a worker needs, opened; yields what starts its tasks."""
     settings.with_data_dir()
     secrets = known_secrets(settings)
+    # First what can be told without asking anybody.
+    agent_command, cage = _agent_command(settings), await _cage(settings)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=GITHUB_TIMEOUT))
         github = GitHub(
@@ -195,14 +197,14 @@ async def _worker(
         shop = Workshop(
             pool=pool,
             github=github,
-            git=git_runner.Git(helper.git_config, search_path=settings.path, cage=await _cage(settings)),
+            git=git_runner.Git(helper.git_config, search_path=settings.path, cage=cage),
             node=settings.node_name,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             policy=policy,
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent=settings.agent,
-            agent_command=_agent_command(settings),
+            agent_command=agent_command,
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
             search_path=settings.path,
             lang=settings.lang,
