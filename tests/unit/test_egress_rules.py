@@ -106,8 +106,8 @@ def test_only_the_webs_ports_are_open(port: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "host"),
     [
-        ("pypi.org:443", "pypi.org"),
-        ("PyPI.org.:443", "pypi.org"),
+        ("example.org:443", "example.org"),
+        ("Example.Org.:443", "example.org"),
         ("_acme.a-b.example.com:443", "_acme.a-b.example.com"),
         ("1.1.1.1:443", IPv4Address("1.1.1.1")),
         ("127.0.0.1:443", IPv4Address("127.0.0.1")),
