@@ -60,6 +60,8 @@ class Housekeeper:
             await upkeep.heartbeat(connection, self._settings.node_name)
             for lane in await upkeep.ring_forgotten_lanes(connection, self._clock()):
                 _log.info("outbox-rung", lane=lane)
+            for guid in await upkeep.decide_forgotten_deliveries(connection):
+                _log.warning("delivery-forgotten", delivery=guid)
         await self._runner.recover()
         self._runner.ring()
         await retry_stalled_jobs(self._app)

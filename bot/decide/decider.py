@@ -75,7 +75,11 @@ class Decider:
             await self._give_up(guid, hear, problem)
             raise
         except Exception as bug:
-            await self._give_up(guid, hear, bug)
+            try:
+                await self._give_up(guid, hear, bug)
+            except DATABASE_AWAY as problem:
+                # Its row does not say that it failed, so it has not: an outage can look like a bug.
+                raise RetryLaterError(backoff_seconds(attempts), f"{type(bug).__name__}: {bug}") from problem
             raise
 
     def _read(self, delivery: Delivery) -> Action:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from bot.model import Repository
 from bot.store import bells
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import defer
+from bot.store.jobs import NewJob, defer, take_turns
 
 HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
@@ -17,6 +17,14 @@ select distinct lane from outbox o
 where state in ('waiting', 'sending') and due_at <= $1
   and not exists (select from procrastinate_jobs j
                   where j.lock = 'outbox:' || o.lane and j.status in ('todo', 'doing'))
+"""
+
+FORGOTTEN_DELIVERIES = """
+-- Accepted, and nobody will decide on them: their job ended while the database was away and could not say so.
+select guid, lock_key from deliveries d
+where state = 'received' and lock_key is not null and received_at < now() - interval '15 seconds'
+  and not exists (select from procrastinate_jobs j where j.lock = d.lock_key and j.status in ('todo', 'doing'))
+order by seq limit 100
 """
 
 CODEBASE_NAMED = """
@@ -49,6 +57,18 @@ async def ring_forgotten_lanes(connection: Connection, now: datetime) -> list[st
     lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES, now)]
     await defer(connection, *(bells.outbox_bell(lane) for lane in lanes))
     return lanes
+
+
+async def decide_forgotten_deliveries(connection: Connection) -> list[str]:
+    """Puts the decide jobs of forgotten deliveries in again, in their order; returns the GUIDs."""
+    async with connection.transaction():
+        rows = await connection.fetch(FORGOTTEN_DELIVERIES)
+        if not rows:
+            return []
+        await take_turns(connection, [row["lock_key"] for row in rows])
+        # Deciding twice does nothing the second time: the delivery's row is locked and looked at first.
+        await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
+    return [row["guid"] for row in rows]
 
 
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
