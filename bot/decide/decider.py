@@ -55,8 +55,11 @@ class Decider:
 
     async def decide(self, guid: str, attempts: int) -> None:
         """Handles the delivery; does nothing if it was handled. Raises RetryLaterError for what passes."""
-        async with self._pool.acquire() as connection:
-            delivery = await decisions.load(connection, guid)
+        try:
+            async with self._pool.acquire() as connection:
+                delivery = await decisions.load(connection, guid)
+        except DATABASE_AWAY as problem:
+            raise RetryLaterError(backoff_seconds(attempts), f"{type(problem).__name__}: {problem}") from problem
         if delivery is None:
             return
         log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
