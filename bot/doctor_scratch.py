@@ -10,15 +10,16 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from bot.run.agents.driver import Launch
-from bot.run.agents.presets import Access, ModelApi, Preset
+from bot.run.agents.presets import Preset, variables_of
 from bot.run.clone import Clone, clone_at, clone_lock, ensure, fetch
 from bot.run.git import Git, Identity
 from bot.run.network.models import ModelRoute
-from bot.run.network.turn_network import Network, open_network
+from bot.run.network.turn_network import open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind, Cage, cage_for
 from bot.run.sandbox.system import command_mounts
 from bot.run.start import IssueBranch, Refused
+from bot.run.workshop import shown_for
 from bot.run.worktree import create
 from bot.settings import Settings
 
@@ -57,13 +58,14 @@ class Scratch:
             home = Path(home_name)
             route = ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key) if api else None
             async with open_network(given.agent_network if cage else "host", Path(sockets), route, ()) as network:
-                variables = _variables(chosen, api, network, handed)
+                values = {name: secret.get_secret_value() for name, secret in handed.items()}
+                variables = variables_of(chosen, api, values, network.environment)
                 if cage is None:
                     # What the agent leaves there goes with everything else.
                     variables["TMPDIR"] = sockets
                 environment = agent_environment(home, given.path, given.lang, variables)
                 view = await self.clone.view(self.worktree) if cage else None
-                own_files = chosen.own_files if chosen else ()
+                shown = [*(Bind(path) for path in network.binds), *shown_for(chosen, Path(sockets))]
 
                 def launch(command: tuple[str, ...]) -> Launch:
                     if cage is None or view is None:
@@ -76,7 +78,7 @@ class Scratch:
                         self.worktree,
                         network="none" if network.own_namespace else "host",
                         wrapper=network.wrapper,
-                        binds=[Bind(shown) for shown in (*network.binds, *own_files)],
+                        binds=shown,
                     )
                     return Launch(argv, environment, self.worktree)
 
@@ -119,16 +121,3 @@ async def _forget(cage: Cage, name: str) -> None:
             while group is not None and any(group.parent.glob(f"*{name}")):
                 cage.forget(name)
                 await asyncio.sleep(POLL_SECONDS)
-
-
-def _variables(
-    chosen: Preset | None, api: ModelApi | None, network: Network, handed: Mapping[str, SecretStr]
-) -> dict[str, str]:
-    """What a turn would give the agent, with a model key that opens nothing."""
-    given = {name: secret.get_secret_value() for name, secret in handed.items()}
-    if chosen is None or api is None:
-        return {**given, **network.environment}
-    own = {name for known in chosen.apis for name in (known.key, known.base_url)}
-    rest = {name: value for name, value in {**given, **network.environment}.items() if name not in own}
-    access = Access(api, network.environment[api.base_url], network.environment[api.key])
-    return {**rest, **chosen.environment((access,))}

@@ -10,11 +10,11 @@ from pathlib import Path
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
-from bot.run.agents.presets import Access, ModelApi, Preset, preset
+from bot.run.agents.presets import ModelApi, Preset, preset, variables_of
 from bot.run.clone import Clone, clone_at
 from bot.run.git import Git, Identity
 from bot.run.network.models import ModelRoute
-from bot.run.network.turn_network import Network, NetworkMode, open_network
+from bot.run.network.turn_network import NetworkMode, open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
@@ -62,7 +62,8 @@ class Workshop:
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             mode = self.network if cage else "host"
             async with open_network(mode, Path(sockets), self._route(), ()) as network:
-                environment = agent_environment(home, self.search_path, self.lang, self._variables(network))
+                variables = variables_of(chosen, self._api(), self.agent_variables, network.environment)
+                environment = agent_environment(home, self.search_path, self.lang, variables)
                 if cage is None:
                     yield Launch(agent_argv(self.agent_command), environment, path), None
                     return
@@ -74,7 +75,7 @@ class Workshop:
                     path,
                     network="none" if network.own_namespace else "host",
                     wrapper=network.wrapper,
-                    binds=[*(Bind(shown) for shown in network.binds), *_shown(chosen, Path(sockets))],
+                    binds=[*(Bind(shown) for shown in network.binds), *shown_for(chosen, Path(sockets))],
                 )
                 yield Launch(argv, environment, path), cage.disk_watch(view, home)
 
@@ -86,24 +87,13 @@ class Workshop:
         upstream = self.agent_variables.get(api.base_url, api.upstream)
         return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key)
 
-    def _variables(self, network: Network) -> dict[str, str]:
-        """What the agent is given beside HOME, PATH and LANG; of a preset's model keys only the turn's own."""
-        chosen, api = preset(self.agent), self._api()
-        if chosen is None or api is None:
-            return {**self.agent_variables, **network.environment}
-        own = {name for known in chosen.apis for name in (known.key, known.base_url)}
-        handed = {name: value for name, value in self.agent_variables.items() if name not in own}
-        access = Access(api, network.environment[api.base_url], network.environment[api.key])
-        served = {name: value for name, value in network.environment.items() if name not in own}
-        return {**handed, **served, **chosen.environment((access,))}
-
     def _api(self) -> ModelApi | None:
         """The first of the preset's model APIs whose key is there."""
         chosen = preset(self.agent)
         return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
 
 
-def _shown(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
+def shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
     """What a preset's agent must find in its cage: files of the bot, and settings of a whole machine."""
     if chosen is None:
         return

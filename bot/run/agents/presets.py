@@ -74,6 +74,19 @@ def preset(agent: str) -> Preset | None:
     return None if agent == "custom" else PRESETS[agent]
 
 
+def variables_of(
+    chosen: Preset | None, api: ModelApi | None, given: Mapping[str, str], served: Mapping[str, str]
+) -> dict[str, str]:
+    """What an agent gets beside HOME, PATH and LANG: what it is `given` by AGENT_ENV and what its network `served`;
+    of a preset's model keys and addresses only those that were served.
+    """
+    if chosen is None or api is None:
+        return {**given, **served}
+    own = {name for known in chosen.apis for name in (known.key, known.base_url)}
+    rest = {name: value for name, value in {**given, **served}.items() if name not in own}
+    return {**rest, **chosen.environment((Access(api, served[api.base_url], served[api.key]),))}
+
+
 def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
     """The preset's command with the absolute path of its program."""
     program = _bundled_claude() if chosen.agent == "claude" else shutil.which(chosen.command[0], path=search_path)
