@@ -25,7 +25,6 @@ from bot.health import database_probe, health_routes
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
-from bot.run import git as git_runner
 from bot.run.agents.driver import Limits
 from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.run.credentials import credential_server
@@ -33,6 +32,7 @@ from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.sandbox.cage import Cage, Unusable, cage_for
 from bot.run.workshop import Workshop
+from bot.run.worktrees import git as git_runner
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep
 from bot.store.database import Pool, database

@@ -11,16 +11,16 @@ from pydantic import SecretStr
 
 from bot.run.agents.driver import Launch
 from bot.run.agents.presets import Preset, variables_of
-from bot.run.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.run.git import Git, Identity
 from bot.run.network.models import ModelRoute
 from bot.run.network.turn_network import open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind, Cage, cage_for
 from bot.run.sandbox.system import command_mounts
-from bot.run.start import IssueBranch, Refused
 from bot.run.workshop import shown_for
-from bot.run.worktree import create
+from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.run.worktrees.git import Git, Identity
+from bot.run.worktrees.start import IssueBranch, Refused
+from bot.run.worktrees.worktree import create
 from bot.settings import Settings
 
 END_SECONDS = 2.0

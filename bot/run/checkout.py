@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import assert_never
 
 from bot import sentences
-from bot.run import prompt, refs
-from bot.run.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref
-from bot.run.entries import Missing, head_of, inspect
-from bot.run.git import GitError, GitProblem
-from bot.run.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
+from bot.run import prompt
 from bot.run.workshop import Workshop
-from bot.run.worktree import (
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref
+from bot.run.worktrees.entries import Missing, head_of, inspect
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
+from bot.run.worktrees.worktree import (
     Ahead,
     Created,
     Dirty,

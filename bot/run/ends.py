@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bot.run.publish import DiffStat
+from bot.run.worktrees.publish import DiffStat
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bot.reply.redact import holds_secret
-from bot.run import refs
-from bot.run.clone import Clone
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import Clone
 from bot.sentences import PushRule
 
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions

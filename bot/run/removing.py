@@ -5,11 +5,11 @@ from pathlib import Path
 
 import structlog
 
-from bot.run import metadata, refs
-from bot.run.clone import clone_lock, fetch
-from bot.run.git import GitError
-from bot.run.removal import Kept, Removed, remove
 from bot.run.workshop import Workshop
+from bot.run.worktrees import metadata, refs
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.removal import Kept, Removed, remove
 from bot.store import removals
 from bot.store.removals import ClaimedRemoval
 

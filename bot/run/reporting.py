@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bot.reply.voice import Report
-from bot.run import metadata
 from bot.run.checkout import Ready
 from bot.run.delivering import compare_url
 from bot.run.ends import End
 from bot.run.workshop import Workshop
+from bot.run.worktrees import metadata
 from bot.store.turns import ClaimedTurn, Use
 from bot.tracking import Changes
 

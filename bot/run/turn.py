@@ -19,15 +19,15 @@ from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import deliver
 from bot.run.ends import Change, End
-from bot.run.git import GitError
 from bot.run.guards import Guard
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
-from bot.run.refs import InvalidNameError
 from bot.run.reporting import note_in_metadata, report_of
 from bot.run.sandbox.disk import DiskWatch
 from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.workshop import Workshop
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.refs import InvalidNameError
 from bot.store import bells, conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer

@@ -11,13 +11,13 @@ from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
 from bot.run.agents.presets import ModelApi, Preset, preset, variables_of
-from bot.run.clone import Clone, clone_at
-from bot.run.git import Git, Identity
 from bot.run.network.models import ModelRoute
 from bot.run.network.turn_network import NetworkMode, open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
+from bot.run.worktrees.clone import Clone, clone_at
+from bot.run.worktrees.git import Git, Identity
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 

@@ -10,16 +10,16 @@ from typing import Literal
 
 import pytest
 
-from bot.run import refs
-from bot.run.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.run.git import Git, Identity
-from bot.run.importing import bring_home
-from bot.run.linked import admin_directory, real
 from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
 from bot.run.sandbox.limits import Limits
 from bot.run.sandbox.view import View
-from bot.run.start import IssueBranch, Refused, Start
-from bot.run.worktree import Created, create, recreate
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.run.worktrees.git import Git, Identity
+from bot.run.worktrees.importing import bring_home
+from bot.run.worktrees.linked import admin_directory, real
+from bot.run.worktrees.start import IssueBranch, Refused, Start
+from bot.run.worktrees.worktree import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
 RESCUE = refs.rescue_ref("w1", datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run import refs
-from bot.run.clone import (
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import (
     DefaultBranch,
     NoDefaultBranch,
     clone_at,
@@ -15,7 +15,7 @@ from bot.run.clone import (
     fetch,
     remote_default_branch,
 )
-from bot.run.git import GitError
+from bot.run.worktrees.git import GitError
 from tests.integration.git_world import GIT, GitWorld, git
 
 

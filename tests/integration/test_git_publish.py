@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.run import commit
-from bot.run.clone import clone_lock
-from bot.run.commit import (
+from bot.run.worktrees import commit
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.commit import (
     Committed,
     NothingToCommit,
     OnBranch,
@@ -16,8 +16,8 @@ from bot.run.commit import (
     commit_all,
     settle_head,
 )
-from bot.run.git import GitError, GitProblem, Identity
-from bot.run.publish import (
+from bot.run.worktrees.git import GitError, GitProblem, Identity
+from bot.run.worktrees.publish import (
     DiffStat,
     NothingToPush,
     Parked,
@@ -29,7 +29,7 @@ from bot.run.publish import (
     changes,
     push,
 )
-from bot.run.start import DetachedHead
+from bot.run.worktrees.start import DetachedHead
 from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"

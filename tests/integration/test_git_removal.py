@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.clone import clone_lock, fetch
-from bot.run.entries import Valid, all_entries, inspect
-from bot.run.removal import Kept, Removed, delete_bytes, remove
-from bot.run.start import DetachedHead, HeadBranch
-from bot.run.worktree import Created
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.entries import Valid, all_entries, inspect
+from bot.run.worktrees.removal import Kept, Removed, delete_bytes, remove
+from bot.run.worktrees.start import DetachedHead, HeadBranch
+from bot.run.worktrees.worktree import Created
 from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.clone import clone_lock, fetch
-from bot.run.entries import Missing, Valid, entry_of, inspect
-from bot.run.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
-from bot.run.worktree import (
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.entries import Missing, Valid, entry_of, inspect
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
+from bot.run.worktrees.worktree import (
     Ahead,
     Created,
     Dirty,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.clone import clone_lock, fetch
-from bot.run.commit import commit_all, settle_head
-from bot.run.entries import Missing, Valid, inspect
-from bot.run.git import GitError
-from bot.run.publish import push
 from bot.run.sandbox.limits import Limits
-from bot.run.start import IssueBranch
-from bot.run.worktree import sync
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.commit import commit_all, settle_head
+from bot.run.worktrees.entries import Missing, Valid, inspect
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.publish import push
+from bot.run.worktrees.start import IssueBranch
+from bot.run.worktrees.worktree import sync
 from tests.integration.git_world import BOT, PERSON, RESCUE, SEARCH_PATH, GitWorld, git
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bot.run.clone import clone_lock
-from bot.run.commit import Committed, commit_all
-from bot.run.entries import Missing, Valid, inspect
-from bot.run.importing import bring_home
-from bot.run.publish import Pushed
-from bot.run.worktree import Created, recreate
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.commit import Committed, commit_all
+from bot.run.worktrees.entries import Missing, Valid, inspect
+from bot.run.worktrees.importing import bring_home
+from bot.run.worktrees.publish import Pushed
+from bot.run.worktrees.worktree import Created, recreate
 from tests.integration.git_world import BOT, RESCUE, git
 from tests.threats.conftest import BRANCH, OTHER_BRANCH, Machine
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.run import importing
-from bot.run.clone import clone_lock
-from bot.run.publish import Pushed
 from bot.run.sandbox.disk import used_bytes
 from bot.run.sandbox.limits import Holder
-from bot.run.worktree import NoRemoteBranch, sync
+from bot.run.worktrees import importing
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.publish import Pushed
+from bot.run.worktrees.worktree import NoRemoteBranch, sync
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
 # No more than this even where nothing holds it.

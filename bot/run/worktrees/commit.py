@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run import entries, refs
-from bot.run.clone import Clone, CloneLock
-from bot.run.git import Identity
-from bot.run.importing import bring_home, import_commit, move_branch
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.git import Identity
+from bot.run.worktrees.importing import bring_home, import_commit, move_branch
 
 MAX_FILE_BYTES = 10_000_000
 _SNAPSHOT_INDEX = "threadtree-index"

@@ -6,13 +6,22 @@ from typing import assert_never
 
 import structlog
 
-from bot.run import entries, refs
-from bot.run.clone import Clone, CloneLock, move_to_trash
-from bot.run.entries import Entry, Valid, inspect
-from bot.run.git import GitError
-from bot.run.importing import bring_home, forget_private
-from bot.run.linked import branch_on_record, real
-from bot.run.start import Checkout, DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start, resolve
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
+from bot.run.worktrees.entries import Entry, Valid, inspect
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.importing import bring_home, forget_private
+from bot.run.worktrees.linked import branch_on_record, real
+from bot.run.worktrees.start import (
+    Checkout,
+    DetachedHead,
+    HeadBranch,
+    IssueBranch,
+    Refused,
+    RefusedReason,
+    Start,
+    resolve,
+)
 
 _log = structlog.get_logger()
 

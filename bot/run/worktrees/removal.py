@@ -10,12 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from bot.run import entries, refs
-from bot.run.clone import Clone, CloneLock, move_to_trash
-from bot.run.entries import Missing
-from bot.run.git import GitError
-from bot.run.importing import bring_home, forget_private, only_in_cage
-from bot.run.linked import admin_directory
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
+from bot.run.worktrees.entries import Missing
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.importing import bring_home, forget_private, only_in_cage
+from bot.run.worktrees.linked import admin_directory
 
 log = structlog.get_logger()
 

@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run import refs
-from bot.run.clone import Clone, CloneLock
-from bot.run.git import GitError, GitProblem
-from bot.run.linked import Missing as Missing
-from bot.run.linked import admin_directory, real
 from bot.run.sandbox.view import remove_locks
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.linked import Missing as Missing
+from bot.run.worktrees.linked import admin_directory, real
 
 LIVE = "threadtree: in use"
 # git itself marks an entry that its own `worktree add` has not finished as "initializing".

@@ -4,7 +4,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run import refs
+from bot.run.worktrees import refs
 
 
 @dataclass(frozen=True, slots=True)

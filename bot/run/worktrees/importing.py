@@ -6,12 +6,12 @@ from pathlib import Path
 
 import structlog
 
-from bot.run import entries, refs
-from bot.run.clone import Clone, CloneLock, move_to_trash
-from bot.run.git import GitError, GitProblem, failure
-from bot.run.linked import real
 from bot.run.sandbox.cage import Cage
 from bot.run.sandbox.view import View, private_folder
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
+from bot.run.worktrees.git import GitError, GitProblem, failure
+from bot.run.worktrees.linked import real
 
 MAX_PACK_BYTES = 2 << 30
 # What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.

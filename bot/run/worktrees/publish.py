@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from bot.run import entries, refs
-from bot.run.clone import Clone, CloneLock, fetch
-from bot.run.git import GitError, GitProblem, Identity, failure
-from bot.run.importing import bring_home
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock, fetch
+from bot.run.worktrees.git import GitError, GitProblem, Identity, failure
+from bot.run.worktrees.importing import bring_home
 
 
 class WithheldRule(StrEnum):

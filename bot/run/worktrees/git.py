@@ -9,11 +9,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run.git_problems import GitProblem as GitProblem
-from bot.run.git_problems import problem_of
-from bot.run.git_problems import redact as redact
 from bot.run.sandbox.cage import Cage
 from bot.run.sandbox.view import View
+from bot.run.worktrees.git_problems import GitProblem as GitProblem
+from bot.run.worktrees.git_problems import problem_of
+from bot.run.worktrees.git_problems import redact as redact
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 # git removes its lock files on SIGTERM; a SIGKILL leaves them behind.
@@ -145,7 +145,7 @@ class Git:
     ) -> Completed:
         """A git command that reads a worktree, whose files are the agent's, without a cage around it. Raises GitError.
 
-        `bot.run.clone.Clone.on_worktree` is the one that knows whether there is a cage.
+        `bot.run.worktrees.clone.Clone.on_worktree` is the one that knows whether there is a cage.
         """
         extra = self._worktree_environment(worktree) | dict(environment or {})
         return await self.run(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.run import refs
-from bot.run.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 
 
 @dataclass(frozen=True, slots=True)
