@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from bot.authority import Policy
 from bot.decide.decider import Decider
-from bot.decide.serving import Premises
+from bot.decide.desk import Premises
 from bot.github.answers import Identity
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub

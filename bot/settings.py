@@ -101,13 +101,21 @@ class Settings(BaseModel):
     agent_sandbox: Literal["auto", "bwrap", "off"] = "auto"
     agent_network: Literal["internet", "none", "host"] = "internet"
     allow_workflow_changes: bool = False
+    setup_script: bool = False
     turn_timeout_seconds: Seconds = 1800
     turn_idle_timeout_seconds: Seconds = 300
     max_concurrent_turns: Count = 2
     max_turns_per_repository: Count = 2
     max_turns_per_person_per_day: Count = 50
 
+    session_ttl_seconds: Seconds = 3600
     delivery_retention_days: int = Field(default=30, ge=7)
+    rescue_expiry_days: Count = 180
+    worktree_headless_expiry_days: Count = 30
+    worktree_branch_expiry_days: Count = 90
+    worktree_orphan_expiry_days: Count = 90
+    worktree_prune_enabled: bool = True
+    worktree_purge_on_success: bool = False
     sweep_interval_seconds: Seconds = 3600
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
 

@@ -13,8 +13,9 @@ import structlog
 from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
 from bot.decide.closing import close, reopen
+from bot.decide.desk import Facts, Premises
 from bot.decide.placing import PullPlace
-from bot.decide.serving import Facts, Premises, deny, give_up, serve
+from bot.decide.serving import deny, give_up, serve
 from bot.github.answers import PullFacts, ReviewComment
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient

@@ -2,7 +2,6 @@
 
 import asyncio
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -31,11 +30,6 @@ class Runner:
         self._runs: dict[int, tuple[TurnRun, asyncio.Task[None]]] = {}
         self._removing: asyncio.Task[None] | None = None
         self._bell = asyncio.Event()
-
-    @property
-    def workers(self) -> Path:
-        """Where the process locks of this node lie."""
-        return self._shop.data_dir / "workers"
 
     def ring(self) -> None:
         """Something of this node's may wait."""
@@ -108,7 +102,7 @@ class Runner:
             if self._is_gone(claim):
                 await self._cut_off(claim)
         for worktree_id, worker in removing:
-            gone = self._removing is None if worker == self._worker else not is_alive(self.workers, worker)
+            gone = self._removing is None if worker == self._worker else not is_alive(self._shop.workers, worker)
             if gone:
                 async with shop.pool.acquire() as connection:
                     await removals.give_back(connection, worktree_id, worker)
@@ -117,7 +111,7 @@ class Runner:
     def _is_gone(self, claim: Claim) -> bool:
         if claim.worker == self._worker:
             return claim.turn_id not in self._runs
-        return not is_alive(self.workers, claim.worker)
+        return not is_alive(self._shop.workers, claim.worker)
 
     async def _cut_off(self, claim: Claim) -> None:
         shop = self._shop

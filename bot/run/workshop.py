@@ -1,37 +1,30 @@
 """What every run of a node shares, as one value made by the composition root."""
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
 from bot.run.agents.presets import ModelApi, Preset, preset, variables_of
+from bot.run.grounds import Grounds
 from bot.run.network.models import ModelRoute
 from bot.run.network.turn_network import NetworkMode, open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
-from bot.run.worktrees.clone import Clone, clone_at
-from bot.run.worktrees.git import Git, Identity
-from bot.store.database import Pool
+from bot.run.worktrees.git import Identity
 from bot.store.turns import ClaimedTurn
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop(Grounds):
     """The tools of this node's runs."""
 
-    pool: Pool
     github: GitHub
-    git: Git
-    node: str
-    data_dir: Path
-    server_url: str
     policy: Policy
     author: Identity
     agent: str
@@ -43,12 +36,6 @@ class Workshop:
     allow_workflow_changes: bool
     limits: Limits
     secrets: tuple[str, ...]
-    clock: Callable[[], datetime]
-
-    def clone(self, folder: str) -> Clone:
-        """The clone of a codebase, by the folder its row names."""
-        owner, _, name = folder.partition("/")
-        return clone_at(self.data_dir, owner, name, self.git)
 
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:

@@ -1,0 +1,63 @@
+"""The slash commands: what each does, in the transaction of the caller."""
+
+from datetime import timedelta
+from typing import Any, assert_never
+
+from bot import sentences
+from bot.decide.actions import Hear
+from bot.decide.asks import Command, UnknownCommand
+from bot.decide.closing import stop_turns
+from bot.decide.desk import Desk
+from bot.reply import voice
+from bot.store import conversations, requests
+
+# GitHub's times are whole seconds: what was asked in the same second was asked before.
+_GITHUB_CLOCK_TICK = timedelta(seconds=1)
+
+
+async def obey(desk: Desk, hear: Hear, command: Command | UnknownCommand) -> None:
+    connection, here, target = desk.connection, desk.here, hear.target
+    await voice.seen(connection, here, target)
+    if isinstance(command, UnknownCommand):
+        await voice.reply(connection, here, target, sentences.unknown_command(f"/{command.name}"))
+        return
+    match command.name:
+        case "help":
+            await voice.reply(connection, here, target, sentences.help_text(desk.facts.bot_name))
+        case "status":
+            await voice.reply(connection, here, target, await desk.status())
+        case "reset-context":
+            ended = await conversations.end_session(connection, here.conversation_id, "reset-requested")
+            words = sentences.CONTEXT_RESET if ended else sentences.NO_SESSION_TO_RESET
+            await voice.reply(connection, here, target, words)
+        case "stop":
+            reason = sentences.stopped_by(hear.speaker.login)
+            stopped = await stop_turns(
+                connection,
+                here,
+                reason,
+                asked_before=hear.asked_at + _GITHUB_CLOCK_TICK,
+                queued=command.argument == "all",
+            )
+            if not stopped:
+                await voice.reply(connection, here, target, sentences.stopping(running=False, dropped=0))
+        case "retry":
+            last = await requests.last_not_done(connection, here.conversation_id)
+            if last is None:
+                await voice.reply(connection, here, target, sentences.nothing_to_retry())
+            else:
+                await desk.queue(_again(last, hear))
+        case _:
+            assert_never(command.name)
+
+
+def _again(last: dict[str, Any], hear: Hear) -> requests.Request:
+    return requests.Request(
+        text=last["request"],
+        requested_by=hear.speaker.login,
+        requested_by_id=hear.speaker.id,
+        asked_at=hear.asked_at,
+        target=hear.target,
+        pinned_sha=last["pinned_sha"],
+        context=last["context"],
+    )
