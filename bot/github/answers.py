@@ -1,10 +1,11 @@
 """What the client hands out: frozen values read from GitHub's answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from bot.model import Actor
+from bot.model import Actor, ThreadKind
 
 Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
 
@@ -40,6 +41,16 @@ class PullFacts:
 class ThreadState:
     """Whether an issue or pull request is open now; `closed_at` is None while it is."""
 
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFacts:
+    """An issue or pull request as it is now; `closed_at` is None while it is open."""
+
+    number: int
+    kind: ThreadKind
+    title: str
     closed_at: datetime | None
 
 
@@ -99,6 +110,19 @@ def thread_state(answer: Any) -> ThreadState:
     """https://docs.github.com/rest/issues/issues#get-an-issue, which knows pull requests as well."""
     closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
     return ThreadState(datetime.fromisoformat(closed_at) if closed_at else None)
+
+
+def thread_facts(answer: Any) -> ThreadFacts:
+    """https://docs.github.com/rest/issues/issues#get-an-issue, which knows pull requests as well."""
+    kind: ThreadKind = "pull" if answer.get("pull_request") else "issue"
+    return ThreadFacts(answer["number"], kind, answer["title"], thread_state(answer).closed_at)
+
+
+def newest_merged_head(pulls: Sequence[Any]) -> str | None:
+    """https://docs.github.com/rest/pulls/pulls#list-pull-requests: the head of the one that was merged last."""
+    merged = [pull for pull in pulls if pull.get("merged_at")]
+    newest = max(merged, key=lambda pull: datetime.fromisoformat(pull["merged_at"]), default=None)
+    return newest["head"]["sha"] if newest else None
 
 
 def review_comment(answer: Any) -> ReviewComment:

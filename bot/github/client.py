@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, assert_never
 import httpx
 
 from bot.github import answers, closing
-from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment, ThreadState
+from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment, ThreadFacts, ThreadState
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.closing import IssueRef
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
@@ -53,6 +53,24 @@ class GitHub:
                     assert_never(self._credentials)
         return self._identity
 
+    async def repository(self, platform: str, owner: str, name: str) -> Repository:
+        """The repository that is called `owner/name` now. Raises NotFound where the bot may not see one."""
+        variables = {"owner": owner, "name": name}
+        installation_id: int | None = None
+        match self._credentials:
+            case TokenCredentials(token):
+                pass
+            case AppCredentials() as app:
+                path, jwt = REPOSITORY + "/installation", app.app_token(self._clock())
+                installation_id = (await reading(self._api.getitem(path, variables, jwt=jwt)))["id"]
+                token = await self._tokens.of_installation(app, TokenKey(installation_id))
+            case _:
+                assert_never(self._credentials)
+        found = await reading(self._api.getitem(REPOSITORY, variables, oauth_token=token))
+        return Repository(
+            platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
+        )
+
     async def permission(self, repository: Repository, login: str) -> Permission:
         """The person's live permission; "none" for strangers. Any other failure raises: the caller fails closed."""
         try:
@@ -83,6 +101,16 @@ class GitHub:
             return answers.thread_state(await self._get(repository, "/issues/{number}", number=str(number)))
         except NotFound:
             return None
+
+    async def thread(self, repository: Repository, number: int) -> ThreadFacts:
+        """The issue or pull request as it is now. Raises NotFound where there is none."""
+        return answers.thread_facts(await self._get(repository, "/issues/{number}", number=str(number)))
+
+    async def merged_head(self, repository: Repository, branch: str) -> str | None:
+        """The commit that was merged last from this branch of the repository itself; None where none was."""
+        path = "/pulls{?state,head,per_page}"
+        head = f"{repository.owner}:{branch}"
+        return answers.newest_merged_head(await self._list(repository, path, state="closed", head=head))
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Whether a rule protects the branch; one that does not exist is not protected."""

@@ -149,6 +149,47 @@ async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: Simulat
     assert {reference.number for reference in found} == {issue.number for issue in issues}
 
 
+async def test_a_repository_and_its_threads_are_found_by_name(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    found = await github.repository("github.example", "ACME", "shop")
+    assert (found.id, found.full_name, found.default_branch) == (shop.id, "acme/shop", "main")
+    with pytest.raises(NotFound):
+        await github.repository("github.example", "acme", "nothing")
+    issue = await maria.open_issue(shop, "It breaks")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair", body="")
+    told = [await github.thread(ours(shop), thread.number) for thread in (issue, pull)]
+    assert [(one.kind, one.title, one.closed_at) for one in told] == [
+        ("issue", "It breaks", None),
+        ("pull", "Repair", None),
+    ]
+    with pytest.raises(NotFound):
+        await github.thread(ours(shop), 4711)
+
+
+async def test_a_repository_of_an_app_comes_with_its_installation(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    await simulated_app.create_repository("acme/shop")
+    found = await client(simulated_app, http, time, app_of(simulated_app)).repository("github.example", "acme", "shop")
+    assert found.installation_id == INSTALLATION
+
+
+async def test_what_was_merged_last_from_a_branch_is_known(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    assert await github.merged_head(ours(shop), "topic") is None
+    heads: list[str] = []
+    for text in ("a", "b"):
+        await maria.push(shop, "topic", {f"{text}.txt": text}, f"Add {text}")
+        pull = await maria.open_pull(shop, head="topic", title=text, body="")
+        assert await github.merged_head(ours(shop), "topic") == (heads[-1] if heads else None)
+        heads.append(pull.head_sha)
+        await maria.merge(pull)
+        assert await github.merged_head(ours(shop), "topic") == heads[-1]
+
+
 async def test_an_error_inside_a_graphql_answer_is_an_error(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
