@@ -1,0 +1,39 @@
+"""What a worktree looks like on disk, for a list: nothing is fetched, and nothing is changed."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.run.sandbox.disk import used_bytes
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.git import GitError
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`bytes` on disk, the `changed_files` that are not committed, and the commits between it and GitHub's branch as
+    they were at the last fetch. None: cannot be told, or there is nothing to compare with.
+    """
+
+    bytes: int
+    changed_files: int | None = None
+    ahead: int | None = None
+    behind: int | None = None
+
+
+async def look(clone: Clone, path: Path, branch: str | None) -> Look | None:
+    """How the worktree at `path` is now; None where nothing is there."""
+    if not await asyncio.to_thread(path.is_dir):
+        return None
+    size = await asyncio.to_thread(used_bytes, (path,), sys.maxsize)
+    try:
+        changed = len(await entries.changed_files(clone, path))
+        head = await entries.head_of(clone, path)
+        theirs = await clone.commit_at(refs.remote(branch)) if branch else None
+        if head is None or theirs is None or await clone.commit_at(head) is None:
+            return Look(size, changed)
+        return Look(size, changed, await clone.count(head, f"^{theirs}"), await clone.count(theirs, f"^{head}"))
+    except (GitError, OSError, refs.InvalidNameError):
+        return Look(size)  # a broken worktree is listed like any other
