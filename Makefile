@@ -48,8 +48,10 @@ lint: venv ## ruff, mypy, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv ## how fast webhooks are acknowledged
-	$(BIN)/python -m bench $(ARGS)
+bench: venv ## webhooks acknowledged, worktrees rescued, removed and swept: figures beside a known program's
+	$(BIN)/python -m bench receive $(ARGS)
+	$(BIN)/python -m bench removal
+	$(BIN)/python -m bench sweep
 
 lock: venv ## newest versions that pyproject.toml allows, into requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \

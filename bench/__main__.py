@@ -1,4 +1,4 @@
-"""`python -m bench [--seconds N] [COMMAND ...]`: COMMAND starts the web process instead of `threadtree web`."""
+"""`python -m bench receive|removal|sweep`: figures of one part, each beside a known program's in the same run."""
 
 import argparse
 import logging
@@ -8,42 +8,41 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench.receive import Figure, Offer, measure
+from bench import receive, removal, sweep
 
 
 def main() -> int:
-    """Exit status 1 when anything was answered with an error or not committed."""
+    """Exit status 1 when a limit was not kept, or anything was answered with an error or not committed."""
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--seconds", type=int, default=30)
-    parser.add_argument("--rate", type=int, default=300, help="deliveries a second")
-    parser.add_argument("web", nargs="*", metavar="COMMAND", help="what to start instead of `threadtree web`")
+    parts = parser.add_subparsers(dest="part", required=True)
+    acknowledgement = parts.add_parser("receive", help="how fast webhooks are acknowledged")
+    acknowledgement.add_argument("--seconds", type=int, default=30)
+    acknowledgement.add_argument("--rate", type=int, default=300, help="deliveries a second")
+    acknowledgement.add_argument("web", nargs="*", metavar="COMMAND", help="what to start instead of `threadtree web`")
+    gone = parts.add_parser("removal", help="how long a rescue and a removal take")
+    gone.add_argument("--files", type=int, nargs="+", default=[1_000, 20_000, 100_000])
+    gone.add_argument("--runs", type=int, default=3)
+    swept = parts.add_parser("sweep", help="what a sweep over many worktrees opens")
+    swept.add_argument("--worktrees", type=int, default=10_000)
+    swept.add_argument("--due", type=int, default=100)
     known = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    match known.part:
+        case "receive":
+            return _receive(known)
+        case "removal":
+            return 0 if removal.report(uvloop.run(removal.measure(known.files, known.runs))) else 1
+        case _:
+            return 0 if sweep.report(uvloop.run(sweep.measure(known.worktrees, known.due))) else 1
+
+
+def _receive(known: argparse.Namespace) -> int:
     web = known.web or [str(Path(sys.executable).with_name("threadtree")), "web"]
-    offer = Offer(known.rate, known.seconds)
+    offer = receive.Offer(known.rate, known.seconds)
     print(
         f"{offer.per_second} signed 14 KB issue_comment deliveries a second, offered for {offer.seconds} s", flush=True
     )
-    figures = uvloop.run(measure(web, offer))
-    return 0 if report(figures, offer) else 1
-
-
-def report(figures: list[Figure], offer: Offer) -> bool:
-    """Prints the figures; whether all was answered and committed."""
-    print(f"{'':20} {'answered':>9} {'errors':>7} {'committed':>10} {'p50 ms':>8} {'p99 ms':>8}")
-    for figure in figures:
-        answers, committed = figure.answers, "-" if figure.committed is None else figure.committed
-        print(
-            f"{figure.name:20} {len(answers.latencies_ms):9} {answers.errors:7} {committed:>10}"
-            f" {answers.percentile_ms(50):8.2f} {answers.percentile_ms(99):8.2f}"
-        )
-        if answers.errors:
-            print(f"{'':20} {dict(answers.statuses)}")
-    ours, theirs = (figure.answers for figure in figures)
-    ratios = [ours.percentile_ms(percent) / theirs.percentile_ms(percent) for percent in (50, 99)]
-    print(f"{'ratio of the two':48} {ratios[0]:8.2f} {ratios[1]:8.2f}")
-    failed = any(figure.answers.errors for figure in figures)
-    return not failed and all(figure.committed in (None, offer.count) for figure in figures)
+    return 0 if receive.report(uvloop.run(receive.measure(web, offer)), offer) else 1
 
 
 if __name__ == "__main__":

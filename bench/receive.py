@@ -52,6 +52,24 @@ async def measure(web: Sequence[str], offer: Offer) -> list[Figure]:
         return [await _threadtree(web, offer, Path(directory)), await _probot(offer, Path(directory))]
 
 
+def report(figures: list[Figure], offer: Offer) -> bool:
+    """Prints the figures; whether all was answered and committed."""
+    print(f"{'':20} {'answered':>9} {'errors':>7} {'committed':>10} {'p50 ms':>8} {'p99 ms':>8}")
+    for figure in figures:
+        answers, committed = figure.answers, "-" if figure.committed is None else figure.committed
+        print(
+            f"{figure.name:20} {len(answers.latencies_ms):9} {answers.errors:7} {committed:>10}"
+            f" {answers.percentile_ms(50):8.2f} {answers.percentile_ms(99):8.2f}"
+        )
+        if answers.errors:
+            print(f"{'':20} {dict(answers.statuses)}")
+    ours, theirs = (figure.answers for figure in figures)
+    ratios = [ours.percentile_ms(percent) / theirs.percentile_ms(percent) for percent in (50, 99)]
+    print(f"{'ratio of the two':48} {ratios[0]:8.2f} {ratios[1]:8.2f}")
+    failed = any(figure.answers.errors for figure in figures)
+    return not failed and all(figure.committed in (None, offer.count) for figure in figures)
+
+
 async def _threadtree(web: Sequence[str], offer: Offer, directory: Path) -> Figure:
     async with embedded_postgres(directory / "postgres", None) as database_url:
         await migrate(database_url)

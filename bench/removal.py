@@ -1,0 +1,111 @@
+"""How long a removal and a rescue take, each beside git's own command on the same tree."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.repository import Repository, git
+from bot import failpoints
+from bot.run.worktrees.removal import Remote, Removed, remove
+from bot.run.worktrees.rescue import Rescued, rescue
+
+REMOVAL_LIMIT_MS = 50.0
+"""From rescue to gone, at any size."""
+RESCUE_LIMIT = 2.0
+"""Times a `git status` with a cold index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Medians at one size: milliseconds of ours and of git's command."""
+
+    files: int
+    removal_ms: float
+    git_remove_ms: float
+    rescue_ms: float
+    git_status_ms: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both limits are kept."""
+        return self.removal_ms <= REMOVAL_LIMIT_MS and self.rescue_ms <= RESCUE_LIMIT * self.git_status_ms
+
+
+async def measure(sizes: Sequence[int], runs: int) -> list[Figure]:
+    """Interleaved runs on worktrees of that many files, with three files changed in each."""
+    return [await _at(size, runs) for size in sizes]
+
+
+async def _at(files: int, runs: int) -> Figure:
+    with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
+        repository = await Repository.make(Path(directory), files)
+        removals: list[float] = []
+        gits: list[float] = []
+        rescues: list[float] = []
+        statuses: list[float] = []
+        for run in range(1, runs + 1):
+            path = await repository.worktree(run)
+            _change(path)
+            rescued, status = await _rescue(repository, path, run)
+            rescues.append(rescued)
+            statuses.append(status)
+            removals.append(await _remove(repository, path, run))
+            other = await repository.worktree(run + 1000)
+            gits.append(git(repository.clone.path, "worktree", "remove", "--force", "--force", str(other)))
+        return Figure(files, *(1000 * statistics.median(one) for one in (removals, gits, rescues, statuses)))
+
+
+def _change(path: Path) -> None:
+    (path / "d0000" / "f000000.txt").write_text("changed\n")
+    (path / "d0000" / "f000001.txt").unlink()
+    (path / "new.txt").write_text("new\n")
+
+
+async def _rescue(repository: Repository, path: Path, run: int) -> tuple[float, float]:
+    """Seconds of a rescue and of `git status`, each with an index that knows no file's times."""
+    git(path, "read-tree", "HEAD")
+    status = git(path, "status", "--porcelain")
+    begin = time.perf_counter()
+    found = await rescue(repository.locked(), path, repository.label(run, turn=0))
+    taken = time.perf_counter() - begin
+    if not isinstance(found, Rescued) or found.files != 3:
+        raise RuntimeError(f"the rescue is not whole: {found}")
+    return taken, status
+
+
+async def _remove(repository: Repository, path: Path, run: int) -> float:
+    """Seconds from the moment that everything is rescued until the worktree is gone."""
+    rescued_at = 0.0
+
+    def listener(name: str) -> None:
+        nonlocal rescued_at
+        if name == "rescued":
+            rescued_at = time.perf_counter()
+
+    failpoints.listener = listener
+    try:
+        done = await remove(repository.locked(), path, repository.label(run, turn=1), Remote())
+        taken = time.perf_counter() - rescued_at
+    finally:
+        failpoints.listener = None
+    if not isinstance(done, Removed) or await asyncio.to_thread(path.exists) or not rescued_at:
+        raise RuntimeError(f"it was not removed after a rescue: {done}")
+    return taken
+
+
+def report(figures: Sequence[Figure]) -> bool:
+    """Prints the figures; whether all keep the limits."""
+    columns = ("removal ms", "git worktree remove", "rescue ms", "cold git status", "ratio")
+    widths = (11, 20, 10, 16, 6)
+    print(f"{'files':>8} " + " ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True)))
+    for one in figures:
+        print(
+            f"{one.files:8} {one.removal_ms:11.1f} {one.git_remove_ms:20.1f} {one.rescue_ms:10.1f}"
+            f" {one.git_status_ms:16.1f} {one.rescue_ms / one.git_status_ms:6.2f}"
+            f"{'' if one.holds else '  over the limit'}"
+        )
+    return all(one.holds for one in figures)

@@ -1,0 +1,75 @@
+"""A repository of any size with the bot's clone of it: what the benchmarks of worktrees work on."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bot.run.worktrees.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fetch
+from bot.run.worktrees.git import Git
+from bot.run.worktrees.refs import rescue_ref
+from bot.run.worktrees.rescue import Label
+from bot.run.worktrees.start import IssueBranch, Refused
+from bot.run.worktrees.worktree import create
+
+FILES_PER_FOLDER = 100
+GIT = Git(protocols=("file",))
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The bot's clone in `data_dir`, of a remote on a server that is a directory."""
+
+    data_dir: Path
+    clone: Clone
+    server_url: str
+
+    @classmethod
+    async def make(cls, directory: Path, files: int) -> "Repository":
+        """Makes the remote, with that many files on main, and its clone. Raises CalledProcessError, GitError."""
+        remote = directory / "github" / "octo" / "big.git"
+        git(directory, "init", "-q", "--bare", "--initial-branch=main", str(remote))
+        git(remote, "fast-import", "--quiet", stdin=b"".join(_stream(files)))
+        clone = clone_at(directory / "data", "octo", "big", GIT)
+        async with clone_lock(clone) as lock:
+            await ensure(lock, remote.as_uri())
+            await fetch(lock)
+        return cls(directory / "data", clone, (directory / "github").as_uri())
+
+    async def worktree(self, number: int) -> Path:
+        """The worktree of an issue, as a turn makes it."""
+        path = self.data_dir / "worktrees" / "octo" / "big" / f"issue-{number}"
+        async with clone_lock(self.clone) as lock:
+            made = await create(lock, path, IssueBranch(number), rescue_ref(str(number), self.label(number).at))
+        if isinstance(made, Refused):
+            raise RuntimeError(made.next_step)
+        return path
+
+    def label(self, number: int, turn: int = 0) -> Label:
+        """Whose work a rescue is; another `turn` makes another rescue."""
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=turn)
+        return Label(number, f"threadtree/issue-{number}", (number,), at)
+
+    def locked(self) -> CloneLock:
+        """The clone for a benchmark that is alone with it."""
+        return CloneLock(self.clone)
+
+
+def git(directory: Path, *args: str, stdin: bytes | None = None) -> float:
+    """Runs git as an operator would; returns the seconds it took. Raises CalledProcessError."""
+    environment = {"PATH": GIT.search_path, "HOME": "/nonexistent", "GIT_OPTIONAL_LOCKS": "0"}
+    begin = time.perf_counter()
+    subprocess.run(["git", *args], cwd=directory, env=environment, input=stdin, capture_output=True, check=True)
+    return time.perf_counter() - begin
+
+
+def _stream(files: int) -> Iterator[bytes]:
+    """https://git-scm.com/docs/git-fast-import"""
+    yield b"commit refs/heads/main\ncommitter A <a@example.com> 1700000000 +0000\ndata 5\nfiles\n"
+    for number in range(files):
+        content = f"file {number}\n".encode() * 20
+        name = f"d{number // FILES_PER_FOLDER:04}/f{number:06}.txt"
+        yield b"M 100644 inline %s\ndata %d\n%s\n" % (name.encode(), len(content), content)
+    yield b"done\n"

@@ -1,0 +1,162 @@
+"""What a sweep over many worktrees opens and how long it takes, when few of them are due."""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import asyncpg
+
+from bench.repository import Repository, git
+from bot.run import removing, sweeping
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.run.retention import policy_for
+from bot.run.worktrees import metadata
+from bot.run.worktrees.metadata import Metadata
+from bot.store.database import database
+from bot.store.embedded import embedded_postgres
+from bot.store.migrate import migrate
+
+CONSTANT = 40
+"""Directories that a sweep may open besides one for each worktree that is due."""
+SECONDS_BESIDE_REMOVALS = 1.0
+
+ROWS = """
+insert into codebases (platform, repository_id, owner, name, folder, default_branch)
+values ('github.com', 1, 'octo', 'big', 'octo/big', 'main');
+insert into nodes (name) values ('here');
+insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, state,
+                       updated_at)
+select 'github.com', 1, 'here', '{folder}/issue-' || n, 'threadtree/issue-' || n, 'main', 'issue', n, 'ready',
+       case when n <= {due} then now() - interval '1 year' else now() end
+from generate_series(1, {total}) n;
+insert into conversations (platform, repository_id, number, kind, worktree_id)
+select 'github.com', 1, start_number, 'issue', id from worktrees;
+analyze;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One sweep: `opened` directories in this process; `list_ms` is what `git worktree list` takes on the clone."""
+
+    total: int
+    due: int
+    removed: int
+    opened: int
+    seconds: float
+    removals_seconds: float
+    list_ms: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether all that was due went, and the limits are kept."""
+        beside = self.seconds - self.removals_seconds
+        return self.removed == self.due and self.opened <= self.due + CONSTANT and beside <= SECONDS_BESIDE_REMOVALS
+
+
+async def measure(total: int, due: int) -> Figure:
+    """Sweeps `total` worktrees, all registered with git, of which `due` were used for the last time a year ago."""
+    with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
+        repository = await Repository.make(Path(directory), 20)
+        folder = repository.data_dir / "worktrees" / "octo" / "big"
+        for number in range(1, due + 1):
+            _age(repository, await repository.worktree(number), number)
+        await asyncio.to_thread(_fill_up, repository, folder, range(due + 1, total + 1))
+        async with embedded_postgres(Path(directory) / "postgres", None) as dsn:
+            await migrate(dsn)
+            connection = await asyncpg.connect(dsn)
+            await connection.execute(ROWS.format(folder=folder, due=due, total=total))
+            await connection.close()
+            list_ms = 1000 * git(repository.clone.path, "worktree", "list", "--porcelain")
+            return await _sweep(repository, dsn, total, due, list_ms)
+
+
+def _age(repository: Repository, path: Path, number: int) -> None:
+    """The worktree and the file beside it, as a turn left them a year ago."""
+    then = datetime.now(UTC) - timedelta(days=365)
+    for folder in (path, repository.clone.path / "worktrees" / path.name):
+        for file in (folder, *folder.rglob("*")):
+            os.utime(file, (then.timestamp(), then.timestamp()))
+    known = Metadata(
+        id=str(number),
+        platform="github.com",
+        repository_id=1,
+        full_name="octo/big",
+        conversations=(number,),
+        branch=f"threadtree/issue-{number}",
+        base="main",
+        node="here",
+        created_at=then,
+        updated_at=then,
+    )
+    metadata.write(path, known)
+
+
+def _fill_up(repository: Repository, folder: Path, numbers: range) -> None:
+    """Worktrees that are there and registered like any other, but made without git, which would take an hour."""
+    clone = repository.clone.path
+    for number in numbers:
+        path, admin = folder / f"issue-{number}", clone / "worktrees" / f"issue-{number}"
+        for made in (path, admin):
+            made.mkdir(parents=True)
+        (path / ".git").write_text(f"gitdir: {admin}\n")
+        (admin / "gitdir").write_text(f"{path}/.git\n")
+        (admin / "commondir").write_text("../..\n")
+        (admin / "HEAD").write_text("ref: refs/heads/main\n")
+        (admin / "locked").write_text("in use\n")
+
+
+async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms: float) -> Figure:
+    opened, counting, removals_seconds = 0, False, 0.0
+
+    def count(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal opened
+        # Those that are deleted afterwards do not count: they are opened by number, or in the trash.
+        if counting and event in ("os.listdir", "os.scandir") and not isinstance(args[0], int):
+            opened += not str(args[0]).startswith(str(repository.data_dir / "trash"))
+
+    async def carry_out(*args: Any) -> Any:
+        nonlocal removals_seconds, counting
+        begin, counting = time.perf_counter(), False
+        try:
+            return await removing.carry_out(*args)
+        finally:
+            removals_seconds += time.perf_counter() - begin
+            counting = True
+
+    sys.addaudithook(count)
+    async with database(dsn, size=4) as pool:
+        grounds = Grounds(
+            pool=pool,
+            git=repository.clone.git,
+            node="here",
+            data_dir=repository.data_dir,
+            server_url=repository.server_url,
+            clock=lambda: datetime.now(UTC),
+            github=None,
+        )
+        policy = policy_for(grounds.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
+        with patch.object(sweeping, "carry_out", carry_out), worker_lock(grounds.workers) as worker:
+            begin, counting = time.perf_counter(), True
+            report = await sweeping.sweep(grounds, policy, worker)
+            counting = False
+    return Figure(total, due, len(report.deleted), opened, time.perf_counter() - begin, removals_seconds, list_ms)
+
+
+def report(figure: Figure) -> bool:
+    """Prints the figure; whether it keeps the limits."""
+    beside = figure.seconds - figure.removals_seconds
+    print(f"{figure.total} worktrees, {figure.due} due, {figure.removed} removed")
+    print(f"  directories opened   {figure.opened:8}  (at most {figure.due} + {CONSTANT})")
+    print(f"  removals             {figure.removals_seconds:8.2f} s")
+    print(f"  all else             {beside:8.2f} s  (at most {SECONDS_BESIDE_REMOVALS:g} s)")
+    print(f"  git worktree list    {figure.list_ms / 1000:8.2f} s, once")
+    return figure.holds
