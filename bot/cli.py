@@ -19,12 +19,16 @@ from bot.deliveries_cli import add_replay
 from bot.doctor_cli import add_doctor
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
+from bot.prune_cli import add_prune, add_repair, add_session_prune
 from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Unavailable
+from bot.run.grounds import Grounds
 from bot.settings import Settings, SettingsError
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.embedded import EmbeddedPostgresError
 from bot.store.migrate import MigrationError, migrate
+from bot.worktrees_cli import add_commands
+from bot.worktrees_list_cli import add_list
 
 T = TypeVar("T")
 
@@ -62,10 +66,16 @@ def _errors_in_one_line():  # type: ignore[no-untyped-def]
         sys.exit(1)
 
 
+NoWorktreePrune = Annotated[
+    bool, typer.Option("--no-worktree-prune", help="Leave old worktrees alone, as WORKTREE_PRUNE_ENABLED=false does.")
+]
+
+
 @app.command()
-def serve() -> None:
+def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run web and worker in one process, after bringing the schema up."""
-    _run(_serve(settings.load(needs=settings.SERVE), frozenset({Role.WEB, Role.WORKER}), bring_up=True))
+    known = _pruning(settings.load(needs=settings.SERVE), off=no_worktree_prune)
+    _run(_serve(known, frozenset({Role.WEB, Role.WORKER}), bring_up=True))
 
 
 @app.command()
@@ -77,9 +87,14 @@ def web() -> None:
 
 
 @app.command()
-def worker() -> None:
+def worker(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run only a worker: it decides, runs turns and answers."""
-    _run(_serve(settings.load(needs=settings.WORKER), frozenset({Role.WORKER})))
+    known = _pruning(settings.load(needs=settings.WORKER), off=no_worktree_prune)
+    _run(_serve(known, frozenset({Role.WORKER})))
+
+
+def _pruning(known: Settings, *, off: bool) -> Settings:
+    return known.model_copy(update={"worktree_prune_enabled": False}) if off else known
 
 
 @app.command("migrate")
@@ -129,7 +144,22 @@ async def _ready_database(known: Settings) -> AsyncIterator[str]:
         yield dsn
 
 
-add_replay(listings_cli.mount(app, _connection)["deliveries"], _connection)
+@asynccontextmanager
+async def _grounds() -> AsyncIterator[Grounds]:
+    known = settings.load()
+    async with _ready_database(known) as dsn, compose.grounds(known, dsn) as grounds:
+        yield grounds
+
+
+_groups = listings_cli.mount(app, _connection)
+add_replay(_groups["deliveries"], _connection)
+add_session_prune(_groups["sessions"], _connection)
+_worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
+app.add_typer(_worktrees, name="worktrees")
+add_list(_worktrees, _grounds)
+add_commands(_worktrees, _grounds)
+add_prune(_worktrees, _grounds)
+add_repair(_worktrees, _grounds)
 add_doctor(app)
 
 

@@ -28,6 +28,7 @@ from bot.reply.outbox import Sender
 from bot.run.agents.driver import Limits
 from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.run.credentials import credential_server
+from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.sandbox.cage import Cage, Unusable, cage_for
@@ -43,6 +44,7 @@ from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine
 
 WEB_CONNECTIONS = 6
 WORKER_CONNECTIONS = 16
+COMMAND_CONNECTIONS = 4
 DECIDE_AT_ONCE = 8
 LANES_AT_ONCE = 8
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -104,6 +106,31 @@ async def run(
                 worker(group)
             if Role.WEB in roles:
                 group.create_task(_web(settings, pool, stopping, on_listening), name="web")
+
+
+@asynccontextmanager
+async def grounds(settings: Settings, dsn: str, surroundings: Surroundings | None = None) -> AsyncIterator[Grounds]:
+    """What work on this node's worktrees takes, without agents; git and GitHub are asked with the credentials that are
+    set, or without any. Raises CannotStartError.
+    """
+    around = surroundings or Surroundings()
+    settings.with_data_dir()
+    cage = await _cage(settings)
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS))
+        await _require_current_schema(pool)
+        github = None
+        if settings.github_token is not None or settings.github_app_id is not None:
+            github = await stack.enter_async_context(_github(settings, around))
+        yield Grounds(
+            pool=pool,
+            git=await stack.enter_async_context(_git(settings, pool, github, cage)),
+            node=settings.node_name,
+            data_dir=settings.data_dir,
+            server_url=settings.github_server_url,
+            clock=around.clock,
+            github=github,
+        )
 
 
 async def _require_current_schema(pool: Pool) -> None:
@@ -179,25 +206,14 @@ async def _worker(
     # First what can be told without asking anybody.
     agent_command, cage = _agent_command(settings), await _cage(settings)
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=GITHUB_TIMEOUT))
-        github = GitHub(
-            api_url=settings.github_api_url,
-            graphql_url=settings.github_graphql_url,
-            credentials=_credentials(settings),
-            http=http,
-            clock=around.clock,
-            sleep=around.sleep,
-        )
+        github = await stack.enter_async_context(_github(settings, around))
         me = await _identity(github, settings, stopping)
         policy = _policy(settings, me)
         name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
-        helper = await stack.enter_async_context(
-            credential_server(settings.data_dir, settings.github_server_url, _token_source(settings, pool, github))
-        )
         shop = Workshop(
             pool=pool,
             github=github,
-            git=git_runner.Git(helper.git_config, search_path=settings.path, cage=cage),
+            git=await stack.enter_async_context(_git(settings, pool, github, cage)),
             node=settings.node_name,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
@@ -213,6 +229,9 @@ async def _worker(
             limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             secrets=secrets,
             clock=around.clock,
+            setup_script=settings.setup_script,
+            purge_on_success=settings.worktree_purge_on_success,
+            session_ttl_seconds=settings.session_ttl_seconds,
         )
         runner = Runner(shop, name, settings.max_concurrent_turns, settings.max_turns_per_repository)
         premises = Premises(settings.node_name, str(settings.data_dir / "worktrees"))
@@ -244,6 +263,32 @@ async def _worker(
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
         yield start
+
+
+@asynccontextmanager
+async def _github(settings: Settings, around: Surroundings) -> AsyncIterator[GitHub]:
+    async with httpx.AsyncClient(timeout=GITHUB_TIMEOUT) as http:
+        yield GitHub(
+            api_url=settings.github_api_url,
+            graphql_url=settings.github_graphql_url,
+            credentials=_credentials(settings),
+            http=http,
+            clock=around.clock,
+            sleep=around.sleep,
+        )
+
+
+@asynccontextmanager
+async def _git(
+    settings: Settings, pool: Pool, github: GitHub | None, cage: Cage | None
+) -> AsyncIterator[git_runner.Git]:
+    """git, with the bot's credentials for GitHub where it has any."""
+    if github is None:
+        yield git_runner.Git(search_path=settings.path, cage=cage)
+        return
+    tokens = _token_source(settings, pool, github)
+    async with credential_server(settings.data_dir, settings.github_server_url, tokens) as helper:
+        yield git_runner.Git(helper.git_config, search_path=settings.path, cage=cage)
 
 
 async def _cage(settings: Settings) -> Cage | None:

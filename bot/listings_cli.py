@@ -1,7 +1,7 @@
-"""`threadtree worktrees|sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
+"""`threadtree sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,9 +43,8 @@ class _Listing(Generic[Row]):
 
 
 def mount(app: typer.Typer, connect: Connect) -> dict[str, typer.Typer]:
-    """Adds `NAME list` to `app` for the four lists and gives the groups by name, for further commands of theirs."""
+    """Adds `NAME list` to `app` for these lists and gives the groups by name, for further commands of theirs."""
     groups = {
-        _WORKTREES.name: _group(_WORKTREES, connect),
         _SESSIONS.name: _group(_SESSIONS, connect),
         _TURNS.name: _group(_TURNS, connect),
         _DELIVERIES.name: _group(_DELIVERIES, connect),
@@ -81,14 +80,19 @@ def _show(listing: _Listing[Row], rows: Sequence[Row], limit: int) -> None:
     if not rows:
         typer.echo(f"No {listing.name} yet.", err=True)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for place, header in enumerate(listing.headers):
-        table.add_column(header, no_wrap=place < listing.whole, overflow="fold")
-    for row in rows[:limit]:
-        table.add_row(*map(Text, listing.cells(row)))
-    Console().print(table)
+    print_table(listing.headers, listing.whole, [listing.cells(row) for row in rows[:limit]])
     if len(rows) > limit:
         typer.echo(f"There are more than these {limit}: --limit N shows N.", err=True)
+
+
+def print_table(headers: Sequence[str], whole: int, rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table on stdout; the first `whole` columns are never broken over lines: they are copied from."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for place, header in enumerate(headers):
+        table.add_column(header, no_wrap=place < whole, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def _when(time: datetime | None) -> str:
@@ -99,20 +103,6 @@ def _joined(*words: str | None) -> str:
     return " ".join(word for word in words if word)
 
 
-_WORKTREES: _Listing[listings.Worktree] = _Listing(
-    name="worktrees",
-    help="The checkouts that conversations work in.",
-    fetch=listings.worktrees,
-    headers=("ID", "STATE", "USED BY", "BRANCH", "PATH"),
-    whole=2,
-    cells=lambda row: (
-        str(row.id),
-        row.state,
-        " ".join(row.conversations) or f"{row.codebase}: none",
-        row.branch or "(detached)",
-        row.path,
-    ),
-)
 _SESSIONS: _Listing[listings.Session] = _Listing(
     name="sessions",
     help="The agents' contexts, one active per conversation.",

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, assert_never
 
 from bot.reply.escape import inline_code, inline_text, url_target
-from bot.reply.wording import count, listed, short, span
+from bot.reply.wording import code_block, count, fold, listed, short, span
 
 PushRule = Literal["protected-branch", "workflow-files", "secret"]
 
@@ -17,6 +17,8 @@ COMMANDS = {
     "/stop": "stops the running request; `/stop all` also drops those that wait",
     "/retry": "runs the last request again that did not finish",
     "/reset-context": "starts a fresh conversation with the agent and keeps the files as they are",
+    "/reset": "starts both over, the conversation and the files; what is not on GitHub is rescued first",
+    "/worktree": "with `list`, `reset`, `remove`, `restore` or `prune`: the files, and what was rescued of them",
 }
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
@@ -171,10 +173,27 @@ def own_error(turn: int) -> str:
 # Notices: what an answer must say besides itself
 
 
-def worktree_remade(branch: str | None) -> str:
+def worktree_remade(branch: str | None, kept: str | None = None) -> str:
+    """`kept`: the name under which what stood in its place is on the bot's machine."""
     source = inline_code(branch) if branch else "the pull request's head"
+    files = f" What was in its place is kept on the bot's machine as {inline_code(f'kept/{kept}')}." if kept else ""
     return (
-        f"The worktree was missing. It was made again from {source}, and the agent started without its earlier context."
+        f"The worktree was {'damaged' if kept else 'missing'}. It was made again from {source}, and the agent started "
+        f"without its earlier context.{files}"
+    )
+
+
+def worktree_mended() -> str:
+    return "git had lost its record of the worktree and has it again. The files and commits are as they were."
+
+
+def clone_remade(kept: str, lost: Sequence[str]) -> str:
+    """`kept`: the name of the damaged clone on the bot's machine; `lost`: refs of it that could not be read."""
+    rest = f" Not readable any more: {listed(lost)}." if lost else " Nothing of it was lost."
+    return (
+        "The bot's copy of the repository was damaged and was fetched again."
+        + rest
+        + f" The damaged one is kept on the bot's machine as {inline_code(f'kept/{kept}')}."
     )
 
 
@@ -192,6 +211,44 @@ def in_worktree_of(number: int) -> str:
 
 def diverged(branch: str) -> str:
     return f"{inline_code(branch)} has moved on differently on GitHub. The agent worked on the local state."
+
+
+def rewritten(branch: str) -> str:
+    """Somebody force-pushed."""
+    return (
+        f"{inline_code(branch)} was rewritten on GitHub. The agent worked on the state before that, and what people "
+        "took out there is not pushed to it again."
+    )
+
+
+def branch_deleted(branch: str) -> str:
+    return (
+        f"{inline_code(branch)} was deleted on GitHub. If this request changed something, it is there again, with the "
+        "earlier commits."
+    )
+
+
+def continued(before: str, after: str, base: str | None) -> str:
+    """The branch was merged; the next request of the same issue starts another."""
+    start = f", which starts from {inline_code(base)}" if base else ""
+    return f"{inline_code(before)} was merged. Work goes on on {inline_code(after)}{start}."
+
+
+def uncommitted(files: int, behind: int) -> str:
+    """An earlier request left files; `behind`: newer commits on GitHub that were not merged because of them."""
+    late = f" {count(behind, 'newer commit')} from GitHub had to wait for that." if behind else ""
+    held = count(files, "uncommitted file")
+    return f"The worktree held {held} of an earlier request, and the agent went on from there.{late}"
+
+
+def off_branch(current: str | None, branch: str) -> str:
+    now = inline_code(current) if current else "a commit without a branch"
+    there = inline_code(branch)
+    return f"An earlier request left the worktree on {now}. Its work goes to {there} where it builds on that."
+
+
+def unfinished(operation: str) -> str:
+    return f"An earlier request left a {operation} unfinished in the worktree."
 
 
 def pushed_elsewhere(branch: str, url: str, instead_of: str) -> str:
@@ -231,6 +288,43 @@ def stray_work(ref: str) -> str:
 
 def unresolved(files: Sequence[str]) -> str:
     return f"A merge was left with conflicts in {listed(files)}, so nothing was committed. The work is kept."
+
+
+# Notices about `.threadtree/setup`
+
+
+def setup_failed(how: str, output: str) -> str:
+    """`how` is a clause of ours; `output` the end of what the script wrote, without secrets."""
+    words = f"`.threadtree/setup` {how}. The agent worked all the same, and the next request tries it again."
+    return f"{words}\n\n{fold('The end of its output', code_block(output))}" if output else words
+
+
+def setup_left(names: Sequence[str]) -> str:
+    """What the script made or changed and git does not ignore."""
+    return (
+        f"`.threadtree/setup` left files that git does not ignore: {listed(names)}. They count as work of this "
+        "request; an entry in `.gitignore` keeps them out."
+    )
+
+
+def setup_ended_with(status: int) -> str:
+    """A clause; negative: the signal that ended it."""
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def setup_out_of_time(seconds: float) -> str:
+    """A clause."""
+    return f"was still running after {span(timedelta(seconds=seconds))} and was ended"
+
+
+def setup_not_startable(why: str) -> str:
+    """A clause."""
+    return f"could not be started ({_clause(why)})"
+
+
+def setup_unusable(default_branch: str, limit_bytes: int) -> str:
+    """A clause."""
+    return f"on {inline_code(default_branch)} is no ordinary file of at most {limit_bytes >> 20} MiB, and was not run"
 
 
 def _clause(words: str) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 from bot.reply.escape import inline_code, inline_text, url_target
 from bot.reply.split import COMMENT_CHARACTERS
-from bot.reply.wording import count, fold, short, span
+from bot.reply.wording import code_block, count, fold, short, span
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]
@@ -68,14 +68,27 @@ def queued(ahead: int) -> str:
             return f"Queued. {ahead} requests are ahead of this one."
 
 
-def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta) -> str:
-    """The agent at work: its plan as a checklist, and what it did last."""
+def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
+    """The agent at work: its plan as a checklist, and what it did last. Before that the `phase` that takes so long."""
     lines = [f"Working on it, for {span(elapsed)} so far."]
+    if phase:
+        lines += ["", phase]
     if plan:
         lines += ["", *(_plan_line(entry) for entry in plan[:_MOST_STEPS])]
     if steps:
         lines += ["", f"Last step: {inline_code(short(steps[-1]))}"]
     return "\n".join(lines)
+
+
+def fetching(detail: str | None, *, first: bool) -> str:
+    """The phase in which the repository comes, whole or what is new of it; `detail`: how far git says it is."""
+    what = "Cloning the repository" if first else "Fetching what is new"
+    return f"{what}: {inline_text(short(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
+
+
+def setting_up() -> str:
+    """The phase in which the repository's own script runs."""
+    return "Setting up the worktree with `.threadtree/setup`."
 
 
 def final(outcome: Outcome, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
@@ -136,13 +149,13 @@ def _headline(outcome: Outcome, *, answered: bool) -> str:
 
 
 def _footer(outcome: Outcome) -> str:
-    sections = [f"> [!NOTE]\n> {notice}" for notice in outcome.notices]
+    sections = [_notice(notice) for notice in outcome.notices]
     if outcome.changes is not None:
         sections.append(_changes(outcome.changes))
     if outcome.patch is not None:
         sections.append(_patch(outcome.patch))
     if outcome.last_words.strip():
-        sections.append(fold("The agent's last words on its error output", _code(outcome.last_words)))
+        sections.append(fold("The agent's last words on its error output", code_block(outcome.last_words)))
     if outcome.steps:
         skipped = len(outcome.steps) - _MOST_STEPS
         lines = [f"- {inline_code(short(step))}" for step in outcome.steps[-_MOST_STEPS:]]
@@ -162,6 +175,11 @@ def _footer(outcome: Outcome) -> str:
     return "\n\n".join(sections)
 
 
+def _notice(notice: str) -> str:
+    """As GitHub shows alerts; a longer one stays one block, with its folds and its code."""
+    return "\n".join(["> [!NOTE]", *(f"> {line}".rstrip() for line in notice.split("\n"))])
+
+
 def _changes(changes: Changes) -> str:
     branch = inline_code(changes.branch)
     where = branch if changes.url is None else f"[{branch}]({url_target(changes.url)})"
@@ -174,14 +192,7 @@ def _changes(changes: Changes) -> str:
 def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
         return "The edits are too long to show here; they are kept in the worktree."
-    return fold("The edits as a patch (`git apply`)", _code(patch, "diff"))
-
-
-def _code(text: str, language: str = "") -> str:
-    """The text in a fence that nothing in it can close."""
-    longest = max((len(line) - len(line.lstrip("`")) for line in text.split("\n")), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return fold("The edits as a patch (`git apply`)", code_block(patch, "diff"))
 
 
 def _joined_if_short(first: str, second: str, limit: int) -> list[str]:

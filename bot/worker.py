@@ -12,11 +12,18 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from bot.reply.outbox import Sender
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.run.mending import reconcile
+from bot.run.retention import policy_for
 from bot.run.runner import Runner
+from bot.run.sweeping import sweep
+from bot.run.tidying import tidy
 from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, Pool
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
+from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
 LONGEST_ROUND_SECONDS = 20.0
@@ -24,7 +31,9 @@ _log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Every few seconds: heartbeat, cut-off turns, lost doorbells, stalled jobs; now and then: what is old."""
+    """Every few seconds: heartbeat, cut-off turns, lost doorbells, stalled jobs, ended sessions. Now and then, in a
+    task of its own that delays none of these: rows and disk are reconciled, and what is old goes.
+    """
 
     def __init__(
         self,
@@ -34,26 +43,34 @@ class Housekeeper:
         settings: Settings,
         clock: Callable[[], datetime],
     ) -> None:
+        self._grounds: Grounds = runner._shop
         self._pool = pool
         self._app = app
         self._runner = runner
         self._settings = settings
         self._clock = clock
+        self._cleaning: asyncio.Task[None] | None = None
 
     async def keep(self, stopping: asyncio.Event) -> None:
         """Runs until `stopping`; an outage of the database only delays it."""
         loop = asyncio.get_running_loop()
-        clear_at = loop.time()
-        while not stopping.is_set():
-            try:
-                await self._tick()
-                if loop.time() >= clear_at:
-                    clear_at = loop.time() + self._settings.sweep_interval_seconds
-                    await self._clear()
-            except (ConnectorException, *DATABASE_AWAY) as problem:
-                _log.warning("database-away", problem=type(problem).__name__)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), timeout=TICK_SECONDS)
+        clean_at = loop.time()
+        try:
+            while not stopping.is_set():
+                try:
+                    await self._tick()
+                    if loop.time() >= clean_at and self._cleaning is None:
+                        clean_at = loop.time() + self._settings.sweep_interval_seconds
+                        self._cleaning = asyncio.create_task(self._clean(), name="sweep")
+                        self._cleaning.add_done_callback(self._cleaned)
+                except (ConnectorException, *DATABASE_AWAY) as problem:
+                    _log.warning("database-away", problem=type(problem).__name__)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), timeout=TICK_SECONDS)
+        finally:
+            if self._cleaning is not None:
+                self._cleaning.cancel()
+                await asyncio.gather(self._cleaning, return_exceptions=True)
 
     async def _tick(self) -> None:
         async with self._pool.acquire() as connection:
@@ -62,13 +79,38 @@ class Housekeeper:
                 _log.info("outbox-rung", lane=lane)
             for guid in await upkeep.decide_forgotten_deliveries(connection):
                 _log.warning("delivery-forgotten", delivery=guid)
+            await delete_old_sessions(connection, self._settings.session_ttl_seconds, self._clock())
         await self._runner.recover()
         self._runner.ring()
         await retry_stalled_jobs(self._app)
 
-    async def _clear(self) -> None:
+    async def _clean(self) -> None:
+        """Rescues, homes and the trash expire also where WORKTREE_PRUNE_ENABLED=false leaves the worktrees alone."""
+        settings, grounds = self._settings, self._grounds
         async with self._pool.acquire() as connection:
-            await upkeep.clear_old(connection, timedelta(days=self._settings.delivery_retention_days))
+            await upkeep.clear_old(connection, timedelta(days=settings.delivery_retention_days))
+        await reconcile(grounds)
+        policy = policy_for(
+            self._clock(),
+            detached_days=settings.worktree_headless_expiry_days,
+            branch_days=settings.worktree_branch_expiry_days,
+            orphan_days=settings.worktree_orphan_expiry_days,
+            rescue_days=settings.rescue_expiry_days,
+        )
+        if not settings.worktree_prune_enabled:
+            await tidy(grounds, policy)
+            return
+        with worker_lock(grounds.workers) as worker:
+            await sweep(grounds, policy, worker)
+
+    def _cleaned(self, task: asyncio.Task[None]) -> None:
+        self._cleaning = None
+        if task.cancelled() or (problem := task.exception()) is None:
+            return
+        if isinstance(problem, DATABASE_AWAY):
+            _log.warning("sweep-cut-short", problem=type(problem).__name__)
+        else:
+            _log.error("sweep-broke", exc_info=problem)
 
 
 class OutboxRounds:

@@ -1,1 +1,356 @@
 """What people read about worktrees: the answers to `/reset` and `/worktree`, and what a turn says of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, assert_never
+
+from bot.fitting import NotShared
+from bot.reply.escape import inline_code, inline_text
+from bot.reply.wording import count, listed, short, span
+
+WorktreeVerb = Literal["create", "reset", "remove", "restore"]
+
+USAGE = """`/worktree` takes one word:
+
+- `/worktree list` shows this thread's worktree, and what was rescued from it
+- `/worktree reset` starts the files over, like `/reset`
+- `/worktree remove` removes it; the next request makes a new one
+- `/worktree restore` brings back what was rescued last
+- `/worktree prune` removes the worktrees of this repository whose threads are all closed
+
+Work that is not on GitHub is rescued before anything is reset or removed."""
+
+_WILL = {
+    "create": "the worktree is made",
+    "reset": "the worktree is reset",
+    "remove": "the worktree is removed",
+    "restore": "the rescued work is brought back",
+}
+_NOT = {
+    "create": "The worktree could not be made",
+    "reset": "The worktree was not reset",
+    "remove": "The worktree was not removed",
+    "restore": "The rescued work was not brought back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Work that was rescued: `files` that were not committed, `commits` that nobody had pushed, or all (`whole`)."""
+
+    files: int
+    commits: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldWork:
+    """A rescue in a list."""
+
+    saved: Saved
+    age: timedelta
+    bytes: int
+    restored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeLine:
+    """A thread's worktree at a glance. `branch` None: no branch yet, or `detached` from any."""
+
+    branch: str | None
+    detached: bool
+    made: bool
+    others: tuple[int, ...]
+    idle: timedelta
+
+
+# Commands that are answered at once
+
+
+def no_worktree(verb: WorktreeVerb) -> str:
+    """There is nothing to do it with."""
+    if verb == "restore":
+        return nothing_to_restore()
+    return f"There is no worktree here yet, so there is nothing to {verb}. The next request makes one."
+
+
+def nothing_to_restore() -> str:
+    return "Nothing was rescued from a worktree of this thread, so there is nothing to restore."
+
+
+def rescued_elsewhere(others: tuple[int, ...]) -> str:
+    """What was rescued belongs to a worktree that is somebody else's by now."""
+    whose = f"{_threads(others)} {'use' if len(others) > 1 else 'uses'}" if others else "is used otherwise"
+    return f"What was rescued belongs to a worktree that {whose} now. Write `/worktree restore` there."
+
+
+def closed_to_restore() -> str:
+    return (
+        "This thread is closed, and what was brought back would be put away again at once. Reopen it: the next request "
+        "then begins with what was rescued."
+    )
+
+
+def in_line(verb: WorktreeVerb, turns: int) -> str:
+    """It waits for so many requests, which were asked for before."""
+    ahead = "the request that is running" if turns == 1 else f"the {turns} requests that were asked for before"
+    return f"In line: {_WILL[verb]} after {ahead}."
+
+
+def worktree_list(worktree: WorktreeLine | None, rescues: Sequence[OldWork]) -> str:
+    """This thread's worktree and what was rescued of it, newest first."""
+    parts = [_worktree(worktree) if worktree else "There is no worktree here yet; the next request makes one."]
+    if rescues:
+        lines = "\n".join(f"{number}. {_old_work(one)}" for number, one in enumerate(rescues, start=1))
+        parts.append(f"Rescued, newest first:\n\n{lines}")
+        parts.append("`/worktree restore` brings the first back.")
+    else:
+        parts.append("Nothing was rescued from it.")
+    return "\n\n".join(parts)
+
+
+def pruning(worktrees: int) -> str:
+    """So many worktrees go now."""
+    if not worktrees:
+        return "There is nothing to prune: every worktree of this repository belongs to an open thread."
+    their = "whose threads are all closed. What is not on GitHub is rescued first"
+    return f"Removing {count(worktrees, 'worktree')} {their}."
+
+
+# How an operation ended
+
+
+def was_made(branch: str | None) -> str:
+    return f"The worktree is there, on {inline_code(branch)}." if branch else "The worktree is there, without a branch."
+
+
+def was_reset(
+    before: str | None,
+    after: str | None,
+    base: str | None,
+    saved: Saved | None,
+    others: tuple[int, ...],
+    submodules: str | None = None,
+) -> str:
+    """The branch `before` and `after`, None without one; `base`: the branch it starts from, None where that is its own.
+
+    `submodules`: what git said of those that could not be brought up to date.
+    """
+    if after is None:
+        words = "The worktree was reset to the head of the pull request."
+    elif base is None:
+        words = f"The worktree was reset: {inline_code(after)} is as it is on GitHub."
+    elif before is None or before == after:
+        words = f"The worktree was reset: {inline_code(after)} is at the tip of {inline_code(base)} again."
+    else:
+        words = (
+            f"The worktree was reset. It is on {inline_code(after)} now, from the tip of {inline_code(base)}; "
+            f"{inline_code(before)} stays as it is."
+        )
+    fresh = "The next request starts a fresh conversation with the agent."
+    if others:
+        plural = len(others) > 1
+        uses = "use" if plural else "uses"
+        fresh += f" So {'do those' if plural else 'does that'} of {_threads(others)}, which {uses} this worktree too."
+    parts = [f"{words} {fresh}", *_rescued(saved)]
+    if submodules is not None:
+        parts.append(f"Its submodules could not be brought up to date: {_clause(submodules)}.")
+    return "\n\n".join(parts)
+
+
+def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
+    """`others` are the threads that used it too."""
+    words = "The worktree was removed. The next request makes a new one."
+    if others:
+        words += f" It was also used by {_threads(others)}."
+    return "\n\n".join([words, *_rescued(saved)])
+
+
+def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
+    """What was missing and is there again; `elsewhere`: commits that are in the rescue only."""
+    where = f" on {inline_code(branch)}" if branch else ""
+    if back.files or back.commits:
+        words = f"{_capital(_back(back))} brought back{where}."
+    else:
+        words = "Everything that was rescued is there already."
+    if elsewhere:
+        words += f" Other commits stay in the rescue, on the bot's machine: {listed(elsewhere)}."
+    return words
+
+
+def kept_whole(name: str) -> str:
+    """A rescue that no commit can hold."""
+    return (
+        "What was rescued last is a whole directory, because a commit could not hold it. It is on the bot's machine as "
+        f"{inline_code(f'kept/{name}')} in its data directory; whoever runs the bot can copy from there."
+    )
+
+
+def restored_before_turn(back: Saved) -> str:
+    """In the reply of the turn that began with it; nothing was missing where it was brought back already."""
+    if not back.files and not back.commits:
+        return "The worktree had been removed. What was rescued then is in it again."
+    return f"The worktree had been removed. {_capital(_back(back))} brought back before this request began."
+
+
+def not_restored_before_turn(why: str) -> str:
+    """The same, where it failed; `why` is somebody else's words."""
+    return (
+        f"What was rescued when the worktree was removed is not in it: {_clause(why)}. `/worktree restore` tries again."
+    )
+
+
+def not_restored(why: str) -> str:
+    """`why` goes on with what to do."""
+    return f"{_NOT['restore']}: {_clause(why)}. It stays rescued."
+
+
+def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
+    """`why` is somebody else's words, `next_step` a sentence of ours."""
+    return f"{_NOT[verb]}: {_clause(why)}. {next_step or 'Nothing was lost. Try again in a while.'}"
+
+
+def refused(verb: WorktreeVerb, why: str) -> str:
+    """`why` is a sentence of the bot's own and ends with the next step."""
+    return f"{_NOT[verb]}. {short(why)}"
+
+
+def own_error(operation: int) -> str:
+    return f"the bot met an error of its own, which is in its log under operation {operation}"
+
+
+def thread_was_closed(verb: WorktreeVerb) -> str:
+    return f"{_NOT[verb]}: the thread was closed before its turn came."
+
+
+# Notices about a worktree that several threads use
+
+
+def in_worktree_on_branch(owner: int, branch: str) -> str:
+    """`owner`: the thread whose worktree it is."""
+    return f"This ran in the worktree of #{owner}, which is on {inline_code(branch)} too."
+
+
+def switched(owner: int, before: str, after: str) -> str:
+    """In the reply of the pull request's turn that brought the worktree to its branch."""
+    return f"For that the worktree of #{owner} went from {inline_code(before)} to {inline_code(after)}."
+
+
+def was_switched(pull: int, before: str, after: str) -> str:
+    """To the other threads of that worktree."""
+    return (
+        f"#{pull} works in this thread's worktree, which is on its branch now: the next request here changes "
+        f"{inline_code(after)}. {inline_code(before)} stays as it is, and {inline_code(after)} has all of its commits."
+    )
+
+
+def not_shared(instead_of: NotShared, branch: str | None) -> str:
+    """Why the request did not run in the worktree of the issue that the pull request closes."""
+    where = f" on {inline_code(branch)}" if branch else ""
+    return f"{_misfit(instead_of, branch or '')}, so this ran in a worktree of its own{where}."
+
+
+def not_shared_any_more(instead_of: NotShared, owner: int, branch: str) -> str:
+    """The same, where another worktree has the branch by now."""
+    return f"{_misfit(instead_of, branch)}, so this ran in the worktree of #{owner}, which is on {inline_code(branch)}."
+
+
+def _misfit(instead_of: NotShared, branch: str) -> str:
+    """A clause; `branch` is the pull request's."""
+    its, to = f"#{instead_of.owner}'s worktree", inline_code(branch)
+    match instead_of.why:
+        case "not-made":
+            return f"{its} is not made yet"
+        case "other-pull":
+            return f"{its} is also used by #{instead_of.other_pull}"
+        case "busy":
+            return f"{its} is busy with another request"
+        case "missing":
+            return f"{its} is missing"
+        case "uncommitted":
+            return f"{its} has files that are not committed"
+        case "unfinished":
+            return f"{its} is in the middle of a merge or rebase"
+        case "off-branch":
+            return f"{its} has something else than its branch checked out"
+        case "hidden-edits":
+            return f"{its} has files whose edits git was told not to see"
+        case "only-here":
+            return f"{its} has stashed changes or other work that is on no branch of GitHub's"
+        case "not-contained":
+            return f"{its} has commits that this pull request does not have"
+        case "branch-gone":
+            return f"{to} is not on GitHub any more"
+        case "branch-elsewhere":
+            return f"{to} is checked out elsewhere"
+        case "branch-diverged":
+            return f"{to} has commits on the bot's machine that are not on GitHub"
+        case "in-the-way":
+            return f"{its} has files that {to} would overwrite"
+        case _:
+            assert_never(instead_of.why)
+
+
+def _worktree(line: WorktreeLine) -> str:
+    if not line.made:
+        words = "A worktree is reserved for this thread, and is made before the next request."
+    elif line.branch:
+        words = f"This thread's worktree is on {inline_code(line.branch)}."
+    else:
+        words = "This thread's worktree is on no branch." if line.detached else "This thread has a worktree."
+    if line.others:
+        words += f" {_threads(line.others)} {'use' if len(line.others) > 1 else 'uses'} it too."
+    return f"{words} It was used last {span(line.idle)} ago."
+
+
+def _old_work(one: OldWork) -> str:
+    again = ", brought back once already" if one.restored else ""
+    return f"{_capital(_things(one.saved))}, {_size(one.bytes)}, {span(one.age)} ago{again}"
+
+
+def _rescued(saved: Saved | None, beginning: str = "What was not on GitHub was rescued first") -> list[str]:
+    if saved is None:
+        return []
+    return [f"{beginning}: {_things(saved)}. `/worktree restore` brings {'it' if _is_one(saved) else 'them'} back."]
+
+
+def _things(saved: Saved) -> str:
+    if saved.whole:
+        return "the whole directory"
+    parts = [count(saved.files, "uncommitted file")] if saved.files else []
+    if saved.commits:
+        parts.append(f"{count(saved.commits, 'commit')} that {'was' if saved.commits == 1 else 'were'} not pushed")
+    return " and ".join(parts) or "its state"
+
+
+def _back(back: Saved) -> str:
+    parts = [count(number, noun) for number, noun in ((back.files, "file"), (back.commits, "commit")) if number]
+    return f"{' and '.join(parts)} {'was' if _is_one(back) else 'were'}"
+
+
+def _is_one(saved: Saved) -> bool:
+    return saved.whole or saved.files + saved.commits <= 1
+
+
+def _threads(numbers: tuple[int, ...]) -> str:
+    *first, last = (f"#{number}" for number in numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _size(size: int) -> str:
+    """1000 bytes are a kB, as on GitHub's release pages."""
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    scaled, unit = float(size), 0
+    while scaled >= 1000 and unit < len(units) - 1:
+        scaled, unit = scaled / 1000, unit + 1
+    return f"{size} bytes" if unit == 0 else f"{scaled:.1f} {units[unit]}"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _clause(words: str) -> str:
+    """Somebody else's words within a sentence of ours, which brings the full stop."""
+    return inline_text(short(words.rstrip(" .")))

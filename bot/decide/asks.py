@@ -8,18 +8,25 @@ from typing import Literal, get_args
 
 from bot.decide.markdown import SpokenLine, spoken_lines
 
-CommandName = Literal["help", "status", "stop", "retry", "reset-context"]
+CommandName = Literal["help", "status", "stop", "retry", "reset-context", "reset", "worktree"]
 COMMANDS: tuple[CommandName, ...] = get_args(CommandName)
-_ARGUMENTS: dict[CommandName, tuple[str, ...]] = {"stop": ("all",)}
+WorktreeVerb = Literal["list", "reset", "remove", "restore", "prune"]
+WORKTREE_VERBS: tuple[WorktreeVerb, ...] = get_args(WorktreeVerb)
+_ARGUMENTS: dict[CommandName, tuple[str, ...]] = {"stop": ("all",), "worktree": WORKTREE_VERBS}
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command of ours, with the one argument it may take."""
+    """A slash command of ours, with the one argument it may take. `worktree` without one was written wrongly."""
 
     name: CommandName
     argument: str | None = None
+
+
+def worktree_verb(command: Command) -> WorktreeVerb | None:
+    """What `/worktree` was followed by; None: by nothing it knows."""
+    return next((verb for verb in WORKTREE_VERBS if verb == command.argument), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,8 @@ def _command_of(line: str, mention: Mention) -> _Found | None:
     first, _, further = remainder.partition(" ")
     argument = first.lower() if first.lower() in _ARGUMENTS.get(known, ()) else None
     remainder = further.strip() if argument else remainder
+    if known == "worktree" and argument is None and (addressed is not None or not further):
+        remainder = ""  # whatever was meant, it is no request
     if addressed is None and remainder:
         return None  # prose that begins with a slash, not a command that stands alone
     return _Found(Command(known, argument), begins.group(), remainder, addressed is not None)

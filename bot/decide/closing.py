@@ -2,11 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from bot import sentences
+from bot import sentences, worktree_sentences
 from bot.decide.actions import Close, Reopen
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.store import conversations, requests
+from bot.store import conversations, operations, requests
 from bot.store.database import Connection
 
 CLOSE_WITH_COMMENT_SECONDS = 2
@@ -24,6 +24,9 @@ async def close(connection: Connection, action: Close) -> None:
     before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     here = Here(action.repository, conversation.id)
     await stop_turns(connection, here, sentences.thread_closed(), asked_before=before, queued=True)
+    for verb, target in await operations.withdraw(connection, conversation.id, before, sentences.thread_closed()):
+        if target is not None:
+            await voice.reply(connection, here, target, worktree_sentences.thread_was_closed(verb))
     if conversation.worktree_id is not None:
         await conversations.let_go(connection, conversation.worktree_id)
 

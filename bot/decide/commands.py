@@ -4,10 +4,12 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from bot import sentences
+from bot.decide import bringing_back
 from bot.decide.actions import Hear
-from bot.decide.asks import Command, UnknownCommand
+from bot.decide.asks import Command, UnknownCommand, worktree_verb
 from bot.decide.closing import stop_turns
 from bot.decide.desk import Desk
+from bot.decide.worktree_commands import obey_worktree
 from bot.reply import voice
 from bot.store import conversations, requests
 
@@ -46,7 +48,11 @@ async def obey(desk: Desk, hear: Hear, command: Command | UnknownCommand) -> Non
             if last is None:
                 await voice.reply(connection, here, target, sentences.nothing_to_retry())
             else:
-                await desk.queue(_again(last, hear))
+                await bringing_back.queue(desk, _again(last, hear))
+        case "reset":
+            await obey_worktree(desk, hear, "reset")
+        case "worktree":
+            await obey_worktree(desk, hear, worktree_verb(command))
         case _:
             assert_never(command.name)
 

@@ -12,23 +12,19 @@ import structlog
 
 from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
+from bot.decide.asks import Command
 from bot.decide.closing import close, reopen
 from bot.decide.desk import Facts, Premises
-from bot.decide.placing import PullPlace
+from bot.decide.pulls import closed_issues, place_of_pull
 from bot.decide.serving import deny, give_up, serve
-from bot.github.answers import PullFacts, ReviewComment
+from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
-from bot.github.errors import GitHubError, Transient
+from bot.github.errors import Transient
 from bot.github.payloads import Unreadable, read
-from bot.model import Repository
 from bot.store import decisions
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-
-YOUNG_PULL_SECONDS = 60
-CLOSING_REFERENCES_WAITS_SECONDS = (3.0, 5.0)
-"""GitHub links a new pull request to its issues a little later: asked again within 10 s, then it means none."""
 
 _log = structlog.get_logger()
 
@@ -145,34 +141,14 @@ class Decider:
             facts = replace(facts, thread=await self._github.thread_state(hear.repository, hear.thread.number))
         if hear.review_id is not None and request is not None:
             facts = replace(facts, request=await self._whole_review(hear, hear.review_id, request))
-        if hear.thread.kind == "issue" or not hear.asks:
-            return facts
+        if hear.thread.kind == "issue" or not (request is not None or Command("retry") in hear.asks.commands):
+            return facts  # nothing that runs: an answer at once waits for nothing
         pull = await self._github.pull(hear.repository, hear.thread.number)
-        place = await self._pull_place(hear.repository, pull)
-        closes = await self._closes(hear.repository, pull) if place.same_repository else ()
+        place = await place_of_pull(self._github, hear.repository, pull)
+        if not place.same_repository:
+            return replace(facts, pull=place)
+        closes = await closed_issues(self._github, hear.repository, pull, self._clock, self._sleep)
         return replace(facts, pull=place, closes=closes)
-
-    async def _pull_place(self, repository: Repository, pull: PullFacts) -> PullPlace:
-        same = pull.head_repository_id == repository.id
-        protected = same and (
-            pull.head_ref == pull.default_branch or await self._github.is_protected(repository, pull.head_ref)
-        )
-        return PullPlace(pull.number, pull.head_ref, pull.head_sha, same, protected)
-
-    async def _closes(self, repository: Repository, pull: PullFacts) -> tuple[int, ...]:
-        """The issues of this repository that the pull request closes; a failure means none, never an error."""
-        for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
-            try:
-                found = await self._github.closing_issues(repository, pull.number)
-            except GitHubError as problem:
-                _log.warning("closing-references-unknown", pull=pull.number, problem=str(problem))
-                found = ()
-            numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
-            young = self._clock() - pull.created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
-            if numbers or wait is None or not young:
-                return numbers
-            await self._sleep(wait)
-        return ()
 
     async def _whole_review(self, hear: Hear, review_id: int, request: str) -> str:
         """The review's text and its inline comments by the same person as one request (DESIGN.md §3.2)."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot import sentences
-from bot.decide.placing import Make, PullPlace, Share, place
+from bot import sentences, worktree_sentences
+from bot.decide.placing import Candidate, Make, PullPlace, Share, new_place, place
 from bot.github.answers import ThreadState
 from bot.model import Repository
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.store import bells, conversations, requests
+from bot.store import bells, conversations, requests, sharing
 from bot.store.database import Connection
 from bot.store.jobs import defer
 
@@ -36,6 +36,16 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the next turn runs, on which node; `switch_to`: the branch that the worktree is to have by then."""
+
+    worktree_id: int
+    node: str
+    switch_to: str | None = None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
     """Everything that writing down one conversation's turns takes."""
 
@@ -57,42 +67,75 @@ class Desk:
             if turn_id is not None:
                 await voice.ended(connection, here, turn_id, request.target, "refused", reason)
             return
-        worktree_id, node, shared = await self._worktree()
-        if shared is not None:
-            request = request.with_notice(sentences.in_worktree_of(shared))
-        turn_id = await requests.ask(connection, here.conversation_id, worktree_id, request)
+        placement = await self.place()
+        for notice in placement.notices:
+            request = request.with_notice(notice)
+        turn_id = await requests.ask(
+            connection, here.conversation_id, placement.worktree_id, request, switch_to=placement.switch_to
+        )
         if turn_id is None:
             return  # the review already is one turn
         await voice.seen(connection, here, request.target)
         ahead = await requests.place_in_line(connection, turn_id)
         await voice.queued(connection, here, turn_id, request.target, ahead)
-        await defer(connection, bells.turns_bell(node))
+        await defer(connection, bells.turns_bell(placement.node))
 
-    async def _worktree(self) -> tuple[int, str, int | None]:
-        """(worktree, its node, the issue whose it is if it was just shared): its own, a shared or a reserved one."""
+    async def place(self) -> Placement:
+        """The thread's worktree from now on: its own, one that it shares, or a new one that is reserved."""
         connection, conversation_id = self.connection, self.here.conversation_id
+        await sharing.lock_places(connection, self.repository)
         own = await conversations.worktree_of(connection, conversation_id)
-        if own is not None:
-            live = await conversations.live_worktree(connection, own)
-            if live is not None:
-                return live.id, live.node, None
-        pull = self.facts.pull
-        linked = await conversations.worktrees_of_issues(connection, self.repository, list(self.facts.closes))
-        on_branch = await conversations.worktree_on_branch(connection, self.repository, pull.head_ref) if pull else None
-        match place(self.number, pull, linked, on_branch):
-            case Share(worktree=worktree, issue=issue):
-                await conversations.use_worktree(connection, conversation_id, worktree.id)
-                return worktree.id, worktree.node, issue
-            case Make(folder=name, start=start):
-                path = f"{self.premises.worktrees}/{self.folder}/{name}"
-                made = await conversations.reserve_worktree(
-                    connection, self.repository, node=self.premises.node, path=path, start=start
-                )
-                await conversations.use_worktree(connection, conversation_id, made)
-                return made, self.premises.node, None
+        live = await conversations.live_worktree(connection, own) if own is not None else None
+        if live is not None:
+            switch_to = await sharing.unsettled(connection, conversation_id, live.id)
+            return Placement(live.id, live.node, switch_to)
+        match place(self.number, self.facts.pull, await self._linked(), await self._on_branch()):
+            case Share() as share:
+                return await self._share(share)
+            case Make() as make:
+                return await self._make(make)
+
+    async def _linked(self) -> list[Candidate]:
+        """The live worktrees of the issues that the pull request closes."""
+        found = await conversations.worktrees_of_issues(self.connection, self.repository, list(self.facts.closes))
+        uses = await sharing.uses(self.connection, [one.id for _, one in found], self.here.conversation_id)
+        return [Candidate(worktree, uses[worktree.id], issue) for issue, worktree in found]
+
+    async def _on_branch(self) -> Candidate | None:
+        """The worktree that has the head branch of the pull request, or soon will."""
+        connection, pull = self.connection, self.facts.pull
+        found = await sharing.on_branch(connection, self.repository, pull.head_ref) if pull else None
+        if found is None:
+            return None
+        uses = await sharing.uses(connection, [found.id], self.here.conversation_id)
+        return Candidate(found, uses[found.id])
+
+    async def _share(self, share: Share) -> Placement:
+        candidate = share.candidate
+        live = await conversations.live_worktree(self.connection, candidate.worktree.id)
+        if live is None:  # it was purged, and its place is another's now
+            return await self._make(new_place(self.number, self.facts.pull))
+        await conversations.use_worktree(self.connection, self.here.conversation_id, live.id)
+        if candidate.issue is not None:
+            words = sentences.in_worktree_of(candidate.issue)
+        else:
+            words = worktree_sentences.in_worktree_on_branch(candidate.use.owner, share.switch_to)
+        return Placement(live.id, live.node, share.switch_to, (words,))
+
+    async def _make(self, make: Make) -> Placement:
+        path = f"{self.premises.worktrees}/{self.folder}/{make.folder}"
+        made = await conversations.reserve_worktree(
+            self.connection, self.repository, node=self.premises.node, path=path, start=make.start
+        )
+        await conversations.use_worktree(self.connection, self.here.conversation_id, made)
+        words = (worktree_sentences.not_shared(make.instead_of, make.start[2]),) if make.instead_of else ()
+        return Placement(made, self.premises.node, None, words)
 
     async def status(self) -> str:
         """What `/status` answers: what runs and waits here, the worktree, the session."""
         now = await conversations.overview(self.connection, self.here.conversation_id)
+        own = await conversations.worktree_of(self.connection, self.here.conversation_id)
+        soon = await sharing.unsettled(self.connection, self.here.conversation_id, own) if own is not None else None
         running_for = self.facts.now - now.running_since if now.running_since else None
-        return sentences.status(sentences.Status(now.branch, running_for, now.waiting, now.session_active))
+        branch = now.branch and (soon or now.branch)
+        return sentences.status(sentences.Status(branch, running_for, now.waiting, now.session_active))

@@ -1,7 +1,9 @@
 """Which worktree a conversation's next turn runs in, decided from rows alone. Pure (DESIGN.md §4, the worktree)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bot.fitting import NotShared, Use, misfit
 from bot.model import LiveWorktree
 
 
@@ -17,40 +19,61 @@ class PullPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Run in a worktree that is there; `issue` is whose it is, where it is an issue's."""
+class Candidate:
+    """A live worktree that might be shared; `issue`: the one that uses it and that the pull request closes."""
 
     worktree: LiveWorktree
+    use: Use
     issue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Run in a worktree that is there; `switch_to`: the branch it must have by then."""
+
+    candidate: Candidate
+    switch_to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Make:
-    """Reserve a new worktree that starts from this; `folder` names its directory."""
+    """Reserve a new worktree that starts from this; `folder` names its directory.
+
+    `instead_of`: what would have been shared, and why it is not.
+    """
 
     folder: str
     start: tuple[str, int, str | None, str | None]
-    pinned_sha: str | None = None
+    instead_of: NotShared | None = None
 
 
 def place(
-    number: int,
-    pull: PullPlace | None,
-    linked: list[tuple[int, LiveWorktree]],
-    on_branch: LiveWorktree | None,
+    number: int, pull: PullPlace | None, linked: Sequence[Candidate], on_branch: Candidate | None
 ) -> Share | Make:
-    """The first that holds: a linked issue's worktree that has the head branch, the one on that branch, a new one.
+    """The first that holds: the worktree on the head branch, one of an issue it closes that can be switched, a new one.
 
-    `linked` are the live worktrees of the issues the pull request closes, `on_branch` the one on its head branch.
+    `linked` are the live worktrees of the issues the pull request closes, in GitHub's order; `on_branch` is the one
+    that is or will be on its head branch. git checks out a branch only once: while one has it, no other can be switched
+    to it.
     """
+    if pull is None or not pull.same_repository or pull.head_is_protected:
+        return new_place(number, pull)
+    has_it = next((one for one in linked if one.worktree.reserved_branch == pull.head_ref), on_branch)
+    if has_it is not None:
+        return Share(has_it, pull.head_ref)
+    reasons = []
+    for one in linked:
+        reason = misfit(one.use)
+        if reason is None:
+            return Share(one, pull.head_ref)
+        reasons.append(reason)
+    return new_place(number, pull, reasons[0] if reasons else None)
+
+
+def new_place(number: int, pull: PullPlace | None, instead_of: NotShared | None = None) -> Make:
+    """A worktree of the thread's own: an issue's branch, a pull request's head branch, or its head without a branch."""
     if pull is None:
-        return Make(f"issue-{number}", ("issue", number, None, None))
+        return Make(f"issue-{number}", ("issue", number, None, None), instead_of)
     if not pull.same_repository or pull.head_is_protected:
-        pinned = None if pull.same_repository else pull.head_sha
-        return Make(f"pr-{number}", ("detached", number, f"refs/pull/{number}/head", pull.head_sha), pinned)
-    for issue, worktree in linked:
-        if worktree.reserved_branch == pull.head_ref:
-            return Share(worktree, issue)
-    if on_branch is not None:
-        return Share(on_branch, on_branch.issue)
-    return Make(f"pr-{number}", ("head", number, pull.head_ref, pull.head_sha))
+        return Make(f"pr-{number}", ("detached", number, f"refs/pull/{number}/head", pull.head_sha))
+    return Make(f"pr-{number}", ("head", number, pull.head_ref, pull.head_sha), instead_of)

@@ -1,6 +1,7 @@
 """Somebody who may asked for something: the rows that follow, in one transaction of the caller."""
 
 from bot import sentences
+from bot.decide import bringing_back
 from bot.decide.actions import Hear
 from bot.decide.commands import obey
 from bot.decide.desk import Desk, Facts, Premises
@@ -24,7 +25,8 @@ async def serve(connection: Connection, premises: Premises, hear: Hear, facts: F
     own_text = hear.target.id is None
     if own_text and await requests.asked_just_now(connection, here.conversation_id, facts.request, hear.asked_at):
         return
-    await desk.queue(
+    await bringing_back.queue(
+        desk,
         requests.Request(
             text=facts.request,
             requested_by=hear.speaker.login,
@@ -34,7 +36,7 @@ async def serve(connection: Connection, premises: Premises, hear: Hear, facts: F
             review_id=hear.review_id,
             pinned_sha=facts.pull.head_sha if facts.pull and not facts.pull.same_repository else None,
             context=hear.context,
-        )
+        ),
     )
 
 

@@ -39,14 +39,16 @@ class Page:
 
 
 def page(data: Any) -> Page:
-    """Read one answer; issues that the credentials may not see come as null and are left out."""
+    """Read one answer. What the schema lets be null is left out, such as issues that the credentials may not see."""
     pull = ((data or {}).get("repository") or {}).get("pullRequest")
     if pull is None:
         raise NotFound("the pull request is gone")
     connection = pull["closingIssuesReferences"]
+    if connection is None:
+        return Page((), None)
     references = tuple(
         IssueRef(node["repository"]["databaseId"], node["number"], node["state"] == "OPEN")
-        for node in connection["nodes"]
+        for node in connection["nodes"] or ()
         if node is not None
     )
     info = connection["pageInfo"]

@@ -84,9 +84,10 @@ async def running(
     plan: Sequence[PlanEntry],
     steps: Sequence[str],
     elapsed: timedelta,
+    phase: str | None = None,
 ) -> None:
-    """The tracking comment shows the agent at work."""
-    await _track(connection, here, turn_id, target, tracking.running(plan, steps, elapsed), PROGRESS)
+    """The tracking comment shows the agent at work, or the phase before that."""
+    await _track(connection, here, turn_id, target, tracking.running(plan, steps, elapsed, phase), PROGRESS)
 
 
 async def next_progress(

@@ -1,4 +1,4 @@
-"""Small words that sentences are made of: durations, counts, lists, folds."""
+"""Small words that sentences are made of: durations, counts, lists, folds, code."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,9 +10,11 @@ MOST_LISTED = 10
 
 
 def span(length: timedelta) -> str:
-    """A duration as people say it: `8 s`, `2 min 5 s`, `1 h 3 min`."""
+    """A duration as people say it: `8 s`, `2 min 5 s`, `1 h 3 min`, `9 d 4 h`."""
     seconds = max(0, round(length.total_seconds()))
-    minutes, hours = seconds // 60, seconds // 3600
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if days:
+        return f"{days} d {hours % 24} h"
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
@@ -21,6 +23,13 @@ def span(length: timedelta) -> str:
 def fold(summary: str, content: str) -> str:
     """A closed section; the blank lines make GitHub read its content as Markdown."""
     return f"<details>\n<summary>{summary}</summary>\n\n{content}\n\n</details>"
+
+
+def code_block(text: str, language: str = "") -> str:
+    """The text in a fence that nothing in it can close."""
+    longest = max((len(line) - len(line.lstrip("`")) for line in text.split("\n")), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def listed(names: Sequence[str]) -> str:

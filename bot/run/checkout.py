@@ -1,32 +1,18 @@
 """Before a turn: the clone is fetched, the worktree is there, checked and brought up to date."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import assert_never
 
 from bot import sentences
-from bot.run import prompt
+from bot.run.sharing import join_holder, settle
+from bot.run.standing import note_kept, stand
 from bot.run.workshop import Workshop
 from bot.run.worktrees import refs
-from bot.run.worktrees.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref
-from bot.run.worktrees.entries import Missing, head_of, inspect
+from bot.run.worktrees.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, remake_if_damaged
 from bot.run.worktrees.git import GitError, GitProblem
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
-from bot.run.worktrees.worktree import (
-    Ahead,
-    Created,
-    Dirty,
-    Diverged,
-    FastForwarded,
-    NoRemoteBranch,
-    OffBranch,
-    Synced,
-    UpToDate,
-    create,
-    follow_head,
-    recreate,
-    sync,
-)
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
+from bot.run.worktrees.worktree import Created, create
 from bot.store.turns import ClaimedTurn
 
 
@@ -63,32 +49,75 @@ def start_of(turn: ClaimedTurn) -> Start:
             raise ValueError(f"worktree {turn.worktree_id} has no usable start")
 
 
-async def prepare(shop: Workshop, turn: ClaimedTurn) -> Ready | NotReady:
-    """Makes, recovers or updates the turn's worktree. Raises GitError, InvalidNameError, OSError."""
-    path = Path(turn.path)
+async def prepare(
+    shop: Workshop, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
+) -> Ready | NotReady:
+    """Makes, recovers or updates the turn's worktree; `on_progress` hears how far the fetch is, in short lines.
+
+    Raises SentOnError where the turn belongs into another worktree: it waits there now. Raises GitError,
+    InvalidNameError, OSError.
+    """
     async with clone_lock(shop.clone(turn.folder)) as lock:
         try:
-            await ensure(lock, f"{shop.server_url}/{turn.repository.full_name}.git")
-            await fetch(lock)
+            damage = await ensure(lock, f"{shop.server_url}/{turn.repository.full_name}.git", on_progress)
+            damage = await fetch(lock, on_progress) or damage
         except GitError as error:
             if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
                 return NotReady(sentences.cannot_fetch(turn.repository.full_name))
             raise
-        if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
-            return NotReady(moved)
-        if not turn.worktree_made:
-            return _ready(turn, await create(lock, path, start_of(turn), rescue_ref(shop, turn)))
-        state = await inspect(lock.clone, path)
-        if isinstance(state, Missing):
-            again = await recreate(lock, path, turn.branch, turn.pinned_sha or turn.start[3], rescue_ref(shop, turn))
-            return _ready(turn, again, made_again=state.why)
-        if turn.pinned_sha is not None:
-            synced = await follow_head(lock, path, turn.pinned_sha, rescue_ref(shop, turn))
-        else:
-            synced = await sync(lock, path, turn.branch)
-        remarks, notices = _said(synced, turn.branch)
-        head = await head_of(lock.clone, path) or ""
-        return Ready(turn.branch, turn.base_branch, head, None, remarks, notices)
+        try:
+            ready = await _prepare(shop, lock, turn, clone_is_whole=False)
+        except GitError as error:
+            if error.problem is not GitProblem.CORRUPT:
+                raise
+            damage = await remake_if_damaged(lock, on_progress) or damage
+            ready = await _prepare(shop, lock, turn, clone_is_whole=True)
+    if damage is None or isinstance(ready, NotReady):
+        return ready
+    return replace(ready, notices=(sentences.clone_remade(damage.kept, damage.lost), *ready.notices))
+
+
+async def _prepare(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool) -> Ready | NotReady:
+    if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
+        return NotReady(moved)
+    if not turn.worktree_made:
+        return await _made(shop, lock, turn)
+    turn, switched = await settle(shop, lock, turn, clone_is_whole=clone_is_whole)
+    start, rescue = start_of(turn), rescue_ref(shop, turn)
+    stood = await stand(shop, lock, turn, start, rescue, clone_is_whole=clone_is_whole)
+    if isinstance(stood, Refused):
+        return NotReady(sentences.no_worktree(stood.next_step))
+    notices = (*switched, *stood.notices)
+    return Ready(stood.branch, stood.base_branch, stood.head, stood.made_again, stood.remarks, notices)
+
+
+async def _made(shop: Workshop, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
+    made = await _make(shop, lock, turn)
+    if isinstance(made, Refused):
+        return NotReady(sentences.no_worktree(made.next_step))
+    await note_kept(shop, turn, rescue_ref(shop, turn), made)
+    return Ready(made.branch, made.base_branch or turn.base_branch, made.tip)
+
+
+async def _make(shop: Workshop, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
+    """On the branch that the turn needs, or that the worktree had before it was purged; else as its row says."""
+    path, rescue = Path(turn.path), rescue_ref(shop, turn)
+    start = HeadBranch(turn.switch_to) if turn.switch_to else _start_again(turn)
+    made = await create(lock, path, start, rescue)
+    if isinstance(made, Refused) and made.reason is RefusedReason.NO_REMOTE_BRANCH and turn.switch_to is None:
+        start = start_of(turn)
+        made = await create(lock, path, start, rescue)
+    if isinstance(made, Refused) and made.reason is RefusedReason.BRANCH_IN_USE:
+        await join_holder(shop, lock, turn, start)
+    return made
+
+
+def _start_again(turn: ClaimedTurn) -> Start:
+    """An issue's worktree that went to the branch of a pull request goes on there."""
+    kind, number, _, _ = turn.start
+    if kind == "issue" and turn.branch is not None and refs.sequel_of(turn.branch, number) is None:
+        return HeadBranch(turn.branch)
+    return start_of(turn)
 
 
 def rescue_ref(shop: Workshop, turn: ClaimedTurn) -> str:
@@ -100,31 +129,3 @@ async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     """A head pushed to a fork after the request was made is not what was asked for: the reason to refuse, or None."""
     now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
     return None if now == turn.pinned_sha else sentences.head_moved(turn.pinned_sha or "")
-
-
-def _ready(turn: ClaimedTurn, made: Created | Refused, *, made_again: str | None = None) -> Ready | NotReady:
-    match made:
-        case Created(branch=branch, base_branch=base, tip=tip):
-            notices = (sentences.worktree_remade(branch),) if made_again else ()
-            return Ready(branch, base or turn.base_branch, tip, made_again, (), notices)
-        case Refused(next_step=next_step):
-            return NotReady(sentences.no_worktree(next_step))
-        case _:
-            assert_never(made)
-
-
-def _said(synced: Synced, branch: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the agent, and what the thread is told of the state the turn starts in."""
-    match synced:
-        case UpToDate() | NoRemoteBranch() | Ahead():
-            return (), ()
-        case FastForwarded(commits=commits):
-            return (prompt.fast_forwarded(commits),), ()
-        case Dirty(files=files, behind=behind):
-            return (prompt.dirty(files, behind),), ()
-        case Diverged(ahead=ahead, behind=behind):
-            return (prompt.diverged(ahead, behind),), (sentences.diverged(branch or ""),)
-        case OffBranch(current=current):
-            return (prompt.off_branch(current, branch or ""),), ()
-        case _:
-            assert_never(synced)

@@ -25,6 +25,17 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
+async def guard_of(shop: Workshop, turn: ClaimedTurn, ready: Ready) -> Guard:
+    """What is not pushed; among it the default branch, and the worktree's own where a rule protects it.
+
+    Raises GitHubError.
+    """
+    protected = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
+    if ready.branch and await shop.github.is_protected(turn.repository, ready.branch):
+        protected.add(ready.branch)
+    return Guard(frozenset(protected), shop.secrets, shop.allow_workflow_changes)
+
+
 async def deliver(
     shop: Workshop, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
 ) -> tuple[Change, list[str]]:

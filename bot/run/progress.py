@@ -1,6 +1,7 @@
-"""What the tracking comment shows while the agent works: its plan and its steps, edited at a bearable pace."""
+"""What the tracking comment shows while a turn runs: what takes long before the agent begins, then the agent's plan."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -25,16 +26,32 @@ from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tracking import PlanEntry as ShownEntry
 
+# Most turns reach their agent sooner, and that is then the first news.
+QUIET_SECONDS = 3.0
 _log = structlog.get_logger()
 
 
 class Progress:
-    """Collects what the agent reports; `shown` keeps the tracking comment in step with it."""
+    """Collects what is going on and what the agent reports; `shown` keeps the tracking comment in step with it."""
 
     def __init__(self) -> None:
         self.plan: tuple[PlanEntry, ...] = ()
         self.steps: list[str] = []
+        self.phase: str | None = None
         self.changed = asyncio.Event()
+        self._agent_began = asyncio.Event()
+
+    def enter(self, phase: str) -> None:
+        """What is going on before the agent begins, as the tracking comment words it."""
+        if phase != self.phase:
+            self.phase = phase
+            self.changed.set()
+
+    def agent_begins(self) -> None:
+        """From now on it is the agent that is waited for."""
+        self.phase = None
+        self._agent_began.set()
+        self.changed.set()
 
     def note(self, event: AgentEvent) -> None:
         """Takes one event of the agent in."""
@@ -61,7 +78,9 @@ class Progress:
     async def shown(
         self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]
     ) -> AsyncIterator[None]:
-        """While the context lasts, what was noted shows up on the thread: at once that it runs, then at its pace."""
+        """While the context lasts, what is known shows up on the thread: at once that the agent works, a phase before
+        that only where it takes a while; then at its pace.
+        """
         showing = asyncio.create_task(self._show(pool, here, turn, clock))
         try:
             yield
@@ -71,6 +90,8 @@ class Progress:
 
     async def _show(self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
         last_edit_at: datetime | None = None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._agent_began.wait(), QUIET_SECONDS)
         while True:
             self.changed.clear()
             try:
@@ -78,8 +99,8 @@ class Progress:
                     due = await voice.next_progress(connection, here, turn.started_at, last_edit_at, clock())
                     if due is not None and due <= clock():
                         await turns.look_again(connection, turn.claim)
-                        elapsed = clock() - turn.started_at
-                        await voice.running(connection, here, turn.id, turn.target, self.checklist, self.steps, elapsed)
+                        elapsed, what = clock() - turn.started_at, (self.checklist, self.steps)
+                        await voice.running(connection, here, turn.id, turn.target, *what, elapsed, self.phase)
                         last_edit_at = clock()
                         due = None
             except ClaimLostError:

@@ -72,3 +72,14 @@ def off_branch(current: str | None, branch: str) -> str:
     """HEAD is not where it belongs."""
     now = f"`{current}` is" if current else "a detached HEAD is"
     return f"It belongs to branch `{branch}`, but {now} checked out."
+
+
+def setup_failed(how: str, output: str) -> str:
+    """The repository's own script went wrong; `output` is the end of what it wrote."""
+    said = "".join(f"\n    {line}" for line in output.split("\n")) if output else ""
+    return f"`.threadtree/setup`, which prepares it, {how}." + (f" It wrote last:{said}" if said else "")
+
+
+def setup_left(files: int) -> str:
+    """The repository's own script made files that would be committed."""
+    return f"`.threadtree/setup`, which prepared it, left {files} file(s) that git does not ignore; they are committed."

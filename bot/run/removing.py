@@ -1,47 +1,136 @@
-"""Removes the worktrees that nobody needs, one after the other, under a claim each."""
+"""Removes the worktrees that nobody needs, one after the other, under a claim each, and writes down how that ended."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
 
+from bot.failpoints import reached
+from bot.github.errors import GitHubError
+from bot.run import rescued
 from bot.run.grounds import Grounds
-from bot.run.worktrees import metadata, refs
-from bot.run.worktrees.clone import clone_lock, fetch
-from bot.run.worktrees.git import GitError
-from bot.run.worktrees.removal import Kept, Removed, remove
-from bot.store import removals
+from bot.run.persist import persist
+from bot.run.worktrees import metadata, trash
+from bot.run.worktrees.clone import CloneLock, clone_lock, fetch
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
+from bot.run.worktrees.rescue import Label
+from bot.store import conversations, removals
+from bot.store.database import Connection
 from bot.store.removals import ClaimedRemoval
 
+TRY_AGAIN_AFTER = timedelta(minutes=5)
+# The repository is not there for us any more, or its clone not for git: nothing counts as published.
+_GONE = frozenset({GitProblem.NOT_FOUND, GitProblem.AUTH, GitProblem.CORRUPT})
 _log = structlog.get_logger()
 
 
 async def remove_all(grounds: Grounds, worker: str) -> None:
-    """Removes every worktree of this node that is to go; one that still holds work is kept, and the log says so."""
+    """Removes every worktree of this node that is to go, then deletes the bytes; what cannot go now is tried later."""
+    async with grounds.pool.acquire() as connection:
+        for worktree_id in await removals.to_try_again(connection, grounds.node, TRY_AGAIN_AFTER):
+            async with connection.transaction():
+                await conversations.let_go(connection, worktree_id)
+    trashed: list[Path] = []
     while True:
         async with grounds.pool.acquire() as connection:
             removal = await removals.claim_next(connection, grounds.node, worker)
         if removal is None:
-            return
-        result = await _remove(grounds, removal)
-        async with grounds.pool.acquire() as connection:
-            if isinstance(result, Removed):
-                await removals.removed(connection, removal, grounds.node)
-                _log.info("worktree-removed", path=removal.path, branch_deleted=result.branch_deleted)
-            else:
-                await removals.kept(connection, removal, grounds.node)
-                _log.warning("worktree-kept", path=removal.path, why=result.why)
+            break
+        result = await carry_out(grounds, removal)
+        trashed += result.trashed if isinstance(result, Removed) else ()
+    await delete_trashed(trashed)
 
 
-async def _remove(grounds: Grounds, removal: ClaimedRemoval) -> Removed | Kept:
+async def carry_out(grounds: Grounds, removal: ClaimedRemoval) -> Removed | Kept:
+    """Removes a claimed worktree, after a rescue or, if it is purged, only where none is needed; its rows say so then.
+
+    Every step can be repeated by whoever goes on with it. The bytes are left in the trash. Raises InvalidNameError.
+    """
     path = Path(removal.path)
-    async with clone_lock(grounds.clone(removal.folder)) as lock:
-        try:
-            await fetch(lock)
-        except GitError as error:
-            return Kept(f"GitHub could not be asked what it has: {error}")
-        rescue = refs.rescue_ref(str(removal.worktree_id), grounds.clock())
-        result = await remove(lock, path, removal.branch, rescue)
-    if isinstance(result, Removed):
-        await asyncio.to_thread(metadata.delete, path)
+    merged_head = await _merged_head(grounds, removal)
+    label = Label(removal.worktree_id, removal.branch, removal.conversations, removal.decided_at)
+    clone = grounds.clone(removal.folder)
+    async with clone_lock(clone) as lock:
+        counts = await _fetched(grounds, lock, removal)
+        if isinstance(counts, Kept):
+            result: Removed | Kept = counts
+        elif not await _is_mine(grounds, removal):
+            return Kept("somebody else removes it")
+        else:
+            remote = Remote(removal.base_branch or removal.repository.default_branch, merged_head, counts)
+            way = remove_if_clean if removal.removal == "purged" else remove
+            result = await way(lock, path, label, remote)
+    if isinstance(result, Kept):
+        kept = result
+        await persist(grounds.pool, lambda connection: removals.kept(connection, removal, grounds.node))
+        _log.warning("worktree-kept", path=removal.path, removal=removal.removal, why=kept.why)
+        return kept
+    await asyncio.to_thread(metadata.delete, path)
+    reached("metadata-deleted")
+    size = await rescued.size_of(clone, result.rescue, result.kept)
+    removed = result
+    await persist(grounds.pool, lambda connection: _write(connection, grounds, removal, label, removed, size))
+    _log.info(
+        "worktree-removed",
+        path=removal.path,
+        removal=removal.removal,
+        rescue=result.rescue.ref if result.rescue else None,
+        kept=result.kept.name if result.kept else None,
+        branch_deleted=result.branch_deleted,
+    )
     return result
+
+
+async def delete_trashed(trashed: Sequence[Path]) -> int:
+    """Deletes what removals left in the trash; returns the bytes freed. In a thread, which ends soon after this is
+    cancelled: what is left then goes when the trash is emptied.
+    """
+    stopped = threading.Event()
+    try:
+        return sum([await asyncio.to_thread(trash.delete_bytes, place, stopped.is_set) for place in trashed])
+    finally:
+        stopped.set()
+
+
+async def _merged_head(grounds: Grounds, removal: ClaimedRemoval) -> str | None:
+    if grounds.github is None or removal.branch is None:
+        return None
+    try:
+        return await grounds.github.merged_head(removal.repository, removal.branch)
+    except GitHubError as error:
+        _log.warning("merged-unknown", path=removal.path, branch=removal.branch, error=str(error))
+        return None
+
+
+async def _fetched(grounds: Grounds, lock: CloneLock, removal: ClaimedRemoval) -> bool | Kept:
+    """Whether what GitHub has counts; Kept while it cannot be asked."""
+    url = f"{grounds.server_url}/{removal.repository.full_name}.git"
+    try:
+        await lock.clone.run("rev-parse", "--git-dir")
+        # It may have been renamed since, and its old name be another's.
+        await lock.clone.run("config", "--local", "--replace-all", "remote.origin.url", url)
+        await fetch(lock)
+    except GitError as error:
+        if error.problem not in _GONE:
+            return Kept(f"GitHub could not be asked what it has: {error}")
+        _log.warning("nothing-counts-as-published", path=removal.path, why=str(error))
+        return False
+    return True
+
+
+async def _is_mine(grounds: Grounds, removal: ClaimedRemoval) -> bool:
+    async with grounds.pool.acquire() as connection:
+        return await removals.is_mine(connection, removal)
+
+
+async def _write(
+    connection: Connection, grounds: Grounds, removal: ClaimedRemoval, label: Label, result: Removed, size: int
+) -> None:
+    """What was rescued and the end of the row, in the caller's transaction; nothing where the claim was lost."""
+    if await removals.is_mine(connection, removal):
+        await rescued.record(connection, label, result.rescue, result.kept, size)
+        await removals.removed(connection, removal, grounds.node)

@@ -1,7 +1,11 @@
-"""The end of a run, told twice: to the thread, and in the metadata beside the worktree."""
+"""The end of a run: told to the thread, and noted in the metadata beside the worktree."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import structlog
+from asyncpg import PostgresError
 
 from bot.reply.voice import Report
 from bot.run.checkout import Ready
@@ -9,8 +13,13 @@ from bot.run.delivering import compare_url
 from bot.run.ends import End
 from bot.run.workshop import Workshop
 from bot.run.worktrees import metadata
+from bot.run.worktrees.metadata import Metadata
+from bot.store import retention
+from bot.store.database import DATABASE_AWAY
 from bot.store.turns import ClaimedTurn, Use
 from bot.tracking import Changes
+
+_log = structlog.get_logger()
 
 
 def report_of(
@@ -41,15 +50,14 @@ def report_of(
     )
 
 
-def note_in_metadata(shop: Workshop, turn: ClaimedTurn, ready: Ready, end: End | None = None) -> None:
-    """What rebuilds the worktree's row, and what was last seen of it, beside its directory. Raises OSError."""
-    now = shop.clock()
-    path = Path(turn.path)
+def note_in_metadata(shop: Workshop, turn: ClaimedTurn, ready: Ready) -> None:
+    """What rebuilds the worktree's row, beside its directory. Raises OSError."""
+    now, path = shop.clock(), Path(turn.path)
     known = metadata.read(path)
-    before = known if isinstance(known, metadata.Metadata) else None
+    before = known if isinstance(known, Metadata) else None
     metadata.write(
         path,
-        metadata.Metadata(
+        Metadata(
             id=str(turn.worktree_id),
             platform=turn.repository.platform,
             repository_id=turn.repository.id,
@@ -60,7 +68,30 @@ def note_in_metadata(shop: Workshop, turn: ClaimedTurn, ready: Ready, end: End |
             node=shop.node,
             created_at=before.created_at if before else now,
             updated_at=now,
-            execution_count=(before.execution_count if before else 0) + (1 if end else 0),
-            last_error=end.reason if end and end.state != "done" else None,
+            execution_count=before.execution_count if before else 0,
+            last_error=before.last_error if before else None,
         ),
     )
+
+
+def note_the_end(shop: Workshop, turn: ClaimedTurn, end: End) -> None:
+    """One run more, and how it ended, in the metadata of a worktree that is there. Trouble with it is only logged."""
+    path = Path(turn.path)
+    known = metadata.read(path)
+    if not isinstance(known, Metadata) or known.id != str(turn.worktree_id):
+        return
+    error = None if end.state == "done" else end.reason
+    noted = replace(known, updated_at=shop.clock(), execution_count=known.execution_count + 1, last_error=error)
+    try:
+        metadata.write(path, noted)
+    except OSError as problem:
+        _log.warning("metadata-not-written", path=turn.path, problem=str(problem))
+
+
+async def forget_old_sessions(shop: Workshop) -> None:
+    """Ended sessions past their time, right after a run. Trouble with it is only logged: a timer does it too."""
+    try:
+        async with shop.pool.acquire() as connection:
+            await retention.delete_old_sessions(connection, shop.session_ttl_seconds, shop.clock())
+    except (*DATABASE_AWAY, PostgresError) as problem:
+        _log.warning("sessions-not-deleted", problem=type(problem).__name__)

@@ -1,4 +1,4 @@
-"""This node's turns and removals: claims them when the doorbell rings, and finds those whose run is gone."""
+"""This node's turns, operations and removals: claims them when the bell rings, and finds those whose run is gone."""
 
 import asyncio
 from functools import partial
@@ -8,14 +8,18 @@ import structlog
 from bot import sentences
 from bot.reply import voice
 from bot.reply.voice import Here
+from bot.run import operating
 from bot.run.liveness import is_alive
 from bot.run.removing import remove_all
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop
-from bot.store import conversations, removals, turns
+from bot.store import conversations, operations, removals, turns
 from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.operations import ClaimedOperation, OperationClaim
 from bot.store.turns import Claim, ClaimLostError
 
+OPERATIONS_AT_ONCE = 2
+"""Beside the turns: a reset must not wait for agents that work elsewhere."""
 _log = structlog.get_logger()
 
 
@@ -28,7 +32,11 @@ class Runner:
         self._slots = slots
         self._per_repository = per_repository
         self._runs: dict[int, tuple[TurnRun, asyncio.Task[None]]] = {}
+        self._operations: dict[int, tuple[ClaimedOperation, asyncio.Task[None]]] = {}
         self._removing: asyncio.Task[None] | None = None
+        self._remove_more = False
+        # Between a claim and its entry above it looks as if nobody here had it.
+        self._claiming = asyncio.Lock()
         self._bell = asyncio.Event()
 
     def ring(self) -> None:
@@ -47,7 +55,8 @@ class Runner:
             while not stopping.is_set():
                 self._bell.clear()
                 try:
-                    await self._claim_all()
+                    async with self._claiming:
+                        await self._claim_all()
                 except DATABASE_AWAY as problem:
                     _log.warning("database-away", problem=type(problem).__name__)
                 rung = asyncio.create_task(self._bell.wait())
@@ -68,9 +77,30 @@ class Runner:
             task = asyncio.create_task(run.run(), name=f"turn {turn.id}")
             self._runs[turn.id] = (run, task)
             task.add_done_callback(partial(self._ended, turn.id))
-        if self._removing is None:
+        while len(self._operations) < OPERATIONS_AT_ONCE:
+            async with shop.pool.acquire() as connection:
+                operation = await operations.claim_next(connection, shop.node, self._worker)
+            if operation is None:
+                break
+            self._carry_out(operation)
+        if self._removing is not None:
+            self._remove_more = True  # it may have seen already that nothing waits
+        else:
+            self._remove_more = False
             self._removing = asyncio.create_task(remove_all(shop, self._worker), name="removals")
             self._removing.add_done_callback(self._removals_ended)
+
+    def _carry_out(self, operation: ClaimedOperation) -> None:
+        task = asyncio.create_task(operating.carry_out(self._shop, operation), name=f"operation {operation.id}")
+        self._operations[operation.id] = (operation, task)
+        task.add_done_callback(partial(self._operation_ended, operation.id))
+
+    def _operation_ended(self, operation_id: int, task: asyncio.Task[None]) -> None:
+        del self._operations[operation_id]
+        self._bell.set()
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Its row is still claimed: it is found and given back like that of a dead worker.
+            _log.error("operation-not-ended", operation=operation_id, exc_info=problem)
 
     def _ended(self, turn_id: int, _: asyncio.Task[None]) -> None:
         del self._runs[turn_id]
@@ -78,13 +108,15 @@ class Runner:
 
     def _removals_ended(self, task: asyncio.Task[None]) -> None:
         self._removing = None
+        if self._remove_more:
+            self._bell.set()
         if not task.cancelled() and (problem := task.exception()) is not None:
             _log.error("removal-broke", exc_info=problem)
 
     async def _wind_down(self, grace_seconds: float) -> None:
-        tasks = [task for _, task in self._runs.values()]
+        tasks = [*(task for _, task in self._runs.values()), *(task for _, task in self._operations.values())]
         if tasks:
-            _log.info("waiting-for-turns", turns=len(tasks), seconds=grace_seconds)
+            _log.info("waiting-for-turns", turns=len(self._runs), seconds=grace_seconds)
             await asyncio.wait(tasks, timeout=grace_seconds)
         if self._removing is not None:
             tasks.append(self._removing)
@@ -93,7 +125,11 @@ class Runner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def recover(self) -> None:
-        """Turns and removals whose process is gone: waiting again, or ended `interrupted` the second time."""
+        """What is claimed by a process that is gone waits again; a turn, the second time, ends `interrupted`."""
+        async with self._claiming:
+            await self._recover()
+
+    async def _recover(self) -> None:
         shop = self._shop
         async with shop.pool.acquire() as connection:
             running = await turns.running_on(connection, shop.node)
@@ -101,9 +137,10 @@ class Runner:
         for claim in running:
             if self._is_gone(claim):
                 await self._cut_off(claim)
+        if await operating.recover(shop, self._operation_is_gone):
+            self.ring()
         for worktree_id, worker in removing:
-            gone = self._removing is None if worker == self._worker else not is_alive(self._shop.workers, worker)
-            if gone:
+            if self._removal_is_gone(worktree_id, worker):
                 async with shop.pool.acquire() as connection:
                     await removals.give_back(connection, worktree_id, worker)
                 self.ring()
@@ -111,6 +148,17 @@ class Runner:
     def _is_gone(self, claim: Claim) -> bool:
         if claim.worker == self._worker:
             return claim.turn_id not in self._runs
+        return not is_alive(self._shop.workers, claim.worker)
+
+    def _removal_is_gone(self, worktree_id: int, worker: str) -> bool:
+        if worker == self._worker:
+            asked = any(operation.worktree_id == worktree_id for operation, _ in self._operations.values())
+            return self._removing is None and not asked
+        return not is_alive(self._shop.workers, worker)
+
+    def _operation_is_gone(self, claim: OperationClaim) -> bool:
+        if claim.worker == self._worker:
+            return claim.operation_id not in self._operations
         return not is_alive(self._shop.workers, claim.worker)
 
     async def _cut_off(self, claim: Claim) -> None:

@@ -3,37 +3,37 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from functools import partial
 from typing import TypeVar, assert_never
 
 import structlog
 
-from bot import sentences
-from bot.authority import Denied, before_asking_github, by_permission
+from bot import failpoints, sentences, tracking
 from bot.github.errors import GitHubError
-from bot.model import Actor
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.delivering import deliver
+from bot.run.delivering import deliver, guard_of
 from bot.run.ends import Change, End
-from bot.run.guards import Guard
+from bot.run.permission import denied
+from bot.run.persist import persist
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
-from bot.run.reporting import note_in_metadata, report_of
-from bot.run.sandbox.disk import DiskWatch
+from bot.run.reporting import forget_old_sessions, note_in_metadata, note_the_end, report_of
+from bot.run.sandbox.disk import DiskWatch, watched
 from bot.run.sandbox.system import UnsafeCommandError
+from bot.run.setup import prepare_checkout
+from bot.run.sharing import SentOnError
 from bot.run.workshop import Workshop
 from bot.run.worktrees.git import GitError
 from bot.run.worktrees.refs import InvalidNameError
-from bot.store import bells, conversations, turns
+from bot.store import bells, conversations, purging, setup, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
-DATABASE_PATIENCE = timedelta(minutes=10)
 LOOK_AGAIN_SECONDS = 2.0
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -50,8 +50,8 @@ class TurnRun:
         if turn.resuming:
             self._notices.append(sentences.resumed_after_cut_off())
         self._stop = asyncio.Event()
+        self._remarks: list[str] = []
         self._progress = Progress()
-        self._ready: Ready | None = None
         self._disk_full: str | None = None
         self._use = turn.use
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
@@ -67,6 +67,8 @@ class TurnRun:
             end = await self._to_an_end()
             await self._finish(end)
             self._log.info("turn-ended", state=end.state, reason=end.reason)
+        except SentOnError:
+            self._log.info("turn-sent-on")
         except ClaimLostError:
             self._log.warning("claim-lost")
         except asyncio.CancelledError:
@@ -105,12 +107,18 @@ class TurnRun:
 
     async def _work(self) -> End:
         turn = self._turn
-        if turn.answer is None and (denied := await self._denied()) is not None:
-            return End("refused", denied)
-        ready = await prepare(self._shop, turn)
+        if turn.answer is None and (reason := await denied(self._shop, turn)) is not None:
+            return End("refused", reason)
+        async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
+            return await self._work_in_its_worktree()
+
+    async def _work_in_its_worktree(self) -> End:
+        turn = self._turn
+        ready = await self._prepared()
+        if ready is None:
+            return await self._stopped()
         if isinstance(ready, NotReady):
             return End("refused", ready.reason)
-        self._ready = ready
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
         await asyncio.to_thread(note_in_metadata, self._shop, turn, ready)
@@ -119,6 +127,10 @@ class TurnRun:
         if turn.answer is not None:
             # Cut off after the agent was done: it is not asked again.
             return await self._deliver(ready, head_before, turn.answer)
+        if self._shop.setup_script:
+            await self._set_up()
+            if self._stop.is_set():
+                return await self._stopped()
         outcome = await self._ask_agent(ready)
         if isinstance(outcome, End):
             return outcome
@@ -139,6 +151,33 @@ class TurnRun:
             case _:
                 assert_never(outcome)
 
+    async def _prepared(self) -> Ready | NotReady | None:
+        """None: somebody asked to stop, and a clone may take long. Every step of it can be cut off and done again."""
+        turn, progress = self._turn, self._progress
+        fetching = partial(tracking.fetching, first=not self._shop.clone(turn.folder).path.is_dir())
+        progress.enter(fetching(None))
+        work = asyncio.create_task(prepare(self._shop, turn, lambda line: progress.enter(fetching(line))))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return await work if work.done() else None
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+
+    async def _set_up(self) -> None:
+        """A checkout is set up once: until then the script is run again, also by a turn that was cut off meanwhile."""
+        turn, shop = self._turn, self._shop
+        if await self._persist(lambda connection: setup.is_done(connection, turn.worktree_id)):
+            return
+        prepared = await prepare_checkout(shop, turn, self._progress, self._stop, self._disk_overflowed)
+        failpoints.reached("worktree-set-up")
+        self._notices += prepared.notices
+        self._remarks += prepared.remarks
+        if prepared.done:
+            await self._persist(lambda connection: setup.done(connection, turn.claim))
+
     async def _note_use(self, usage: Usage) -> None:
         cost = usage.session_cost if usage.currency in (None, "USD") else None
         both = (usage.input_tokens, usage.output_tokens)
@@ -152,18 +191,11 @@ class TurnRun:
         reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         return End("stopped", reason or sentences.stopped_by(None))
 
-    async def _denied(self) -> str | None:
-        """Asked once more before the agent starts: the permission may be gone since the request was made."""
-        turn, policy = self._turn, self._shop.policy
-        sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in policy.allowed_bots)
-        verdict = before_asking_github(policy, sender, turn.repository)
-        if verdict is None:
-            verdict = by_permission(await self._shop.github.permission(turn.repository, turn.requested_by))
-        return sentences.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
-
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
         before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
+        if ready.made_again or not turn.worktree_made:
+            await setup.forget(connection, turn.worktree_id)
         if ready.made_again:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before
@@ -207,22 +239,16 @@ class TurnRun:
             title=turn.title,
             branch=ready.branch,
             context=turn.context,
-            remarks=ready.remarks,
+            remarks=(*ready.remarks, *self._remarks),
             resuming=turn.resuming,
             request=turn.request,
         )
-        watching = asyncio.create_task(self._watch_disk(disk)) if disk else None
-        try:
-            async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
-                return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+        self._progress.agent_begins()
+        async with watched(disk, self._disk_overflowed):
+            return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
 
-    async def _watch_disk(self, disk: DiskWatch) -> None:
-        await disk.overflow()
-        self._disk_full = sentences.disk_full(disk.limit_bytes)
+    def _disk_overflowed(self, limit_bytes: int) -> None:
+        self._disk_full = sentences.disk_full(limit_bytes)
         self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> End:
@@ -231,7 +257,8 @@ class TurnRun:
         if stopped is not None:
             return End("stopped", stopped, answer)
         try:
-            change, notices = await deliver(self._shop, self._turn, ready, head_before, await self._guard(ready))
+            guard = await guard_of(self._shop, self._turn, ready)
+            change, notices = await deliver(self._shop, self._turn, ready, head_before, guard)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
@@ -239,29 +266,24 @@ class TurnRun:
         self._notices += notices
         return End("done", None, answer, change)
 
-    async def _guard(self, ready: Ready) -> Guard:
-        """What is not pushed; among it the default branch, and the worktree's own where a rule protects it."""
-        turn, shop = self._turn, self._shop
-        protected = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
-        if ready.branch and await shop.github.is_protected(turn.repository, ready.branch):
-            protected.add(ready.branch)
-        return Guard(frozenset(protected), shop.secrets, shop.allow_workflow_changes)
-
     async def _finish(self, end: End) -> None:
         """Writes the end, the answer and the doorbell for the next turn in one transaction."""
-        turn = self._turn
-        report = report_of(self._shop, turn, end, self._notices, self._progress.steps, self._use)
+        turn, shop = self._turn, self._shop
+        report = report_of(shop, turn, end, self._notices, self._progress.steps, self._use)
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
             await voice.run_ended(connection, self._here, report)
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
-            await defer(connection, bells.turns_bell(self._shop.node))
+            if shop.purge_on_success and end.state == "done":
+                await purging.purge(connection, turn.worktree_id)
+            await defer(connection, bells.turns_bell(shop.node))
 
-        if self._ready is not None:
-            # Before the end is written: after it the worktree may be removed at any moment.
-            await asyncio.to_thread(note_in_metadata, self._shop, turn, self._ready, end)
+        # Before the end is written: after it the worktree may be removed at any moment.
+        await asyncio.to_thread(note_the_end, shop, turn, end)
         await self._persist(write)
+        failpoints.reached("turn-end-written")
+        await forget_old_sessions(shop)
 
     async def _hand_back(self) -> None:
         """The process stops: another run goes on with the turn."""
@@ -270,15 +292,4 @@ class TurnRun:
                 self._log.info("turn-handed-back")
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
-        """Runs `write` in a transaction; while Postgres is away it is tried again, for minutes, so nothing is lost."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DATABASE_PATIENCE.total_seconds()
-        while True:
-            try:
-                async with self._shop.pool.acquire() as connection, connection.transaction():
-                    return await write(connection)
-            except DATABASE_AWAY as problem:
-                if loop.time() > deadline:
-                    raise
-                self._log.warning("database-away", problem=type(problem).__name__)
-            await asyncio.sleep(1)
+        return await persist(self._shop.pool, write)

@@ -16,6 +16,7 @@ from bot.run.network.turn_network import NetworkMode, open_network
 from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
+from bot.run.script import Script
 from bot.run.worktrees.git import Identity
 from bot.store.turns import ClaimedTurn
 
@@ -36,11 +37,19 @@ class Workshop(Grounds):
     allow_workflow_changes: bool
     limits: Limits
     secrets: tuple[str, ...]
+    setup_script: bool = False
+    purge_on_success: bool = False
+    session_ttl_seconds: float = 3600
 
     @asynccontextmanager
-    async def launching(self, turn: ClaimedTurn) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:
+    async def launching(
+        self, turn: ClaimedTurn, script: Script | None = None
+    ) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:
         """How the agent is started for a turn: in its worktree, with a HOME of the conversation, in the cage if there
         is one. The turn's network is there as long as the context. Raises GitError, OSError, UnsafeCommandError.
+
+        With `script` it is that which is started, in the agent's place, with no way to a model and no variable of the
+        agent's.
         """
         home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.path)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,13 +57,16 @@ class Workshop(Grounds):
         cage = self.git.cage
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             mode = self.network if cage else "host"
-            async with open_network(mode, Path(sockets), self._route(), ()) as network:
-                variables = variables_of(chosen, self._api(), self.agent_variables, network.environment)
+            async with open_network(mode, Path(sockets), None if script else self._route(), ()) as network:
+                variables = network.environment
+                if script is None:
+                    variables = variables_of(chosen, self._api(), self.agent_variables, network.environment)
                 environment = agent_environment(home, self.search_path, self.lang, variables)
                 if cage is None:
-                    yield Launch(agent_argv(self.agent_command), environment, path), None
+                    yield Launch(agent_argv(script.command if script else self.agent_command), environment, path), None
                     return
                 view = await self.clone(turn.folder).view(path)
+                own = [Bind(script.path)] if script else []
                 argv = cage.agent_argv(
                     view,
                     self.agent_command,
@@ -62,8 +74,11 @@ class Workshop(Grounds):
                     path,
                     network="none" if network.own_namespace else "host",
                     wrapper=network.wrapper,
-                    binds=[*(Bind(shown) for shown in network.binds), *shown_for(chosen, Path(sockets))],
+                    binds=[*(Bind(shown) for shown in network.binds), *shown_for(chosen, Path(sockets)), *own],
                 )
+                if script is not None:
+                    # The agent's very cage, whatever the script's first line names.
+                    argv = (*argv[: -len(self.agent_command)], *script.command)
                 yield Launch(argv, environment, path), cage.disk_watch(view, home)
 
     def _route(self) -> ModelRoute | None:

@@ -69,31 +69,37 @@ where active and conversation_id = (select id from conversations where id = $1 a
 
 LIVE_WORKTREE = """
 -- A worktree whose removal nobody has begun is taken back: somebody needs it again. One that was to have a branch
--- and has none was never made.
-update worktrees set state = case when state <> 'removing' then state
-                                  when branch is null and start_kind <> 'detached' then 'reserved'
-                                  else 'ready' end,
-                     updated_at = now()
-where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and claim is null))
+-- and has none was never made. One that was purged is made again at the same path, unless that is another's now.
+update worktrees w set state = case when state in ('reserved', 'ready') then state
+                                    when state = 'removed' or (branch is null and start_kind <> 'detached')
+                                    then 'reserved' else 'ready' end,
+                       setup_done = setup_done and state <> 'removed', removal = null, updated_at = now()
+where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and claim is null)
+                   or (state = 'removed' and removal = 'purged'
+                       and not exists (select from worktrees o where o.node = w.node and o.path = w.path
+                                                                 and o.state in ('reserved', 'ready', 'removing'))))
 returning id, node, path, branch, start_kind, start_number
 """
 
 WORKTREES_OF_ISSUES = """
--- Live worktrees of the issues a pull request closes. Locked, in one order for everybody, until the turn that will
--- use one is written: a release that began before must not miss it.
+-- Live worktrees of the issues a pull request closes, and such as were purged and will be again. Locked, in one order
+-- for everybody, until the turn that will use one is written: a release that began before must not miss it.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
-from conversations c join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+from conversations c
+join worktrees w on w.id = c.worktree_id
+                 and (w.state in ('reserved', 'ready') or (w.state = 'removed' and w.removal = 'purged'))
 where c.platform = $1 and c.repository_id = $2 and c.number = any ($3::integer[])
 order by w.id for no key update of w
 """
 
 WORKTREE_ON_BRANCH = """
--- The live worktree that has the branch, locked; of a reserved one the branch is known by what it starts from.
+-- The worktree that has the branch, live or purged, locked; of a reserved one what it starts from tells the branch.
 select id, node, path, branch, start_kind, start_number from worktrees
-where platform = $1 and repository_id = $2 and state in ('reserved', 'ready')
+where platform = $1 and repository_id = $2
+  and (state in ('reserved', 'ready') or (state = 'removed' and removal = 'purged'))
   and coalesce(branch, case start_kind when 'issue' then 'threadtree/issue-' || start_number
                                        when 'head' then start_ref end) = $3
-order by id limit 1 for no key update
+order by state = 'removed', id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
@@ -112,16 +118,22 @@ select id from worktrees where id = $1 for no key update
 """
 
 RELEASE_WORKTREE = """
--- The worktree goes when the last of its conversations is closed and none of them has a turn left.
-update worktrees w set state = 'removing', updated_at = now()
+-- The worktree goes when the last of its conversations is closed, none of them has a turn left, and nothing is to be
+-- done with it.
+update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
   and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+  and not exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running'))
 returning w.node
 """
 
 WORKTREE_OF = """
 select worktree_id from conversations where id = $1
+"""
+
+IS_CLOSED = """
+select state = 'closed' from conversations where id = $1
 """
 
 OVERVIEW = """
@@ -255,16 +267,22 @@ async def reserve_worktree(
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:
-    """From now on the conversation's turns run in this worktree."""
+    """From now on the conversation's turns run in this worktree, which is made again if it was purged."""
     await connection.execute(USE_WORKTREE, conversation_id, worktree_id)
+    if worktree_id is not None:
+        await live_worktree(connection, worktree_id)
 
 
-async def let_go(connection: Connection, worktree_id: int) -> None:
-    """Marks a worktree for removal if nothing needs it any more, and rings its node; in the caller's transaction."""
+async def let_go(connection: Connection, worktree_id: int) -> bool:
+    """Marks a worktree for removal if nothing needs it any more, and rings its node; in the caller's transaction.
+
+    Returns whether it goes.
+    """
     await connection.execute(LOCK_WORKTREE, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
     if node is not None:
         await defer(connection, bells.turns_bell(node))
+    return node is not None
 
 
 async def leave(connection: Connection, conversation_id: int, worktree_id: int) -> None:
@@ -277,6 +295,12 @@ async def worktree_of(connection: Connection, conversation_id: int) -> int | Non
     """The worktree a conversation refers to, live or not."""
     worktree_id: int | None = await connection.fetchval(WORKTREE_OF, conversation_id)
     return worktree_id
+
+
+async def is_closed(connection: Connection, conversation_id: int) -> bool:
+    """Whether the thread is closed, as far as it is known."""
+    closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
+    return closed
 
 
 async def overview(connection: Connection, conversation_id: int) -> Overview:

@@ -10,10 +10,17 @@ LIST_WORKTREES = """
 select worktree.id, owner || '/' || name as codebase, path, branch, node, worktree.state,
        array(select owner || '/' || name || '#' || number from conversations
              where worktree_id = worktree.id order by number) as conversations,
-       worktree.created_at, worktree.updated_at
+       worktree.created_at, worktree.updated_at, folder
 from worktrees as worktree join codebases using (platform, repository_id)
 order by worktree.id desc
 limit $1
+"""
+
+FIND_WORKTREE = """
+-- A path may have had several worktrees, one after the other: the live one counts, else the last.
+select id, node, path, state from worktrees
+where id = $1 or path = $2
+order by state in ('reserved', 'ready') desc, id desc limit 1
 """
 
 LIST_SESSIONS = """
@@ -48,7 +55,7 @@ limit $1
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A checkout; `conversations` are those that use it."""
+    """A checkout; `conversations` are those that use it, `folder` names its clone."""
 
     id: int
     codebase: str
@@ -59,6 +66,17 @@ class Worktree:
     conversations: list[str]
     created_at: datetime
     updated_at: datetime
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWorktree:
+    """A worktree that somebody named."""
+
+    id: int
+    node: str
+    path: str
+    state: WorktreeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +125,12 @@ class Delivery:
 async def worktrees(connection: Connection, limit: int | None) -> list[Worktree]:
     """The newest `limit` worktrees, all without one."""
     return [Worktree(**row) for row in await connection.fetch(LIST_WORKTREES, limit)]
+
+
+async def find_worktree(connection: Connection, worktree_id: int | None, path: str | None) -> FoundWorktree | None:
+    """The worktree with this id, or the one at this path."""
+    row = await connection.fetchrow(FIND_WORKTREE, worktree_id, path)
+    return FoundWorktree(**row) if row else None
 
 
 async def sessions(connection: Connection, limit: int | None) -> list[Session]:

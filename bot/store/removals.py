@@ -1,31 +1,59 @@
 """Worktrees on their way out: claimed like turns, one at a time, and given back when the claimer died."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID, uuid4
+
+from asyncpg import Record
 
 from bot.model import Repository
 from bot.store import bells
 from bot.store.database import Connection, repository_of
 from bot.store.jobs import defer
 
-CLAIM = """
+Removal = Literal["closed", "command", "retention", "purged"]
+
+_CLAIMED = """
+returning w.id, w.path, w.branch, w.base_branch, w.removal, w.updated_at, b.platform, b.repository_id, b.owner, b.name,
+          b.default_branch, b.installation_id, b.folder,
+          array(select number from conversations c where c.worktree_id = w.id order by number) as conversations
+"""
+
+CLAIM = f"""
 update worktrees w set claim = $2, worker = $3
 from codebases b
 where w.id = (select id from worktrees where node = $1 and state = 'removing' and claim is null
               order by id limit 1 for update skip locked)
   and (b.platform, b.repository_id) = (w.platform, w.repository_id)
-returning w.id, w.path, w.branch, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
-          b.folder
+{_CLAIMED}
+"""  # noqa: S608 -- nothing but constants
+
+LOCK_WORKTREE = """
+-- A statement of its own: what follows must see what whoever held the lock has written.
+select id from worktrees where id = $1 for no key update
 """
 
-REMOVED = """
-update worktrees set state = 'removed', claim = null, worker = null, updated_at = now()
-where id = $1 and claim = $2 returning id
+CLAIM_FOR = f"""
+-- Nothing runs there and, unless an operation removes it, nothing waits: what waits behind that goes on afterwards.
+update worktrees w set state = 'removing', removal = $5, claim = $3, worker = $4, updated_at = now()
+from codebases b
+where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready')
+  and not exists (select from turns t where t.worktree_id = w.id
+                  and (t.state = 'running' or (t.state = 'queued' and $6::bigint is null)))
+  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $6
+                  and (o.state = 'running' or (o.state = 'queued' and $6::bigint is null)))
+  and (b.platform, b.repository_id) = (w.platform, w.repository_id)
+{_CLAIMED}
+"""  # noqa: S608 -- nothing but constants
+
+LOCK_MINE = """
+select state from worktrees where id = $1 and claim = $2 and state = 'removing' for no key update
 """
 
 TAKE_OVER = """
 -- While it was being removed somebody asked again, and a new worktree was reserved at the same path: its turns and
--- conversations go on in the one that is kept after all.
+-- conversations go on in the one that is kept, or made again, after all.
 with successor as (
     update worktrees n set state = 'removed', updated_at = now()
     from worktrees o
@@ -33,13 +61,30 @@ with successor as (
     returning n.id
 ), talks as (
     update conversations set worktree_id = $1 where worktree_id in (select id from successor)
+), operated as (
+    update operations set worktree_id = $1 where worktree_id in (select id from successor)
 )
 update turns set worktree_id = $1 where worktree_id in (select id from successor)
 """
 
+WAITS = """
+select exists (select from turns where worktree_id = $1 and state = 'queued')
+       or exists (select from operations where worktree_id = $1 and state = 'queued')
+"""
+
+REMOVED = """
+update worktrees set state = case when $3 then 'reserved' else 'removed' end,
+                     removal = case when not $3 then removal end,
+                     setup_done = false, claim = null, worker = null, updated_at = now()
+where id = $1 and claim = $2
+"""
+
 KEPT = """
--- It holds work: it stays, and is used again by the next request.
-update worktrees set state = 'ready', claim = null, worker = null, updated_at = now()
+-- It stays, and is used again by the next request. One that was to have a branch and has none was never made. That
+-- its threads are closed is remembered.
+update worktrees
+set state = case when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
+    removal = case when removal = 'closed' then removal end, claim = null, worker = null, updated_at = now()
 where id = $1 and claim = $2 returning id
 """
 
@@ -60,10 +105,21 @@ GIVE_BACK = """
 update worktrees set claim = null, worker = null where id = $1 and worker = $2 and state = 'removing'
 """
 
+TO_TRY_AGAIN = """
+-- Kept when its threads closed, because something was in the way, and not used since.
+select id from worktrees
+where node = $1 and state in ('reserved', 'ready') and removal = 'closed' and updated_at < now() - $2::interval
+order by id
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRemoval:
-    """The right to remove one worktree."""
+    """The right to remove one worktree. `conversations` are the numbers of those that use it.
+
+    `decided_at`: when it was decided, the same for everybody who goes on with it; `base_branch`: what its branch is to
+    be merged into, as far as it is known.
+    """
 
     worktree_id: int
     token: UUID
@@ -71,24 +127,71 @@ class ClaimedRemoval:
     folder: str
     path: str
     branch: str | None
+    base_branch: str | None
+    removal: Removal
+    conversations: tuple[int, ...]
+    decided_at: datetime
 
 
 async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedRemoval | None:
     """The oldest worktree of the node that is to go and that nobody removes yet."""
     token = uuid4()
     row = await connection.fetchrow(CLAIM, node, token, worker)
-    if row is None:
-        return None
-    return ClaimedRemoval(row["id"], token, repository_of(row), row["folder"], row["path"], row["branch"])
+    return _claimed(row, token) if row else None
+
+
+async def claim_for(
+    connection: Connection, node: str, worktree_id: int, worker: str, removal: Removal, operation_id: int | None = None
+) -> ClaimedRemoval | None:
+    """Decides that this live worktree goes, and why, and claims that; None while a turn or an operation needs it.
+
+    `operation_id`: the running operation that removes it; turns and operations behind that are no hindrance.
+    """
+    token = uuid4()
+    async with connection.transaction():
+        await connection.execute(LOCK_WORKTREE, worktree_id)
+        row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id)
+    return _claimed(row, token) if row else None
+
+
+def _claimed(row: Record, token: UUID) -> ClaimedRemoval:
+    return ClaimedRemoval(
+        worktree_id=row["id"],
+        token=token,
+        repository=repository_of(row),
+        folder=row["folder"],
+        path=row["path"],
+        branch=row["branch"],
+        base_branch=row["base_branch"],
+        removal=row["removal"] or "closed",
+        conversations=tuple(row["conversations"]),
+        decided_at=row["updated_at"],
+    )
+
+
+async def is_mine(connection: Connection, removal: ClaimedRemoval) -> bool:
+    """Whether nobody took the claim away; its row stays locked until the caller's transaction ends."""
+    return await connection.fetchval(LOCK_MINE, removal.worktree_id, removal.token) is not None
 
 
 async def removed(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
-    """It is gone on disk and in git: its conversations refer to it no more, and turns that wait for its path may go."""
+    """It is gone on disk and in git. Where turns or operations wait for it, it is made again at the same path, else its
+    conversations refer to it no more. Of one that was purged they and their sessions know nothing. Rings its node.
+    """
+    purged, worktree_id = removal.removal == "purged", removal.worktree_id
     async with connection.transaction():
-        if await connection.fetchval(REMOVED, removal.worktree_id, removal.token) is not None:
-            await connection.execute(END_SESSIONS, removal.worktree_id)
-            await connection.execute(FORGET, removal.worktree_id)
-            await defer(connection, bells.turns_bell(node))
+        if not await is_mine(connection, removal):
+            return
+        waits: bool = await connection.fetchval(WAITS, worktree_id)
+        if purged or waits:
+            await connection.execute(TAKE_OVER, worktree_id, removal.token)
+            waits = await connection.fetchval(WAITS, worktree_id)
+        await connection.execute(REMOVED, worktree_id, removal.token, waits)
+        if not purged:
+            await connection.execute(END_SESSIONS, worktree_id)
+        if not purged and not waits:
+            await connection.execute(FORGET, worktree_id)
+        await defer(connection, bells.turns_bell(node))
 
 
 async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
@@ -97,6 +200,11 @@ async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> No
         await connection.execute(TAKE_OVER, removal.worktree_id, removal.token)
         await connection.execute(KEPT, removal.worktree_id, removal.token)
         await defer(connection, bells.turns_bell(node))
+
+
+async def to_try_again(connection: Connection, node: str, after: timedelta) -> list[int]:
+    """Worktrees that could not go when their threads were closed, so long ago: `let_go` decides about them again."""
+    return [row["id"] for row in await connection.fetch(TO_TRY_AGAIN, node, after)]
 
 
 async def held_on(connection: Connection, node: str) -> list[tuple[int, str]]:

@@ -9,9 +9,10 @@ from bot.store.database import Connection
 
 ASK = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at)
+                   source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
+                   switch_to)
 values ($1, $2, $3, sha256(convert_to($3, 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-        case when $13 = 'queued' then null else now() end)
+        case when $13 = 'queued' then null else now() end, $15)
 on conflict (conversation_id, review_id) where review_id is not null do nothing
 returning id
 """
@@ -78,8 +79,12 @@ async def ask(
     worktree_id: int | None,
     request: Request,
     refused: str | None = None,
+    switch_to: str | None = None,
 ) -> int | None:
-    """Queues a turn (or records it `refused` with that reason); None if its review already is one turn."""
+    """Queues a turn (or records it `refused` with that reason); None if its review already is one turn.
+
+    `switch_to`: the branch that the worktree is to have when the turn runs there.
+    """
     turn_id: int | None = await connection.fetchval(
         ASK,
         conversation_id,
@@ -96,6 +101,7 @@ async def ask(
         list(request.notices),
         "refused" if refused else "queued",
         refused,
+        switch_to,
     )
     return turn_id
 

@@ -1,5 +1,7 @@
 """The queue of turns, from the side of those who run them: claims, ends, and what becomes of a run that was cut off."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -9,7 +11,8 @@ from bot.store.database import Connection, repository_of
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has none running and whose conversation has none earlier
--- unfinished; repositories with fewer running turns go first. A worktree whose path is still being removed waits.
+-- unfinished; repositories with fewer running turns go first. A worktree whose path is still being removed waits, and
+-- so does a turn that was asked after something that is to be done with its worktree.
 with running as (
     select w.platform, w.repository_id, count(*) as turns
     from turns t join worktrees w on w.id = t.worktree_id
@@ -23,6 +26,8 @@ with running as (
       and not exists (select from turns e where e.conversation_id = t.conversation_id and e.id < t.id
                                             and e.state in ('queued', 'running'))
       and not exists (select from worktrees o where o.node = w.node and o.path = w.path and o.state = 'removing')
+      and not exists (select from operations p where p.worktree_id = w.id
+                      and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))
       and coalesce(r.turns, 0) < $4
     order by coalesce(r.turns, 0), t.id
     limit 1 for update of t skip locked
@@ -34,7 +39,7 @@ from next where turns.id = next.id returning turns.id
 CLAIMED_TURN = """
 select t.id, t.conversation_id, t.worktree_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.resuming, t.answer, t.started_at,
-       t.stop_reason, t.claim, t.cost_usd, t.tokens,
+       t.stop_reason, t.claim, t.cost_usd, t.tokens, t.switch_to,
        c.number, c.kind, c.title, c.state as thread_state,
        b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
        w.path, w.branch, w.base_branch, w.start_kind, w.start_number, w.start_ref, w.start_sha,
@@ -67,6 +72,10 @@ with told as (
 )
 update turns t set tokens = $4, cost_usd = case when told.sum is not null then greatest(told.sum - told.before, 0) end
 from told where t.id = told.id returning t.cost_usd, t.tokens
+"""
+
+ADD_NOTICE = """
+update turns set notices = notices || $2::text where id = $1 and state = 'queued'
 """
 
 END = """
@@ -128,6 +137,12 @@ TOUCH_SESSION = """
 update sessions set last_active_at = now() where id = (select session_id from turns where id = $1)
 """
 
+TOUCH_WORKTREE = """
+-- Of one that is being removed the time says when that was decided.
+update worktrees set updated_at = now()
+where id = (select worktree_id from turns where id = $1) and state in ('reserved', 'ready')
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -176,6 +191,7 @@ class ClaimedTurn:
     branch: str | None
     base_branch: str | None
     start: tuple[str, int, str | None, str | None]
+    switch_to: str | None = None
 
     @property
     def id(self) -> int:
@@ -197,6 +213,14 @@ class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it must stop and write nothing more."""
 
 
+@asynccontextmanager
+async def claims_of_node(connection: Connection, node: str) -> AsyncIterator[None]:
+    """A transaction in which nobody else claims anything of the node: a claim looks at what runs there."""
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
+        yield
+
+
 async def claim_next(
     connection: Connection, node: str, worker: str, per_repository: int, now: datetime
 ) -> ClaimedTurn | None:
@@ -205,9 +229,7 @@ async def claim_next(
     `now` is the node's clock, by which the turn's duration is told.
     """
     token = uuid4()
-    async with connection.transaction():
-        # Claims of one node count running turns, so they go one after the other.
-        await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
+    async with claims_of_node(connection, node):
         turn_id = await connection.fetchval(CLAIM, node, token, worker, per_repository, now)
         if turn_id is None:
             return None
@@ -239,6 +261,7 @@ async def claim_next(
         branch=row["branch"],
         base_branch=row["base_branch"],
         start=(row["start_kind"], row["start_number"], row["start_ref"], row["start_sha"]),
+        switch_to=row["switch_to"],
     )
 
 
@@ -258,6 +281,11 @@ def _must(row: object) -> None:
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
     """Keeps the agent's answer before anything is pushed: a run that is cut off now does not ask again."""
     _must(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+
+
+async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
+    """The reply of a turn that waits will say one thing more."""
+    await connection.execute(ADD_NOTICE, turn_id, notice)
 
 
 async def save_worktree(
@@ -310,6 +338,7 @@ async def end(
     noted = None if notices is None else list(notices)
     _must(await connection.fetchrow(END, claim.turn_id, claim.token, state, reason, noted))
     await connection.execute(TOUCH_SESSION, claim.turn_id)
+    await connection.execute(TOUCH_WORKTREE, claim.turn_id)
 
 
 async def hand_back(connection: Connection, claim: Claim) -> bool:

@@ -11,6 +11,11 @@ HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
 """
 
+KNOW_NODE = """
+-- What an operator makes may belong to a node whose worker never ran: that is no heartbeat.
+insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
+"""
+
 FORGOTTEN_LANES = """
 -- Lanes with something to send for which no job waits or runs: a doorbell was lost, or a row has become due.
 select distinct lane from outbox o
@@ -50,6 +55,11 @@ CLEAR = {
 async def heartbeat(connection: Connection, node: str) -> None:
     """This node is alive."""
     await connection.execute(HEARTBEAT, node)
+
+
+async def know_node(connection: Connection, node: str) -> None:
+    """There may be worktrees of this node, whether or not a worker ever ran there."""
+    await connection.execute(KNOW_NODE, node)
 
 
 async def ring_forgotten_lanes(connection: Connection, now: datetime) -> list[str]:

@@ -1,5 +1,8 @@
-"""Closing always cleans, whoever closes and in whatever order the events come; work that is nowhere else stays."""
+"""Closing always cleans, whoever closes and in whatever order the events come; work that is nowhere else comes back."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.end_to_end.world import Talk, World
@@ -127,7 +130,7 @@ async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_goes_agai
     issue = await an_issue_with_work(world)
     await issue.closes()
     assert await everything_is_gone(world)
-    world.clock.move(3600)
+    world.clock.move(600)
 
     await issue.says("@threadtree-bot append hello.txt: more")
 
@@ -151,17 +154,192 @@ async def test_a_reopened_thread_starts_a_new_session_and_goes_on_from_its_branc
     assert await world.worktrees("state") == ["removed", "ready"]
 
 
-async def test_uncommitted_work_keeps_the_worktree_when_the_thread_closes(world: World) -> None:
-    issue = await world.maria.opens_issue("Half done")
-    await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
+# What was nowhere else when the thread closed
+
+
+async def an_issue_with_unsaved_work(world: World) -> Talk:
+    """A pushed commit, a commit that was not pushed, and an uncommitted file."""
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot append hello.txt: unpushed\ncommit More\nwrite half.txt: half\nfail too hard")
     await issue.hears("**This failed.**")
+    return issue
+
+
+@contextmanager
+def busy_clone(world: World) -> Iterator[None]:
+    """Somebody else works on the repository's clone: what touches a worktree waits."""
+    with (world.data_dir / "repos" / "acme" / "shop.git.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+async def test_unsaved_work_is_rescued_when_the_thread_closes(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+
+    await issue.closes(by=world.olaf)
+
+    assert await everything_is_gone(world)
+    row = await world.database.fetchrow("select conversations, removal, branch, files, commits from rescues")
+    assert tuple(row) == ([1], "closed", "threadtree/issue-1", 1, 1)
+
+
+async def test_after_a_reopening_the_next_request_begins_with_what_was_rescued(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+    [path] = await world.worktrees("path")
+    await issue.closes()
+    assert await everything_is_gone(world)
+
+    await issue.reopens()
+    await issue.says("@threadtree-bot recall\nappend hello.txt: again")
+
+    heard = await issue.hears("I remember: nothing.")
+    assert "The worktree had been removed. 1 file and 1 commit were brought back before this request began." in heard
+    files = await world.files("threadtree/issue-1")
+    assert (files["hello.txt"], files["half.txt"]) == ("hello\nunpushed\nagain", "half")
+    assert await world.worktrees("path", "state", "conversations") == [(path, "ready", [1])]
+
+    await issue.says("@threadtree-bot say once only")
+    assert "brought back" not in await issue.hears("once only")
+
+
+async def test_a_reopened_thread_goes_on_from_its_rescue_where_its_branch_is_gone(world: World) -> None:
+    issue = await world.maria.opens_issue("Never pushed")
+    await issue.says("@threadtree-bot write a.txt: a\ncommit First\nwrite half.txt: half\nfail too hard")
+    await issue.hears("**This failed.**")
+    await issue.closes()
+    assert await everything_is_gone(world)
+    await world.maria.pushes("main", {"README.md": "# another shop\n"})
+
+    await issue.reopens()
+    await issue.says("@threadtree-bot say on we go")
+
+    await issue.hears("on we go", "1 file was brought back before this request began.")
+    assert await world.files("threadtree/issue-1") == {"README.md": "# shop", "a.txt": "a", "half.txt": "half"}
+
+
+async def test_a_pull_request_whose_branch_was_deleted_has_its_work_when_the_branch_is_back(world: World) -> None:
+    pushed = await world.maria.pushes("feature", {"f.txt": "f\n"})
+    pull = await world.maria.opens_pull("Feature", head="feature")
+    await pull.says("@threadtree-bot write g.txt: g\ncommit More\nwrite half.txt: half\nfail too hard")
+    await pull.hears("**This failed.**")
+    await pull.closes()
+    assert await everything_is_gone(world)
+    await world.repository.git.run("update-ref", "-d", "refs/heads/feature")
+    await pull.says("@threadtree-bot say on we go")
+    await pull.hears("**This was not started.**", "The branch `feature` is not on GitHub any more. Restore it there")
+    assert await everything_is_gone(world)
+    await world.repository.git.run("update-ref", "refs/heads/feature", pushed)
+
+    await pull.says("@threadtree-bot say on we go")
+
+    await pull.hears("on we go", "brought back before this request began.")
+    assert await world.files("feature") == {"README.md": "# shop", "f.txt": "f", "g.txt": "g", "half.txt": "half"}
+
+
+async def test_what_does_not_fit_newer_commits_stays_rescued_and_the_reply_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Two ways")
+    await issue.says("@threadtree-bot write a.txt: one")
+    await issue.hears("1 file, +1 −0")
+    await issue.says("@threadtree-bot write a.txt: two\nfail too hard")
+    await issue.hears("**This failed.**")
+    await issue.closes()
+    assert await everything_is_gone(world)
+    await world.maria.pushes("threadtree/issue-1", {"a.txt": "three\n"})
+
+    await issue.reopens()
+    await issue.says("@threadtree-bot append b.txt: b")
+
+    await issue.hears("What was rescued when the worktree was removed is not in it", "a.txt", "`/worktree restore`")
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "three"
+
+
+async def test_what_was_removed_on_purpose_does_not_come_back_by_itself(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+    await issue.says("/worktree remove")
+    await issue.hears("The worktree was removed.")
+
+    await issue.says("@threadtree-bot say fresh")
+
+    assert "brought back" not in await issue.hears("fresh")
+    assert "half.txt" not in await world.files("threadtree/issue-1")
+
+
+async def test_a_turn_on_a_closed_thread_finds_the_work_and_the_worktree_goes_again(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+    await issue.closes()
+    assert await everything_is_gone(world)
+    world.clock.move(3600)
+
+    await issue.says("@threadtree-bot say just a word")
+
+    await issue.hears("just a word", "1 file and 1 commit were brought back before this request began.")
+    assert await everything_is_gone(world)
+    assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
+
+
+async def test_close_with_a_comment_finds_the_work_though_the_removal_goes_on(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+    world.faults.hold_webhooks("issue_comment", "created")
+    with busy_clone(world):
+        await issue.closes("@threadtree-bot say one last thing")
+        await world.until("exists (select from worktrees where state = 'removing' and claim is not null)")
+        world.faults.release()
+        await world.until("exists (select from turns where state = 'queued')")
+
+    await issue.hears("one last thing", "1 file and 1 commit were brought back before this request began.")
+    assert await everything_is_gone(world)
+    assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
+
+
+async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
+    await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await pull.hears("**This failed.**")
+    await pull.closes()
+    await issue.closes()
+    assert await everything_is_gone(world)
+
+    await issue.reopens()
+    await issue.says("@threadtree-bot say here we are")
+
+    await issue.hears("here we are", "1 file was brought back before this request began.")
+    assert await world.worktrees("conversations") == [[1, 2]]
+    await pull.reopens()
+    await pull.says("@threadtree-bot say me too")
+    assert "brought back" not in await pull.hears("me too")
+
+
+# What was asked of the worktree when the thread closes
+
+
+async def test_a_reset_that_waits_is_withdrawn_when_the_thread_closes(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot hang")
+    await issue.sees_working()
+    await issue.says("/reset")
+    await issue.hears("In line: the worktree is reset after the request that is running.")
+    world.clock.move(5)
 
     await issue.closes()
 
-    await world.quiet()
-    [(path, state)] = await world.worktrees("path", "state")
-    assert (world.text_of(path, "half.txt"), state) == ("half\n", "ready")
-    assert await world.sessions("active") == [False]
+    heard = await issue.hears_all()
+    assert "**Stopped.** The thread was closed." in heard[0]
+    assert "The worktree was not reset: the thread was closed before its turn came." in heard[1]
+    assert await everything_is_gone(world)
+
+
+async def test_a_reset_that_has_begun_ends_and_then_the_worktree_goes(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    with busy_clone(world):
+        await issue.says("/reset")
+        await world.until("exists (select from operations where state = 'running')")
+        world.clock.move(5)
+        await issue.closes()
+        await world.until("exists (select from conversations where state = 'closed')")
+
+    await issue.hears("The worktree was reset.")
+    assert await everything_is_gone(world)
 
 
 async def test_closing_a_thread_that_never_spoke_to_the_bot_does_nothing(world: World) -> None:

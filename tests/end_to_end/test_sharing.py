@@ -1,9 +1,30 @@
 """Which worktree a pull request's turn runs in: the issue's that it closes, or its own; never somebody else's work."""
 
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.faults import GraphQLError
+from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import Talk, World
+from tests.integration.git_world import usable_cage
 
 IN_THE_ISSUES = "This ran in the worktree of #1, which this pull request closes."
+ON_ITS_OWN = "so this ran in a worktree of its own on `feature`."
+SWITCHED = "For that the worktree of #1 went from `threadtree/issue-1` to `feature`."
+TOLD = "works in this thread's worktree, which is on its branch now: the next request here changes `feature`."
+
+
+@pytest.fixture(autouse=True)
+def no_listener() -> Iterator[None]:
+    yield
+    failpoints.listener = None
 
 
 async def an_issue_with_work(world: World) -> Talk:
@@ -12,6 +33,12 @@ async def an_issue_with_work(world: World) -> Talk:
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file, +1 −0")
     return issue
+
+
+async def a_pull_request_that_goes_on(world: World, body: str = "Fixes #1") -> Talk:
+    """A pull request of the branch `feature`, which has all of the issue's commits and one of maria's."""
+    await world.maria.pushes("feature", {"more.txt": "more\n"}, base="threadtree/issue-1")
+    return await world.maria.opens_pull("Go on", body, head="feature")
 
 
 async def test_a_pull_request_that_fixes_an_issue_shares_its_worktree(world: World) -> None:
@@ -65,17 +92,277 @@ async def test_a_failing_lookup_of_closing_references_means_none_and_never_an_er
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
-async def test_a_pull_request_with_another_head_gets_its_own_worktree(world: World) -> None:
+async def test_a_pull_request_that_has_the_issues_commits_takes_its_worktree_along(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    before = (await world.branches())["threadtree/issue-1"]
+    [path] = await world.worktrees("path")
+    await pull.says("@threadtree-bot append hello.txt: world")
+
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file, +1 −0")
+    await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` stays as it is")
+
+    assert (await world.files("feature")).keys() == {"README.md", "hello.txt", "more.txt"}
+    assert (await world.branches())["threadtree/issue-1"] == before
+    assert await world.worktrees("path", "branch", "conversations") == [(path, "feature", [1, 2])]
+
+    await issue.says("@threadtree-bot recall\nwrite last.txt: last")
+    await issue.hears("on [`feature`]", "1 file, +1 −0")
+    await pull.says("@threadtree-bot append last.txt: and least")
+    assert "went from" not in await pull.hears("on [`feature`]")
+    assert (await world.files("feature"))["last.txt"] == "last\nand least"
+
+
+@asynccontextmanager
+async def all_hands_busy(world: World) -> AsyncIterator[None]:
+    """Nothing else runs until the end: two other threads of the repository take all it may."""
+    gate = world.gate()
+    others = [await world.maria.opens_issue("Elsewhere", f"@threadtree-bot wait {gate}\nsay Done.") for _ in range(2)]
+    for other in others:
+        await other.sees_working()
+    yield
+    gate.open()
+    for other in others:
+        await other.hears("Done.")
+
+
+async def test_status_names_the_branch_that_the_next_request_changes(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    async with all_hands_busy(world):
+        pull = await a_pull_request_that_goes_on(world)
+        await pull.says("@threadtree-bot say Here.")
+        await pull.says("@threadtree-bot /status")
+        await pull.hears("one request waits", "The branch is `feature`.")
+        await issue.says("@threadtree-bot /status")
+        await issue.hears("The branch is `threadtree/issue-1`.")
+
+    await pull.hears("Here.", "from `threadtree/issue-1` to `feature`")
+    await issue.hears("works in this thread's worktree")
+    await issue.says("@threadtree-bot /status")
+    await issue.hears("The branch is `feature`.")
+
+
+async def test_an_issue_that_asks_before_the_switch_keeps_its_worktree(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    async with all_hands_busy(world):
+        pull = await a_pull_request_that_goes_on(world)
+        await pull.says("@threadtree-bot write of-pull.txt: a")
+        await pull.sees("Queued.")
+        await issue.says("@threadtree-bot write of-issue.txt: b")
+        await issue.sees("Queued.")
+
+    answer = await pull.hears(f"#1's worktree is busy with another request, {ON_ITS_OWN}", "on [`feature`]")
+    assert IN_THE_ISSUES not in answer
+    await issue.hears("on [`threadtree/issue-1`]")
+    assert await world.turns("number", "state") == [(1, "done"), (2, "done"), (3, "done"), (4, "done"), (1, "done")]
+
+
+async def test_a_pull_request_of_the_issues_branch_keeps_another_from_switching(world: World) -> None:
+    await an_issue_with_work(world)
+    async with all_hands_busy(world):
+        first = await a_pull_request_that_goes_on(world)
+        await first.says("@threadtree-bot say First.")
+        await first.sees("Queued.")
+        second = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
+        await second.says("@threadtree-bot say Second.")
+        await second.sees("Queued.")
+
+    await first.hears("First.", f"#1's worktree is also used by #5, {ON_ITS_OWN}")
+    await second.hears("Second.", IN_THE_ISSUES)
+    sharing = [row for row in await world.worktrees("branch", "conversations") if row[1] not in ([2], [3])]
+    assert sharing == [("threadtree/issue-1", [1, 5]), ("feature", [4])]
+
+
+async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(world: World) -> None:
     await an_issue_with_work(world)
     await world.maria.pushes("feature", {"a.txt": "a\n"})
     pull = await world.maria.opens_pull("Another way", "Fixes #1", head="feature")
     await pull.says("@threadtree-bot append a.txt: b")
 
-    await pull.hears("on [`feature`]", "1 file, +1 −0")
+    answer = await pull.hears(
+        f"#1's worktree has commits that this pull request does not have, {ON_ITS_OWN}",
+        "on [`feature`]",
+        "1 file, +1 −0",
+    )
 
+    assert IN_THE_ISSUES not in answer
     assert (await world.files("feature"))["a.txt"] == "a\nb"
     assert "hello.txt" not in await world.files("feature")
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
+    await pull.says("@threadtree-bot say Again.")
+    assert "its own" not in await pull.hears("Again.")
+
+
+async def test_work_that_was_left_in_the_issues_worktree_stays_there(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot write half.txt: half\nfail at first")
+    await issue.hears("**This failed.**")
+    pull = await a_pull_request_that_goes_on(world)
+    await pull.says("@threadtree-bot say Here.\nwrite mine.txt: mine")
+
+    await pull.hears(f"#1's worktree has files that are not committed, {ON_ITS_OWN}", "1 file, +1 −0")
+
+    [(path, branch), (_, other)] = await world.worktrees("path", "branch")
+    assert (branch, other) == ("threadtree/issue-1", "feature")
+    assert world.text_of(path, "half.txt") == "half\n"
+    assert "half.txt" not in await world.files("feature")
+
+
+async def test_of_two_pull_requests_for_an_issue_the_first_shares_its_worktree(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    first = await a_pull_request_that_goes_on(world)
+    await world.maria.pushes("another", {"another.txt": "a\n"}, base="threadtree/issue-1")
+    second = await world.maria.opens_pull("Another", "Fixes #1", head="another")
+    await first.says("@threadtree-bot say First.")
+    await first.hears("First.", SWITCHED)
+    await issue.hears(TOLD)
+    await second.says("@threadtree-bot say Second.")
+
+    await second.hears(
+        "Second.", "#1's worktree is also used by #2, so this ran in a worktree of its own on `another`."
+    )
+
+    assert await world.worktrees("branch", "conversations") == [("feature", [1, 2]), ("another", [3])]
+
+
+async def test_of_two_closed_issues_the_first_that_fits_is_shared(world: World) -> None:
+    first = await an_issue_with_work(world)
+    second = await world.maria.opens_issue("Greet more people")
+    await second.says("@threadtree-bot say nothing to do")
+    await second.hears("nothing to do")
+    await first.says("@threadtree-bot write half.txt: half\nfail at first")
+    await first.hears("**This failed.**")
+    gate = world.gate()
+    await first.says(f"@threadtree-bot wait {gate}\nsay Done.")
+    await first.sees_working()
+    await world.maria.pushes("feature", {"more.txt": "more\n"})
+    pull = await world.maria.opens_pull("Both", "Fixes #1, fixes #2", head="feature")
+    await pull.says("@threadtree-bot say Here.")
+
+    await pull.hears("Here.", "This ran in the worktree of #2", "from `threadtree/issue-2` to `feature`")
+    await second.hears(f"#3 {TOLD}")
+    gate.open()
+    await first.hears("Done.")
+    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2, 3])]
+
+
+async def test_an_issue_that_is_busy_keeps_its_worktree(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay First.")
+    await issue.sees_working()
+    await pull.says("@threadtree-bot say Meanwhile.")
+
+    await pull.hears("Meanwhile.", f"#1's worktree is busy with another request, {ON_ITS_OWN}")
+    gate.open()
+    await issue.hears("First.")
+
+
+async def test_an_issue_and_its_pull_request_that_are_asked_at_once_never_mix(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    await asyncio.gather(
+        pull.says("@threadtree-bot write of-pull.txt: a"), issue.says("@threadtree-bot write of-issue.txt: b")
+    )
+
+    [of_pull] = await pull.hears_all()
+    of_issue = await issue.hears_all()
+    files = {branch: (await world.files(branch)).keys() for branch in ("feature", "threadtree/issue-1")}
+    if ON_ITS_OWN in of_pull:  # else the pull request was heard before the issue asked
+        assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt"}
+        assert files["threadtree/issue-1"] == {"README.md", "hello.txt", "of-issue.txt"}
+    else:
+        assert SWITCHED in of_pull
+        assert any(TOLD in words for words in of_issue)
+        assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt", "of-issue.txt"}
+        assert files["threadtree/issue-1"] == {"README.md", "hello.txt"}
+
+
+async def test_an_issue_of_another_repository_with_the_same_number_is_another(world: World) -> None:
+    await an_issue_with_work(world)
+    other = await world.github.create_repository("acme/other", {"README.md": "# other\n"})
+    other.allow(world.github.bot, "write")
+    await world.maria.opens_issue("Over there", repository=other)
+    pull = await a_pull_request_that_goes_on(world, "Fixes acme/other#1")
+    await pull.says("@threadtree-bot say Here.")
+
+    assert "worktree" not in await pull.hears("Here.")
+    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
+
+
+async def test_a_shared_worktree_that_is_lost_is_made_again_on_the_branch_it_went_to(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    await pull.says("@threadtree-bot say Here.")
+    await pull.hears(SWITCHED)
+    await issue.hears(TOLD)
+    [path] = await world.worktrees("path")
+    shutil.rmtree(path)
+
+    await issue.says("@threadtree-bot write a.txt: a")
+
+    await issue.hears("The worktree was missing. It was made again from `feature`", "on [`feature`]")
+
+
+async def test_an_issues_worktree_that_is_lost_before_the_switch_is_left_to_the_issue(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    shutil.rmtree(*await world.worktrees("path"))
+    await pull.says("@threadtree-bot say Here.")
+
+    await pull.hears(f"#1's worktree is missing, {ON_ITS_OWN}")
+
+    await issue.says("@threadtree-bot say Back.")
+    await issue.hears("Back.", "The worktree was missing. It was made again from `threadtree/issue-1`")
+
+
+async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_there(world: World) -> None:
+    await world.maria.opens_issue("Greet people")
+    await world.maria.pushes("threadtree/issue-1", {"hello.txt": "hello\n"})
+    issue = world.talks[0]
+    pull = await world.maria.opens_pull("Greet", head="threadtree/issue-1")
+    await pull.says("@threadtree-bot say Here.")
+    await pull.hears("Here.")
+
+    await issue.says("@threadtree-bot append hello.txt: world")
+
+    await issue.hears("This ran in the worktree of #2, which is on `threadtree/issue-1` too.", "1 file, +1 −0")
+    assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
+
+
+async def test_a_caged_worktree_is_switched_too(a_world: Worlds, tmp_path: Path) -> None:
+    usable_cage(tmp_path)
+    async with a_world({"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}) as world:
+        issue = await an_issue_with_work(world)
+        pull = await a_pull_request_that_goes_on(world)
+        await pull.says("@threadtree-bot append hello.txt: world\ncommit Greet the world")
+
+        await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 commit, 1 file")
+        await issue.hears(TOLD)
+        await issue.says("@threadtree-bot append hello.txt: again")
+        await issue.hears("on [`feature`]", "1 commit, 1 file")
+
+
+@pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out", "switch-saved"])
+async def test_a_switch_that_is_cut_off_is_gone_on_with_and_told_once(world: World, place: str) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    reached: list[str] = []
+
+    def cut_off(name: str) -> None:
+        reached.append(name)
+        if reached.count(place) == 1 and name == place:
+            raise asyncio.CancelledError
+
+    failpoints.listener = cut_off
+    await pull.says("@threadtree-bot append hello.txt: world")
+
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was cut off once", "1 file, +1 −0")
+    [told] = await issue.hears_all()
+    assert TOLD in told
+    assert place in reached
+    assert await world.worktrees("branch", "state", "conversations") == [("feature", "ready", [1, 2])]
 
 
 async def test_of_two_closed_issues_the_one_on_the_head_branch_shares_its_worktree(world: World) -> None:

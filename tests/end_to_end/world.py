@@ -30,6 +30,7 @@ NOTHING_LEFT = """
 -- Nothing is being done and nothing waits: what did not happen by now does not happen.
 select not exists (select from deliveries where state = 'received')
    and not exists (select from turns where state in ('queued', 'running'))
+   and not exists (select from operations where state in ('queued', 'running'))
    and not exists (select from outbox where state in ('waiting', 'sending'))
    and not exists (select from worktrees where state = 'removing')
    and not exists (select from procrastinate_jobs where status in ('todo', 'doing'))
@@ -288,6 +289,7 @@ class World:
         """What is unfinished, for whoever has to find out why."""
         lines = [str(row) for row in await self.turns("number", "state", "reason")]
         lines += [str(row) for row in await self.worktrees("path", "state")]
+        lines += [str(dict(row)) for row in await self.database.fetch("select kind, state, outcome from operations")]
         lines += [str(dict(row)) for row in await self.database.fetch("select kind, state, error, due_at from outbox")]
         jobs = "select task_name, status, args, attempts, scheduled_at from procrastinate_jobs"
         return "\n".join([*lines, *(str(dict(row)) for row in await self.database.fetch(jobs))])

@@ -1,6 +1,7 @@
 """The bare clone: made once, made again when half-made, one holder at a time."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ async def test_remote_branches_stay_apart_from_local_ones(world: GitWorld) -> No
         "refs/remotes/origin/feature/ü",
         "refs/remotes/origin/main",
     ]
+
+
+async def test_a_fetch_tells_how_far_it_is(world: GitWorld) -> None:
+    world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
+    heard: list[str] = []
+    async with clone_lock(world.clone) as lock:
+        await ensure(lock, world.url)
+        await fetch(lock, heard.append)
+    assert any(line.startswith("Receiving objects 100%") for line in heard)
 
 
 async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitWorld) -> None:
@@ -77,8 +87,31 @@ async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: Git
     (world.clone.path.parent / ".hello.git.0000.making").mkdir()
     await world.update()
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
-    assert [(trashed / "HEAD").read_text() for trashed in world.clone.trash.iterdir()] == ["ref: refs/heads/main\n"]
+    kept = world.root / "data" / "kept"
+    assert [(one / "HEAD").read_text() for one in kept.iterdir()] == ["ref: refs/heads/main\n"]
     assert not list(world.clone.path.parent.glob("*.making"))
+
+
+async def test_two_processes_at_once_make_one_clone(world: GitWorld) -> None:
+    program = """
+import asyncio, sys
+from pathlib import Path
+from bot.run.worktrees.clone import clone_at, clone_lock, ensure, fetch
+from bot.run.worktrees.git import Git
+
+async def main():
+    clone = clone_at(Path(sys.argv[1]), "octo", "hello", Git(protocols=("file",)))
+    async with clone_lock(clone) as lock:
+        await ensure(lock, sys.argv[2])
+        await fetch(lock)
+
+asyncio.run(main())
+"""
+    argv = (sys.executable, "-c", program, str(world.root / "data"), world.url)
+    processes = [await asyncio.create_subprocess_exec(*argv) for _ in range(2)]
+    assert [await process.wait() for process in processes] == [0, 0]
+    assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
+    assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
 
 
 async def test_the_remotes_address_is_brought_up_to_date(world: GitWorld, tmp_path: Path) -> None:

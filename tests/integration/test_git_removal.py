@@ -1,20 +1,38 @@
-"""Removal: a worktree goes only when everything in it exists elsewhere, and then it goes entirely."""
+"""Removal: what exists nowhere else is rescued or kept whole, then the worktree goes entirely, even if cut off."""
 
+import asyncio
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from bot import failpoints
+from bot.run.worktrees import trash
 from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.entries import Valid, all_entries, inspect
-from bot.run.worktrees.removal import Kept, Removed, delete_bytes, remove
+from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
+from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.start import DetachedHead, HeadBranch
 from bot.run.worktrees.worktree import Created
-from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
+from tests.integration.git_world import SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+LABEL = Label(7, BRANCH, (1,), NOON)
+MAIN = Remote("main")
+NOBODY = 65534
+
+
+class KilledError(BaseException):
+    """The process ended here."""
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -24,49 +42,513 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
     return world
 
 
-async def removed(world: GitWorld, branch: str | None = BRANCH) -> Removed | Kept:
+@pytest.fixture
+def kill_at() -> Iterator[Callable[[str], None]]:
+    """Ends the next run at the failpoint of this name; the runs after it go on."""
+
+    def arm(name: str) -> None:
+        def listen(reached: str) -> None:
+            if reached == name:
+                failpoints.listener = None
+                raise KilledError(name)
+
+        failpoints.listener = listen
+
+    yield arm
+    assert failpoints.listener is None, "the failpoint was not reached"
+    failpoints.listener = None
+
+
+async def removed(world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True) -> Removed:
+    result = await tried(world, label, remote, fetched=fetched)
+    assert isinstance(result, Removed), result
+    assert not is_there(world.path)
+    assert world.path not in [entry.path for entry in await all_entries(world.clone)]
+    assert not list((world.clone.data_dir / "private").glob("issue-1-*"))
+    return result
+
+
+async def tried(
+    world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+) -> Removed | Kept:
+    async with clone_lock(world.clone) as lock:
+        if fetched:
+            await fetch(lock)
+        return await remove(lock, world.path, label, remote)
+
+
+async def purged(world: GitWorld) -> Removed | Kept:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        return await remove(lock, world.path, branch, RESCUE)
+        return await remove_if_clean(lock, world.path, LABEL, MAIN)
 
 
-async def is_gone(world: GitWorld) -> bool:
-    on_record = [entry.path for entry in await all_entries(world.clone)]
-    return not os.path.lexists(world.path) and world.path not in on_record  # noqa: ASYNC240
+def is_there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def rescued_files(world: GitWorld, removal: Removed) -> dict[str, str]:
+    """What the rescue's commit holds."""
+    assert removal.rescue is not None
+    names = git(world.clone.path, "ls-tree", "-r", "-z", "--name-only", removal.rescue.sha).split("\0")
+    return {name: git(world.clone.path, "show", f"{removal.rescue.sha}:{name}") for name in names if name}
+
+
+def rescues(world: GitWorld) -> list[str]:
+    return git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue").split()
+
+
+# What becomes of the work
 
 
 async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitWorld) -> None:
     world.agent_commits({"line\nbreak": "1"})
     await world.publish()
-    assert await removed(world) == Removed(branch_deleted=True)
-    assert await is_gone(world)
+
+    result = await removed(world)
+
+    assert (result.rescue, result.kept, result.branch_deleted) == (None, None, True)
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") is None
+    assert all(trash.trash_folder(world.clone.data_dir) in place.parents for place in result.trashed)
+    assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
     assert list(world.clone.trash.iterdir()) == []
 
 
 async def test_it_can_be_made_again_at_the_same_path(world: GitWorld) -> None:
-    assert isinstance(await removed(world), Removed)
+    await removed(world)
     assert isinstance(await world.create(), Created)
 
 
+async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_goes(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    (world.path / "README.md").write_text("edited")
+    (world.path / "new").write_text("new")
+
+    result = await removed(world)
+
+    assert rescued_files(world, result) == {"README.md": "edited", "a": "1", "new": "new"}
+    assert result.rescue is not None
+    assert (result.rescue.files, result.rescue.commits) == (2, 1)
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+    assert result.branch_deleted
+
+
+async def test_a_branch_that_is_neither_merged_nor_rescued_nor_a_copy_stays(world: GitWorld) -> None:
+    tip = world.agent_commits({"a": "1"})
+    await world.publish()
+    git(world.clone.path, "push", "-q", "origin", f"{tip}:refs/heads/other", f":refs/heads/{BRANCH}")
+
+    result = await removed(world)
+
+    assert (result.rescue, result.branch_deleted) == (None, False)
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == tip
+
+
+async def squashed(world: GitWorld) -> None:
+    world.agent_commits({"a": "1"})
+    world.agent_commits({"b": "2"})
+    await world.publish()
+    world.someone_pushes("main", {"c": "3"})
+    world.someone_pushes("main", {"a": "1", "b": "2"})
+
+
+async def test_a_squashed_branch_counts_as_merged(world: GitWorld) -> None:
+    await squashed(world)
+    git(world.remote, "update-ref", "refs/heads/other", BRANCH)
+    git(world.remote, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    world.someone_pushes("main", {"d": "4"})
+    assert (await removed(world)).branch_deleted
+
+
+async def test_what_github_says_was_merged_counts_and_what_came_after_it_does_not(world: GitWorld) -> None:
+    merged = world.agent_commits({"a": "1"})
+    later = world.agent_commits({"b": "1"})
+    await world.publish()
+    git(world.remote, "update-ref", "refs/heads/other", BRANCH)
+    git(world.remote, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    assert not (await removed(world, remote=Remote("main", merged_head=merged))).branch_deleted
+    await world.recreate(BRANCH)
+    assert (await removed(world, remote=Remote("main", merged_head=later))).branch_deleted
+
+
+async def test_without_a_repository_nothing_counts_as_published(world: GitWorld) -> None:
+    tip = world.agent_commits({"a": "1"})
+    await world.publish()
+    shutil.rmtree(world.remote)
+    result = await removed(world, remote=Remote("main", merged_head=tip, counts=False), fetched=False)
+    assert not result.branch_deleted
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == tip
+
+
+async def test_a_branch_that_another_worktree_has_stays(world: GitWorld) -> None:
+    other = world.path.with_name("other")
+    git(world.clone.path, "worktree", "add", "-q", "-f", str(other), BRANCH)
+    assert not (await removed(world)).branch_deleted
+    assert isinstance(await inspect(world.clone, other), Valid)
+
+
 async def test_a_pull_requests_branch_leaves_no_configuration_behind(world: GitWorld) -> None:
-    assert isinstance(await removed(world), Removed)
+    await removed(world)
     world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.created(HeadBranch("feature"))
-    assert await removed(world, "feature") == Removed(branch_deleted=True)
+    assert (await removed(world, replace(LABEL, branch="feature"))).branch_deleted
     assert "branch.feature" not in git(world.clone.path, "config", "--list")
 
 
-async def test_a_forks_head_counts_as_published_and_a_commit_on_it_does_not(world: GitWorld) -> None:
+async def test_a_forks_head_counts_as_published_and_a_commit_on_it_is_rescued(world: GitWorld) -> None:
     tip = world.someone_pushes("fork", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", "refs/pull/7/head", tip)
     git(world.remote, "update-ref", "-d", "refs/heads/fork")
-    assert isinstance(await removed(world), Removed)
+    detached = replace(LABEL, branch=None)
+    await removed(world)
     await world.created(DetachedHead(tip, "refs/pull/7/head"))
-    world.agent_commits({"b": "1"})
-    assert await removed(world, None) == Kept("1 commits that were not pushed")
-    world.agent("reset", "-q", "--hard", tip)
-    assert await removed(world, None) == Removed(branch_deleted=False)
+    assert (await removed(world, detached)).rescue is None
+    await world.created(DetachedHead(tip, "refs/pull/7/head"))
+    mine = world.agent_commits({"b": "1"})
+    result = await removed(world, detached)
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: GitWorld) -> None:
+    world.someone_pushes("main", {".gitignore": "*.log\n"})
+    other = await world.created(HeadBranch("main"), world.path.with_name("other"))
+    assert other.branch == "main"
+    (world.path.with_name("other") / "README.md").write_text("edited")
+    world.agent("stash", "push", "-q", path=world.path.with_name("other"))
+    world.agent("merge", "-q", "--ff-only", "origin/main")
+    (world.path / "x.log").write_text("ignored")
+    assert (await removed(world)).rescue is None
+    assert isinstance(await inspect(world.clone, world.path.with_name("other")), Valid)
+
+
+# Odd trees
+
+
+def locked_by_somebody(world: GitWorld) -> None:
+    git(world.clone.path, "worktree", "unlock", str(world.path))
+    git(world.clone.path, "worktree", "lock", "--reason", "mine", str(world.path))
+
+
+def lock_that_cannot_be_read(world: GitWorld) -> None:
+    locked = world.clone.path / "worktrees" / "issue-1" / "locked"
+    locked.unlink()
+    locked.mkdir()
+
+
+def half_made(world: GitWorld) -> None:
+    (world.clone.path / "worktrees" / "issue-1" / "locked").write_text("initializing")
+    (world.path / "README.md").unlink()
+
+
+def half_registered(world: GitWorld) -> None:
+    admin = world.clone.path / "worktrees" / "issue-1"
+    (admin / "locked").write_text("initializing")
+    (admin / "gitdir").unlink()
+    shutil.rmtree(world.path)
+
+
+def missing(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+
+
+def nothing_at_all(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    shutil.rmtree(world.clone.path / "worktrees" / "issue-1")
+
+
+def record_without_pointer(world: GitWorld) -> None:
+    (world.clone.path / "worktrees" / "issue-1" / "gitdir").unlink()
+
+
+def record_that_is_no_text(world: GitWorld) -> None:
+    (world.clone.path / "worktrees" / "issue-1" / "HEAD").write_bytes(b"\xff\xfe")
+
+
+def record_without_head(world: GitWorld) -> None:
+    (world.clone.path / "worktrees" / "issue-1" / "HEAD").unlink()
+
+
+def broken_index(world: GitWorld) -> None:
+    (world.state / "index").write_text("not an index")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        locked_by_somebody,
+        lock_that_cannot_be_read,
+        half_made,
+        half_registered,
+        missing,
+        nothing_at_all,
+        record_without_pointer,
+        record_that_is_no_text,
+        record_without_head,
+        broken_index,
+    ],
+)
+async def test_an_odd_worktree_is_gone_from_disk_and_git(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+    await inspect(world.clone, world.path)
+    damage(world)
+    await removed(world)
+    worktrees = world.clone.path / "worktrees"
+    assert not worktrees.exists() or list(worktrees.iterdir()) == []
+
+
+def file_in_its_place(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    world.path.write_text("mine")
+
+
+def link_in_its_place(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    world.path.symlink_to(world.person)
+
+
+def stranger_in_its_place(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    world.path.mkdir()
+    (world.path / "mine").write_text("mine")
+
+
+def link_to_the_clone_gone(world: GitWorld) -> None:
+    (world.path / ".git").unlink()
+
+
+def nested_repository(world: GitWorld) -> None:
+    git(world.path, "init", "-q", "nested")
+    (world.path / "nested" / "mine").write_text("mine")
+
+
+def clone_gone(world: GitWorld) -> None:
+    shutil.rmtree(world.clone.path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [file_in_its_place, link_in_its_place, stranger_in_its_place, link_to_the_clone_gone, nested_repository],
+)
+async def test_what_no_commit_can_hold_is_kept_whole(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+    damage(world)
+    link = world.path.readlink() if world.path.is_symlink() else None
+    before = contents(world.path)
+
+    result = await removed(world)
+
+    assert result.kept is not None
+    assert contents(result.kept) == before
+    assert (result.kept.readlink() if link else None) == link
+    assert trash.kept_since(result.kept.name) == NOON
+    assert result.trashed == ()
+    assert (world.person / "README.md").exists()
+
+
+async def test_without_its_clone_the_directory_is_kept(world: GitWorld) -> None:
+    clone_gone(world)
+    before = contents(world.path)
+    result = await tried(world, fetched=False)
+    assert isinstance(result, Removed)
+    assert result.kept is not None
+    assert contents(result.kept) == before
+
+
+async def test_what_git_knew_of_a_directory_that_is_kept_is_kept_beside_it(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    nested_repository(world)
+    result = await removed(world)
+    assert result.kept is not None
+    git_state = result.kept.with_name(f"{result.kept.name}.git")
+    assert (git_state / "worktrees" / "issue-1" / "HEAD").read_text() == f"ref: refs/heads/{BRANCH}\n"
+    assert (git_state / "private").is_dir() == (world.clone.git.cage is not None)
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {
+        str(file.relative_to(path)): file.read_bytes() if file.is_file() else None for file in sorted(path.rglob("*"))
+    }
+
+
+async def test_commits_of_a_vanished_directory_are_rescued(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    world.agent("checkout", "-q", "--detach")
+    stray = world.agent_commits({"b": "1"})
+    shutil.rmtree(world.path)
+    result = await removed(world)
+    assert result.rescue is not None
+    for commit in (mine, stray):
+        assert await world.clone.is_ancestor(commit, result.rescue.sha)
+
+
+@pytest.mark.parametrize("directory", [".", "deep"])
+async def test_a_directory_without_permissions_goes_with_its_work_kept(world: GitWorld, directory: str) -> None:
+    (world.path / "deep").mkdir()
+    (world.path / "deep" / "mine").write_text("mine")
+    (world.path / directory).chmod(0)
+
+    result = await removed(world)
+
+    if result.kept is None:
+        assert rescued_files(world, result)["deep/mine"] == "mine"
+        assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
+        assert list(world.clone.trash.iterdir()) == []
+    else:
+        (result.kept / directory).chmod(0o700)
+        assert (result.kept / "deep" / "mine").read_text() == "mine"
+
+
+def as_ordinary_user(action: Callable[[Path], None]) -> None:
+    """Runs it in a process without root's rights, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        if os.geteuid() != 0:
+            action(Path(folder))
+            return
+        os.chown(folder, NOBODY, NOBODY)
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                action(Path(folder))
+                os._exit(0)
+            except BaseException:  # noqa: BLE001 -- the process must end here
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("directory", [".", "deep"])
+def test_an_ordinary_user_removes_a_directory_without_permissions(directory: str) -> None:
+    async def remove_it(root: Path) -> None:
+        world = GitWorld.make(root)
+        await world.created()
+        (world.path / "deep").mkdir()
+        (world.path / "deep" / "mine").write_text("mine")
+        (world.path / directory).chmod(0)
+        result = await removed(world)
+        if directory == ".":
+            assert rescued_files(world, result)["deep/mine"] == "mine"
+            (result.trashed[0] / "deep").chmod(0)
+            assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
+            assert list(world.clone.trash.iterdir()) == []
+        else:
+            assert result.kept is not None
+            (result.kept / "deep").chmod(0o700)
+            assert (result.kept / "deep" / "mine").read_text() == "mine"
+
+    as_ordinary_user(lambda root: asyncio.run(remove_it(root)))
+
+
+async def test_when_something_is_in_the_way_everything_stays_where_it_was(world: GitWorld) -> None:
+    (world.path / "mine").write_text("mine")
+    before = contents(world.path)
+    world.clone.trash.write_text("a file where the trash should be")
+
+    result = await tried(world)
+
+    assert isinstance(result, Kept)
+    assert result.why
+    assert contents(world.path) == before
+    assert isinstance(await inspect(world.clone, world.path), Valid)
+
+
+async def test_what_cannot_be_forgotten_is_put_back(world: GitWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = trash.move
+
+    def busy(path: Path, place: Path) -> None:
+        if path == world.clone.path / "worktrees" / "issue-1":
+            raise OSError("device or resource busy")
+        move(path, place)
+
+    monkeypatch.setattr(trash, "move", busy)
+    result = await tried(world)
+    assert result == Kept("it could not be examined or moved away: device or resource busy")
+    assert isinstance(await inspect(world.clone, world.path), Valid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+async def test_a_mount_inside_is_not_followed(world: GitWorld, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("precious")
+    inside = world.path / "with space"
+    inside.mkdir()
+    if subprocess.run(["mount", "--bind", precious, inside], check=False).returncode:  # noqa: ASYNC221
+        pytest.skip("this machine forbids mounts")
+    try:
+        result = await tried(world)
+        assert isinstance(result, Kept)
+        assert "is mounted there" in result.why
+        assert trash.delete_bytes(world.path) == 0
+    finally:
+        subprocess.run(["umount", inside], check=True)  # noqa: ASYNC221
+    assert (precious / "file").read_text() == "precious"
+    await removed(world)
+
+
+# Cut off and repeated
+
+
+CUTS = ["rescued", "trashed", "entry-dropped", "branch-deleted"]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_a_removal_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
+    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    mine = world.agent_commits({"a": "1"})
+    (world.path / "new").write_text("new")
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await tried(world)
+
+    result = await removed(world)
+
+    assert rescued_files(world, result) == {"README.md": "hello", "a": "1", "new": "new"}
+    assert result.rescue is not None
+    assert (result.rescue.files, result.rescue.commits) == (1, 1)
+    assert rescues(world) == [result.rescue.ref]
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") is None
+
+
+@pytest.mark.parametrize("cut", ["trashed", "entry-dropped", "branch-deleted"])
+async def test_a_directory_that_was_kept_before_the_cut_is_still_told_of(
+    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    nested_repository(world)
+    before = contents(world.path)
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await tried(world)
+
+    result = await removed(world)
+
+    assert result.kept is not None
+    assert contents(result.kept) == before
+    git_state = result.kept.with_name(f"{result.kept.name}.git")
+    assert (git_state / "worktrees" / "issue-1" / "HEAD").exists()
+    assert sorted(trash.kept_folder(world.clone.data_dir).iterdir()) == [result.kept, git_state]
+
+
+async def test_what_came_between_two_attempts_is_rescued_as_well(
+    world: GitWorld, kill_at: Callable[[str], None]
+) -> None:
+    (world.path / "first").write_text("1")
+    kill_at("rescued")
+    with pytest.raises(KilledError):
+        await tried(world)
+    (world.path / "second").write_text("2")
+    assert set(rescued_files(world, await removed(world))) == {"README.md", "first", "second"}
+    assert len(rescues(world)) == 2
+
+
+# Only when clean
 
 
 def edit(world: GitWorld) -> None:
@@ -115,16 +597,8 @@ def bisect(world: GitWorld) -> None:
     world.agent("bisect", "start")
 
 
-def nested_repository(world: GitWorld) -> None:
-    world.agent("init", "-q", "nested")
-
-
-def unknown_directory(world: GitWorld) -> None:
-    (world.path / ".git").unlink()
-
-
-def broken_index(world: GitWorld) -> None:
-    (world.state / "index").write_text("not an index")
+def submodules(world: GitWorld) -> None:
+    (world.state / "modules").mkdir(exist_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -140,63 +614,134 @@ def broken_index(world: GitWorld) -> None:
         stash,
         stash_with_a_message,
         bisect,
+        submodules,
         nested_repository,
-        unknown_directory,
+        link_to_the_clone_gone,
+        half_made,
         broken_index,
     ],
 )
-async def test_work_that_exists_nowhere_else_is_kept(world: GitWorld, work: Callable[[GitWorld], None]) -> None:
+async def test_a_purge_leaves_whatever_would_need_a_rescue(world: GitWorld, work: Callable[[GitWorld], None]) -> None:
+    await inspect(world.clone, world.path)
     work(world)
-    before = sorted(str(file) for file in world.path.rglob("*"))
-    kept = await removed(world)
+    before = contents(world.path)
+    kept = await purged(world)
     assert isinstance(kept, Kept)
     assert kept.why
-    assert sorted(str(file) for file in world.path.rglob("*")) == before
+    assert contents(world.path) == before
     assert world.path in [entry.path for entry in await all_entries(world.clone)]
     assert not world.clone.trash.exists()
 
 
-async def test_another_branchs_stash_and_ignored_files_keep_nothing(world: GitWorld) -> None:
-    world.someone_pushes("main", {".gitignore": "*.log\n"})
-    other = await world.created(HeadBranch("main"), world.path.with_name("other"))
-    assert other.branch == "main"
-    (world.path.with_name("other") / "README.md").write_text("edited")
-    world.agent("stash", "push", "-q", path=world.path.with_name("other"))
-    world.agent("merge", "-q", "--ff-only", "origin/main")
-    (world.path / "x.log").write_text("ignored")
-    assert await removed(world) == Removed(branch_deleted=True)
-    assert isinstance(await inspect(world.clone, world.path.with_name("other")), Valid)
+async def test_a_purge_removes_what_is_clean_and_pushed(world: GitWorld) -> None:
+    world.agent_commits({"a": "1"})
+    await world.publish()
+    result = await purged(world)
+    assert isinstance(result, Removed)
+    assert (result.rescue, result.kept, result.branch_deleted) == (None, None, True)
+    assert not is_there(world.path)
 
 
-async def test_a_directory_deleted_by_hand_is_forgotten_and_its_commits_stay(world: GitWorld) -> None:
-    mine = world.agent_commits({"a": "1"})
-    shutil.rmtree(world.path)
-    assert await removed(world) == Removed(branch_deleted=False)
-    assert await is_gone(world)
-    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
+# The trash, and what is kept
 
 
-async def test_commits_only_a_vanished_head_reached_are_kept(world: GitWorld) -> None:
-    world.agent("checkout", "-q", "--detach")
-    stray = world.agent_commits({"a": "1"})
-    shutil.rmtree(world.path)
-    assert await removed(world) == Removed(branch_deleted=True)
-    assert await world.clone.commit_at(RESCUE) == stray
-
-
-async def test_when_git_cannot_forget_it_the_directory_is_put_back(world: GitWorld) -> None:
-    locked = world.clone.path / "worktrees" / "issue-1" / "locked"
-    locked.unlink()
-    locked.mkdir()
-    assert isinstance(await removed(world), Kept)
-    assert sorted(file.name for file in world.path.iterdir()) == [".git", "README.md"]
-
-
-def test_bytes_without_permissions_are_deleted_too(tmp_path: Path) -> None:
-    deep = tmp_path / "tree" / "deep"
+def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -> None:
+    top, outside = tmp_path / "tree", tmp_path / "outside"
+    deep = top / "deep" / "deeper"
     deep.mkdir(parents=True)
-    (deep / "file").touch()
-    deep.chmod(0o500)
-    (tmp_path / "tree").chmod(0o500)
-    delete_bytes(tmp_path / "tree")
-    assert not (tmp_path / "tree").exists()
+    outside.mkdir()
+    (outside / "precious").write_text("precious")
+    (deep / "file").write_bytes(b"x" * 100_000)
+    (deep / "link").symlink_to(outside)
+    (top / "link").symlink_to(outside / "precious")
+    size = trash.size_of(top)
+    deep.chmod(0)
+    (top / "deep").chmod(0o500)
+    top.chmod(0)
+
+    assert trash.delete_bytes(top) == size >= 100_000
+
+    assert not top.exists()
+    assert (outside / "precious").read_text() == "precious"
+    assert trash.delete_bytes(top) == 0
+
+
+def test_no_tree_is_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    here = os.open(tmp_path / "top", os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("x" * 50, dir_fd=here)
+        there = os.open("x" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = there
+    os.close(here)
+    trash.delete_bytes(tmp_path / "top")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deletion_that_is_told_to_stop_leaves_the_rest(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "trash" / f"tree-{number}").mkdir(parents=True)
+        (tmp_path / "trash" / f"tree-{number}" / "file").write_bytes(b"x" * 10_000)
+    freed: list[int] = []
+    trash.empty_trash(tmp_path, freed.append, lambda: bool(freed))
+    assert len(freed) == 1
+    assert len(list((tmp_path / "trash").iterdir())) == 2
+    assert trash.empty_trash(tmp_path, freed.append) == 2 * freed[0] > 0
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+def test_two_who_empty_the_trash_at_once_empty_it(tmp_path: Path) -> None:
+    for number in range(300):
+        folder = tmp_path / "trash" / f"tree-{number % 3}" / f"{number % 7}" / f"{number}"
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x")
+    size = trash.size_of(tmp_path / "trash")
+    emptiers = [subprocess.Popen([*EMPTY, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    freed = [int(emptier.communicate()[0].splitlines()[-1]) for emptier in emptiers]
+    assert list((tmp_path / "trash").iterdir()) == []
+    assert sum(freed) <= size
+
+
+EMPTY = [
+    sys.executable,
+    "-c",
+    "import sys; from pathlib import Path; from bot.run.worktrees.trash import empty_trash;"
+    "print(empty_trash(Path(sys.argv[1])))",
+]
+
+
+def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
+    for name, at in (("old", NOON), ("young", NOON + timedelta(days=2))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 5000)
+        place = trash.keep_whole(tmp_path, tmp_path / name, at)
+        place.with_name(f"{place.name}.git").mkdir()
+        assert trash.kept_since(place.name) == at
+    (tmp_path / "kept" / "something else").mkdir()
+
+    expired = trash.expire_kept(tmp_path, NOON + timedelta(days=1))
+
+    assert [name.split(".")[0] for name in expired.names] == ["old"]
+    assert expired.bytes_freed >= 5000
+    assert sorted(place.name.split(".")[0] for place in (tmp_path / "kept").iterdir()) == [
+        "something else",
+        "young",
+        "young",
+    ]
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["issue-1", "issue-1.20260501T120000.000000Z", "a.20261501T120000.000000Z." + "0" * 16]
+)
+def test_another_name_has_no_time(name: str) -> None:
+    assert trash.kept_since(name) is None
+
+
+def test_nothing_is_moved_over_something_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    with pytest.raises(FileExistsError):
+        trash.move(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "b"

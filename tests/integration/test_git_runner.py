@@ -145,3 +145,15 @@ def test_an_identity_cannot_break_out_of_its_line() -> None:
     assert str(Identity("Eve <e@x>\nSigned-off-by: root", "e@example.com>")) == (
         "Eve  e@x  Signed-off-by: root <e@example.com>"
     )
+
+
+async def test_with_progress_the_limit_is_on_silence(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    git(tmp_path, "init", "-q")
+    steps = "for step in 1 2 3 4 5 6; do echo step $step >&2; sleep 0.4; done"
+    done = await GIT.run("-c", f"alias.work=!{steps}", "work", cwd=tmp_path, timeout_seconds=2, on_stderr=heard.append)
+    assert done.stderr.count("step") == b"".join(heard).count(b"step") == 6
+    with pytest.raises(GitError) as caught:
+        await GIT.run("-c", "alias.hang=!exec sleep 1000", "hang", cwd=tmp_path, timeout_seconds=1, on_stderr=print)
+    assert caught.value.problem is GitProblem.TIMEOUT
+    assert "without a sign of progress" in str(caught.value)

@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -13,6 +15,10 @@ from typer.testing import CliRunner, Result
 
 from bot.deliveries_cli import add_replay
 from bot.listings_cli import ROWS_FOR_PEOPLE, mount
+from bot.run.grounds import Grounds
+from bot.run.worktrees.git import Git
+from bot.store.database import database
+from bot.worktrees_list_cli import add_list
 from tests.postgres import execute
 
 A_PAST = """
@@ -54,7 +60,20 @@ NAMES = ("worktrees", "sessions", "turns", "deliveries")
 class Cli:
     """`threadtree` with nothing but these commands, on one database and no terminal."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, data_dir: Path) -> None:
+        @asynccontextmanager
+        async def grounds() -> AsyncIterator[Grounds]:
+            async with database(database_url, size=1) as pool:
+                yield Grounds(
+                    pool=pool,
+                    git=Git(),
+                    node="here",
+                    data_dir=data_dir,
+                    server_url="https://github.com",
+                    clock=lambda: datetime.now(UTC),
+                    github=None,
+                )
+
         @asynccontextmanager
         async def connect() -> AsyncIterator[asyncpg.Connection]:
             connection = await asyncpg.connect(database_url)
@@ -65,6 +84,10 @@ class Cli:
 
         self._app = typer.Typer()
         add_replay(mount(self._app, connect)["deliveries"], connect)
+        worktrees = typer.Typer()
+        worktrees.callback()(lambda: None)
+        self._app.add_typer(worktrees, name="worktrees")
+        add_list(worktrees, grounds)
 
     async def __call__(self, *argv: str, status: int = 0) -> Result:
         environment = {"COLUMNS": None, "LINES": None, "FORCE_COLOR": None}
@@ -79,8 +102,8 @@ class Cli:
 
 
 @pytest.fixture
-def cli(database_url: str) -> Cli:
-    return Cli(database_url)
+def cli(database_url: str, tmp_path: Path) -> Cli:
+    return Cli(database_url, tmp_path)
 
 
 @pytest.fixture
@@ -108,8 +131,49 @@ async def test_worktrees_name_the_conversations_that_share_them(cli: Cli) -> Non
         "conversations": ["octo/hello#1", "octo/hello#4"],
         "created_at": "2026-05-01T10:00:00Z",
         "updated_at": "2026-05-01T10:30:00Z",
+        "bytes": None,
+        "changed_files": None,
+        "ahead": None,
+        "behind": None,
+        "rescues": [],
     }
     assert (removed["state"], removed["branch"], removed["conversations"]) == ("removed", None, [])
+
+
+A_RESCUE = """
+insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at, restored_at)
+values (2, 'refs/threadtree/rescue/2/20260502T120000.000000Z', '{9}', null, 2, 1, 4096, '2026-05-02 12:00Z', null)
+"""
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_rescued_work_is_listed_with_its_age_and_size(cli: Cli, database_url: str) -> None:
+    await execute(database_url, A_RESCUE)
+    removed, _ = await cli.json("worktrees", "list")
+    assert removed["rescues"] == [
+        {
+            "name": "refs/threadtree/rescue/2/20260502T120000.000000Z",
+            "files": 2,
+            "commits": 1,
+            "bytes": 4096,
+            "created_at": "2026-05-02T12:00:00Z",
+            "restored_at": None,
+        }
+    ]
+    table = (await cli("worktrees", "list")).stdout
+    assert "threadtree worktrees restore ID" in table
+    assert "4.1 kB" in table
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_what_is_on_disk_is_told_of_this_nodes_worktrees(cli: Cli, database_url: str, tmp_path: Path) -> None:
+    here = tmp_path / "worktrees" / "octo" / "hello" / "issue-1"
+    here.mkdir(parents=True)
+    (here / "a.txt").write_text("x" * 100_000)
+    await execute(database_url, f"update worktrees set path = '{here}' where id = 1")  # noqa: S608 -- a test's own
+    assert [row["bytes"] is not None for row in await cli.json("worktrees", "list")] == [False, True]
+    assert "kB" in (await cli("worktrees", "list")).stdout
+    assert [row["bytes"] for row in await cli.json("worktrees", "list", "--no-disk")] == [None, None]
 
 
 @pytest.mark.usefixtures("a_past")

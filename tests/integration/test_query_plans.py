@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 import pytest
 
-from bot.store import conversations, decisions, removals, requests, turns
+from bot.store import conversations, decisions, operations, removals, requests, rescues, turns, worktrees
 from bot.store.database import Connection
 from tests.integration.turn_world import NODE, NOON
 
@@ -36,6 +36,11 @@ from generate_series(1, 10000) n;
 insert into deliveries (guid, event, state, body)
 select gen_random_uuid()::text, 'issue_comment', 'done', '{}' from generate_series(1, 10000) n;
 insert into effects (key) select sha256(n::text::bytea) from generate_series(1, 10000) n;
+insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
+select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done' end, 'It was reset.',
+       case when n % 500 = 0 then null else now() end from generate_series(1, 10000) n;
+insert into rescues (worktree_id, ref, removal, conversations)
+select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
 """
 TOKEN = UUID(int=1)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -59,12 +64,25 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature")),
     "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
     "status": (conversations.OVERVIEW, (5,)),
+    "claim an operation": (operations.CLAIM, (NODE, TOKEN, "worker", None)),
+    "read the claimed operation": (operations.CLAIMED, (500,)),
+    "where an operation stands": (operations.LOOK, (500,)),
+    "ask for an operation": (operations.ASK, (50, "reset", 50, "comment", 5, "ada", NOON)),
+    "end an operation": (operations.FINISH, (500, TOKEN, "done", "It was reset.")),
+    "what operates on the node": (operations.RUNNING_ON_NODE, (NODE,)),
+    "withdraw operations": (operations.WITHDRAW, (5, NOON, "Closed.")),
+    "restore before a turn": (operations.RESTORE_BEFORE, (5,)),
+    "what is to be brought back": (rescues.TO_BRING_BACK, (5,)),
+    "rescues of a thread": (rescues.OF_CONVERSATION, (5, 1)),
+    "rescues of a worktree": (rescues.OF_WORKTREE, (5, 1)),
+    "revive a worktree": (worktrees.REVIVE, (50,)),
+    "a worktree at a glance": (worktrees.GLANCE, (50,)),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
     "load a delivery": (decisions.LOAD, ("guid",)),
     "begin a delivery": (decisions.BEGIN, ("guid",)),
     "finish a delivery": (decisions.FINISH, ("guid", "done", None)),
 }
-GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "effects"}
+GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "effects", "operations", "rescues"}
 
 
 @pytest.fixture

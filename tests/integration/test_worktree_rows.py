@@ -10,8 +10,9 @@ import asyncpg
 import pytest
 
 from bot.model import LiveWorktree
-from bot.store import conversations, removals, requests, turns
+from bot.store import conversations, operations, removals, requests, turns
 from bot.store.database import Pool
+from bot.store.operations import Asker
 from bot.store.turns import ClaimLostError
 from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
 
@@ -285,6 +286,170 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
     assert turn is not None
     assert (turn.id, turn.worktree_id, turn.worktree_made) == (asked, worktree, True)
     assert await conversations.worktree_of(world.db, thread) == worktree
+
+
+# Deciding that one goes
+
+
+async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
+
+    assert removal is not None
+    assert (removal.worktree_id, removal.removal, removal.branch) == (worktree, "retention", "threadtree/issue-1")
+    assert removal.conversations == (await world.db.fetchval("select number from conversations"),)
+    assert await world.db.fetchval("select updated_at from worktrees") == removal.decided_at
+    assert await removals.claim_for(world.db, NODE, worktree, WORKER, "retention") is None
+    assert await removals.claim_next(world.db, NODE, WORKER) is None
+    await removals.give_back(world.db, worktree, WORKER)
+    again = await removals.claim_next(world.db, NODE, WORKER)
+    assert again == replace(removal, token=again.token if again else removal.token)
+    assert await conversations.worktree_of(world.db, conversation) == worktree
+
+
+@pytest.mark.parametrize("what", ["queued turn", "running turn", "queued operation", "running operation", "other node"])
+async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: World, what: str) -> None:
+    conversation, worktree = await world.home()
+    if what.endswith("turn"):
+        await world.ask(conversation)
+    if what == "running turn":
+        await world.claimed()
+    if what.endswith("operation"):
+        await operations.ask(world.db, worktree, "reset", Asker("ada", NOON))
+    if what == "running operation":
+        assert await operations.claim_next(world.db, NODE, WORKER) is not None
+
+    node = "there" if what == "other node" else NODE
+
+    assert await removals.claim_for(world.db, node, worktree, WORKER, "retention") is None
+    assert await world.state("worktrees", worktree) == "reserved"
+
+
+async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(world: World, pool: Pool) -> None:
+    conversation, worktree = await world.home()
+
+    async def prune() -> removals.ClaimedRemoval | None:
+        async with pool.acquire() as db:
+            return await removals.claim_for(db, NODE, worktree, WORKER, "retention")
+
+    async with held(pool) as decide:
+        assert await conversations.live_worktree(decide, worktree) is not None
+        await requests.ask(decide, conversation, worktree, request())
+        pruning = asyncio.create_task(prune())
+        await until_waiting(pool)
+    assert await pruning is None
+
+
+async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await operations.ask(world.db, worktree, "remove", Asker("ada", NOON))
+    operation = await operations.claim_next(world.db, NODE, WORKER)
+    asked = await world.ask(conversation)
+    assert operation is not None
+    assert await removals.claim_for(world.db, NODE, worktree, WORKER, "command") is None
+
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command", operation.id)
+
+    assert removal is not None
+    assert await world.claim() is None
+    await removals.removed(world.db, removal, NODE)
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert await conversations.worktree_of(world.db, conversation) == worktree
+    await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
+    turn = await world.claimed()
+    assert (turn.id, turn.worktree_made) == (asked, False)
+
+
+async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: World) -> None:
+    conversation, worktree = await world.home()
+    await session(world, conversation)
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command")
+    assert removal is not None
+
+    await removals.removed(world.db, removal, NODE)
+
+    assert await world.db.fetchval("select end_reason from sessions") == "worktree-removed"
+    assert await conversations.worktree_of(world.db, conversation) is None
+
+
+async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await session(world, conversation)
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "purged")
+    assert removal is not None
+
+    await removals.removed(world.db, removal, NODE)
+
+    assert await world.db.fetchrow("select state, removal from worktrees") == ("removed", "purged")
+    assert await conversations.worktree_of(world.db, conversation) == worktree
+    assert await turns.active_session(world.db, conversation) is not None
+    live = await conversations.live_worktree(world.db, worktree)
+    assert live is not None
+    await world.ask(conversation)
+    assert not (await world.claimed()).worktree_made
+
+
+@pytest.mark.parametrize("why", ["purged", "command"])
+async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: World, why: removals.Removal) -> None:
+    thread, worktree = await world.home()
+    other = await world.thread(worktree=worktree)
+    await world.make(worktree)
+    path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
+    await operations.ask(world.db, worktree, "remove", Asker("ada", NOON))
+    operation = await operations.claim_next(world.db, NODE, WORKER)
+    assert operation is not None
+    if why == "command":
+        await world.ask(other)
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, why, operation.id)
+    assert removal is not None
+    await conversations.use_worktree(world.db, thread, await world.worktree(path=path))
+    asked = await world.ask(thread)
+
+    await removals.removed(world.db, removal, NODE)
+    await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
+
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert {await conversations.worktree_of(world.db, one) for one in (thread, other)} == {worktree}
+    while (turn := await world.claimed()).id != asked:
+        await world.end(turn.claim)
+    assert turn.worktree_id == worktree
+
+
+async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+    removal = await removals.claim_next(world.db, NODE, WORKER)
+    assert removal is not None
+    await removals.kept(world.db, removal, NODE)
+    assert await removals.to_try_again(world.db, NODE, timedelta(minutes=5)) == []
+    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == [worktree]
+
+    assert await conversations.live_worktree(world.db, worktree) is not None
+    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+
+
+async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: World) -> None:
+    conversation, worktree = await world.home()
+    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
+    assert removal is not None
+    await removals.kept(world.db, removal, NODE)
+    await world.ask(conversation)
+    assert not (await world.claimed()).worktree_made
+    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+
+
+async def session(world: World, conversation: int) -> None:
+    """A turn of the conversation ran and left its session."""
+    await world.ask(conversation)
+    turn = await world.claimed()
+    await turns.start_session(world.db, turn.claim, "custom", "s1")
+    await world.end(turn.claim)
 
 
 async def test_a_closed_thread_is_open_again_when_github_says_so(world: World) -> None:

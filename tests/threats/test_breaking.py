@@ -173,9 +173,10 @@ async def test_a_worktree_that_broke_itself_is_made_again(machine: Machine, brea
     assert isinstance(await inspect(world.clone, world.path), Missing)
     async with clone_lock(world.clone) as lock:
         made = await recreate(lock, world.path, BRANCH, None, RESCUE)
-    assert made == Created(BRANCH, None, world.remote_tip("main"))
+    assert isinstance(made, Created)
+    assert (made.branch, made.tip) == (BRANCH, world.remote_tip("main"))
     assert isinstance(await inspect(world.clone, world.path), Valid)
-    assert list(world.clone.trash.glob("*/precious"))
+    assert list((world.clone.data_dir / "kept").glob("*/precious"))
 
 
 def test_the_system_and_other_homes(machine: Machine) -> None:

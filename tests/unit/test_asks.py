@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.decide.asks import COMMANDS, Asks, Command, CommandName, Mention, UnknownCommand, ask_by_gesture, read_asks
+from bot.decide.asks import (
+    COMMANDS,
+    WORKTREE_VERBS,
+    Asks,
+    Command,
+    CommandName,
+    Mention,
+    UnknownCommand,
+    WorktreeVerb,
+    ask_by_gesture,
+    read_asks,
+    worktree_verb,
+)
 
 BOT = Mention("tree-bot")
 GITHUBS_LONGEST_COMMENT = 65_536
@@ -225,6 +237,57 @@ def test_stop_takes_all_as_its_argument() -> None:
     assert asks("@tree-bot /stop all of it") == Asks((Command("stop", "all"),), "of it")
     assert asks("/stop allow") == Asks()
     assert asks("/help all") == Asks()
+
+
+@pytest.mark.parametrize("verb", WORKTREE_VERBS)
+def test_worktree_takes_one_word(verb: WorktreeVerb) -> None:
+    assert asks(f"/worktree {verb}") == Asks((Command("worktree", verb),))
+    assert asks(f"/worktree  {verb.upper()} ") == Asks((Command("worktree", verb),))
+    assert asks(f"@tree-bot /worktree {verb}\nand then this") == Asks((Command("worktree", verb),), "and then this")
+    assert worktree_verb(Command("worktree", verb)) == verb
+
+
+@pytest.mark.parametrize("text", ["/worktree", "/worktree lst", "/worktree list.", "@tree-bot /worktree"])
+def test_worktree_without_a_word_it_knows_is_written_wrongly(text: str) -> None:
+    assert asks(text) == Asks((Command("worktree"),))
+    assert worktree_verb(Command("worktree")) is None
+
+
+def test_what_follows_worktree_after_the_mention_is_never_a_request() -> None:
+    assert asks("@tree-bot /worktree clean it up please") == Asks((Command("worktree"),))
+    assert asks("@tree-bot /worktree clean it up\nand fix this") == Asks((Command("worktree"),), "and fix this")
+
+
+def test_reset_and_reset_context_are_two_commands() -> None:
+    assert asks("/reset\n/reset-context") == Asks((Command("reset"), Command("reset-context")))
+    assert asks("@tree-bot /reset start over with the parser") == Asks(
+        (Command("reset"),), "start over with the parser"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/reset --hard origin/main",
+        "/reset HEAD~1",
+        "/reset the counter before the loop",
+        "/resets",
+        "/reset.sh",
+        "/reset/password",
+        "/reset_context",
+        "git\t/reset",
+        "/worktree list and remove",
+        "/worktree prune --dry-run",
+        "/worktree is a folder of mine",
+        "/worktrees list",
+        "/worktree/list",
+        "`/reset`",
+        "> /worktree remove",
+        "    /worktree remove",
+    ],
+)
+def test_lines_of_other_bots_and_of_shells_are_not_ours(text: str) -> None:
+    assert asks(text) == Asks()
 
 
 def test_an_unknown_command_counts_only_after_a_mention() -> None:

@@ -1,73 +1,94 @@
 """Which worktree a conversation gets that has none of its own (DESIGN.md §4, the worktree of a conversation)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
-from bot.decide.placing import Make, PullPlace, Share, place
+import pytest
+
+from bot import worktree_sentences
+from bot.decide.placing import Candidate, Make, PullPlace, Share, place
+from bot.fitting import Misfit, NotShared, Use, misfit
 from bot.model import LiveWorktree
 
 SHA = "a" * 40
 PULL = PullPlace(number=9, head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)
-OF_ISSUE_1 = LiveWorktree(1, "here", "/worktrees/octo/hello/issue-1", "threadtree/issue-1", 1)
-OF_ISSUE_2 = LiveWorktree(2, "here", "/worktrees/octo/hello/issue-2", "threadtree/issue-2", 2)
-OF_PULL_8 = LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature")
+FEATURE = replace(PULL, head_ref="feature")
 
 
-def test_an_issue_gets_a_new_worktree_on_a_branch_of_its_own() -> None:
-    assert place(1, None, [], None) == Make("issue-1", ("issue", 1, None, None))
+def of_issue(number: int, *, branch: str | None = "", closed: int | None = 0, use: Use | None = None) -> Candidate:
+    """The worktree of an issue, on its own branch and used by nobody else, that the pull request closes."""
+    on = f"threadtree/issue-{number}" if branch == "" else branch
+    worktree = LiveWorktree(number, "here", f"/worktrees/octo/hello/issue-{number}", on, number)
+    return Candidate(worktree, use or Use(number, made=True), number if closed == 0 else closed)
 
 
-def test_a_pull_request_that_closes_an_issue_shares_its_worktree() -> None:
-    assert place(9, PULL, [(1, OF_ISSUE_1)], None) == Share(OF_ISSUE_1, 1)
+FIRST, SECOND = of_issue(1), of_issue(2)
+OF_PULL_8 = Candidate(LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), Use(8, made=True, busy=True))
+OWN = Make("pr-9", ("head", 9, "feature", SHA))
 
 
-def test_of_several_closed_issues_the_one_with_the_head_branch_is_shared() -> None:
-    assert place(9, PULL, [(2, OF_ISSUE_2), (1, OF_ISSUE_1)], None) == Share(OF_ISSUE_1, 1)
+def instead_of(reason: NotShared) -> Make:
+    return replace(OWN, instead_of=reason)
 
 
-def test_an_issue_that_continues_in_another_issues_worktree_still_shares_it() -> None:
-    assert place(9, PULL, [(5, OF_ISSUE_1)], None) == Share(OF_ISSUE_1, 5)
+BUSY = of_issue(1, use=Use(1, made=True, busy=True))
+OF_TWO = of_issue(1, use=Use(1, made=True, other_pulls=(7, 8)))
+NOT_MADE = of_issue(1, branch=None, use=Use(1, made=False))
+PURGED = of_issue(1, use=Use(1, made=False))
+
+# (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
+TABLE: list[tuple[str, PullPlace | None, Sequence[Candidate], Candidate | None, Share | Make]] = [
+    ("an issue makes its own", None, [], None, Make("issue-9", ("issue", 9, None, None))),
+    # The head branch is the worktree's
+    ("on the head branch: shared", PULL, [FIRST], None, Share(FIRST, "threadtree/issue-1")),
+    ("however busy it is", PULL, [BUSY], None, Share(BUSY, "threadtree/issue-1")),
+    ("and whoever else uses it", PULL, [OF_TWO], None, Share(OF_TWO, "threadtree/issue-1")),
+    ("reserved for that branch", PULL, [NOT_MADE], None, Share(NOT_MADE, "threadtree/issue-1")),
+    ("purged on that branch", PULL, [PURGED], None, Share(PURGED, "threadtree/issue-1")),
+    ("of two the one on the branch", PULL, [SECOND, FIRST], None, Share(FIRST, "threadtree/issue-1")),
+    ("an issue in another's", PULL, [of_issue(1, closed=5)], None, Share(of_issue(1, closed=5), PULL.head_ref)),
+    ("a closed issue before others", PULL, [FIRST], OF_PULL_8, Share(FIRST, "threadtree/issue-1")),
+    ("without a reference", PULL, [], FIRST, Share(FIRST, "threadtree/issue-1")),
+    ("another pull request's", FEATURE, [], OF_PULL_8, Share(OF_PULL_8, "feature")),
+    # The worktree can be switched
+    ("switched to the head branch", FEATURE, [FIRST], None, Share(FIRST, "feature")),
+    ("the first of two", FEATURE, [SECOND, FIRST], None, Share(SECOND, "feature")),
+    ("the first that fits", FEATURE, [BUSY, SECOND], None, Share(SECOND, "feature")),
+    ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, Share(OF_PULL_8, "feature")),
+    # It cannot
+    ("nothing to share", FEATURE, [], None, OWN),
+    ("busy", FEATURE, [BUSY], None, instead_of(NotShared(1, "busy"))),
+    ("another pull request's too", FEATURE, [OF_TWO], None, instead_of(NotShared(1, "other-pull", 7))),
+    ("not made", FEATURE, [NOT_MADE], None, instead_of(NotShared(1, "not-made"))),
+    ("the first reason of two", FEATURE, [OF_TWO, BUSY], None, instead_of(NotShared(1, "other-pull", 7))),
+]
 
 
-def test_a_reserved_worktree_is_shared_by_the_branch_it_will_have() -> None:
-    reserved = replace(OF_ISSUE_1, branch=None)
-
-    assert place(9, PULL, [(1, reserved)], None) == Share(reserved, 1)
-
-
-def test_a_closed_issue_on_another_branch_is_not_shared() -> None:
-    pull = replace(PULL, head_ref="feature")
-
-    assert place(9, pull, [(1, OF_ISSUE_1)], None) == Make("pr-9", ("head", 9, "feature", SHA))
+@pytest.mark.parametrize(
+    ("pull", "linked", "on_branch", "expected"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
+)
+def test_the_place(
+    pull: PullPlace | None, linked: Sequence[Candidate], on_branch: Candidate | None, expected: Share | Make
+) -> None:
+    assert place(9, pull, linked, on_branch) == expected
 
 
-def test_a_worktree_on_the_head_branch_is_shared_without_a_closing_reference() -> None:
-    assert place(9, PULL, [], OF_ISSUE_1) == Share(OF_ISSUE_1, 1)
-    assert place(9, replace(PULL, head_ref="feature"), [], OF_PULL_8) == Share(OF_PULL_8, None)
+@pytest.mark.parametrize("pull", [replace(PULL, same_repository=False), replace(PULL, head_is_protected=True)])
+@pytest.mark.parametrize(("linked", "on_branch"), [([], None), ([FIRST], None), ([], FIRST), ([FIRST], FIRST)])
+def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
+    pull: PullPlace, linked: list[Candidate], on_branch: Candidate | None
+) -> None:
+    assert place(9, pull, linked, on_branch) == Make("pr-9", ("detached", 9, "refs/pull/9/head", SHA))
 
 
-def test_the_closed_issue_comes_before_the_branch() -> None:
-    assert place(9, PULL, [(1, OF_ISSUE_1)], OF_PULL_8) == Share(OF_ISSUE_1, 1)
+def test_what_is_made_for_one_alone_fits() -> None:
+    assert misfit(Use(1, made=True)) is None
 
 
-def test_otherwise_a_pull_request_gets_its_head_branch() -> None:
-    assert place(9, PULL, [], None) == Make("pr-9", ("head", 9, "threadtree/issue-1", SHA))
+@pytest.mark.parametrize("why", [why for literal in get_args(Misfit) for why in get_args(literal) or (literal,)])
+def test_every_reason_has_a_sentence(why: Misfit) -> None:
+    words = worktree_sentences.not_shared(NotShared(1, why, 7), "a`b")
 
-
-def test_a_fork_gets_a_detached_worktree_at_the_head_that_was_seen() -> None:
-    fork = replace(PULL, same_repository=False)
-
-    assert place(9, fork, [], None) == Make("pr-9", ("detached", 9, "refs/pull/9/head", SHA), SHA)
-
-
-def test_a_fork_never_shares_a_worktree_however_its_branch_is_called() -> None:
-    fork = replace(PULL, same_repository=False)
-
-    assert isinstance(place(9, fork, [(1, OF_ISSUE_1)], OF_ISSUE_1), Make)
-
-
-def test_a_pull_request_from_a_protected_branch_is_detached_and_never_shares() -> None:
-    protected = replace(PULL, head_is_protected=True)
-
-    made = place(9, protected, [(1, OF_ISSUE_1)], OF_ISSUE_1)
-
-    assert made == Make("pr-9", ("detached", 9, "refs/pull/9/head", SHA), None)
+    assert words.endswith(", so this ran in a worktree of its own on ``a`b``.")
+    assert words.startswith(("#1's worktree ", "``a`b`` "))

@@ -109,6 +109,8 @@ def test_help_lists_exactly_the_commands_there_are() -> None:
         "/stop",
         "/retry",
         "/reset-context",
+        "/reset",
+        "/worktree",
     ]
 
 

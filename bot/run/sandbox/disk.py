@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,23 @@ class DiskWatch:
             if used > self.limit_bytes:
                 return used
             await asyncio.sleep(poll_seconds)
+
+
+@asynccontextmanager
+async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) -> AsyncIterator[None]:
+    """While the context lasts, `on_overflow` is called with the limit once there is more; without a disk never."""
+
+    async def watch(disk: DiskWatch) -> None:
+        await disk.overflow()
+        on_overflow(disk.limit_bytes)
+
+    watching = asyncio.create_task(watch(disk)) if disk else None
+    try:
+        yield
+    finally:
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
 
 def used_bytes(folders: Iterable[Path], enough: int) -> int:

@@ -1,116 +1,39 @@
-"""The bare clone of a codebase, the lock that guards it, and what the remote says."""
+"""A clone is made, brought up to date, and made again when it is damaged; what the remote says."""
 
-import asyncio
-import contextlib
-import fcntl
 import os
 import secrets
-import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.run.sandbox.view import View, make_private, private_folder
-from bot.run.worktrees import refs
-from bot.run.worktrees.git import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
-from bot.run.worktrees.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
+import structlog
+
+from bot import failpoints
+from bot.run.worktrees import leftovers, refs, trash
+from bot.run.worktrees.bare import Clone as Clone
+from bot.run.worktrees.bare import CloneLock as CloneLock
+from bot.run.worktrees.bare import clone_at as clone_at
+from bot.run.worktrees.bare import clone_lock as clone_lock
+from bot.run.worktrees.git import Git, GitError, GitProblem, failure
+from bot.run.worktrees.git_progress import Reader
+from bot.run.worktrees.salvage import salvage
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
-LOCK_POLL_SECONDS = 0.02
+_HEAD = "ref: refs/heads/main\n"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Clone:
-    """A bare clone at `path`; what is taken out of use goes to `trash`, on the same file system, by rename."""
+class Remade:
+    """The clone was damaged and was made again; the damaged one is `kept` in DATA_DIR/kept, `lost` are refs of it whose
+    commits could not be read.
+    """
 
-    path: Path
-    trash: Path
-    git: Git
-
-    async def run(self, *args: str, check: bool = True) -> Completed:
-        """Ref-level git on this clone; raises GitError."""
-        return await self.git.on_clone(self.path, *args, check=check)
-
-    async def on_worktree(
-        self,
-        path: Path,
-        *args: str,
-        input: bytes | None = None,  # noqa: A002
-        check: bool = True,
-        environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Completed:
-        """Every git command that reads a worktree, in its cage if there is one. Raises GitError, OSError."""
-        cage = self.git.cage
-        if cage is None:
-            return await self.git.on_worktree(
-                path, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
-            )
-        view = await self.view(path)
-        return await self.git.in_cage(
-            cage, view, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
-        )
-
-    async def view(self, path: Path) -> View:
-        """What a process in the worktree at `path` sees of this clone: only with a cage. Raises GitError, OSError."""
-        admin = admin_directory(self.path, path)
-        if isinstance(admin, Missing):
-            raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
-        view = self._view(path, admin)
-        if not view.private.is_dir():
-            branch = branch_on_record(view.admin)
-            ref = refs.local(branch) if branch else None
-            make_private(view, ref, await self.commit_at(ref) if ref else None)
-        return view
-
-    def view_on_record(self, path: Path) -> View | None:
-        """The view whose private state is there, whatever became of the directory at `path`. Never to run in it."""
-        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real(path)).is_dir():
-            return None
-        admin = admin_directory(self.path, path)
-        on_record = admin_on_record(self.path, path) if isinstance(admin, Missing) else admin
-        return self._view(path, on_record) if on_record else None
-
-    def _view(self, path: Path, admin: Path) -> View:
-        if self.git.cage is None:
-            raise ValueError("without a cage there is no view")
-        return self.git.cage.view(self.path.resolve(), real(path), real(admin))
-
-    async def state_folder(self, path: Path) -> Path | None:
-        """Where git keeps a worktree's HEAD and index and what is in progress; None if it is no worktree."""
-        admin = admin_directory(self.path, path)
-        if isinstance(admin, Missing):
-            return None
-        return admin if self.git.cage is None else (await self.view(path)).state
-
-    async def commit_at(self, revision: str) -> str | None:
-        """The commit a full ref or object name stands for; None when there is none here."""
-        found = await self.run(
-            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
-        )
-        return found.text if found.status == 0 else None
-
-    async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
-        """Whether `ancestor` is reachable from `descendant`; raises GitError when one of them cannot be read."""
-        answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
-        if answer.status not in (0, 1):
-            raise failure("merge-base", answer)
-        return answer.status == 0
-
-    async def count(self, *revisions: str) -> int:
-        """How many commits `git rev-list` finds for these revisions; raises GitError."""
-        return int((await self.run("rev-list", "--count", *revisions)).text)
-
-    async def unpublished(self, revision: str) -> int:
-        """How many commits of `revision` are reachable from nothing that was fetched."""
-        return await self.count(revision, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
-
-
-@dataclass(frozen=True, slots=True)
-class CloneLock:
-    """Held while fetch, ref and administrative work on `clone` is allowed; only `clone_lock` makes one."""
-
-    clone: Clone
+    kept: str
+    lost: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,49 +51,63 @@ class NoDefaultBranch:
     next_step: str
 
 
-def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
-    """The clone in `DATA_DIR/repos/<owner>/<folder>.git`; `folder` is the repository's name unless that is taken.
+async def ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None) -> Remade | None:
+    """Makes the clone, or a damaged one again, and sets `remote_url` (without credentials). Raises GitError, OSError.
 
-    Raises InvalidNameError.
+    A new one is empty; only what replaces a damaged one was fetched already, as `on_progress` hears.
     """
-    path = data_dir / "repos" / refs.checked_owner(owner) / f"{refs.checked_folder(folder)}.git"
-    return Clone(path, data_dir / "trash", git)
-
-
-@contextlib.asynccontextmanager
-async def clone_lock(clone: Clone) -> AsyncIterator[CloneLock]:
-    """Waits until no other task or process holds this clone; the kernel lets go of the lock of a killed process."""
-    clone.path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(clone.path.with_name(clone.path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        # Polled: a thread that waits in flock could not be cancelled.
-        while not _try_lock(descriptor):  # noqa: ASYNC110
-            await asyncio.sleep(LOCK_POLL_SECONDS)
-        yield CloneLock(clone)
-    finally:
-        os.close(descriptor)
-
-
-async def ensure(lock: CloneLock, remote_url: str) -> None:
-    """Makes the clone, or a half-made one again, and sets `remote_url` (without credentials). Raises GitError."""
     clone = lock.clone
-    if not await _is_bare_repository(clone):
-        await _make(clone)
-    wanted = {
-        "remote.origin.url": remote_url,
-        "remote.origin.fetch": REFSPEC,
-        "gc.auto": "0",
-        "worktree.guessRemote": "false",
-    }
-    configured = await _local_config(clone)
-    for key, value in wanted.items():
-        if configured.get(key.lower()) != [value]:
-            await clone.run("config", "--local", "--replace-all", key, value)
+    for leftover in clone.path.parent.glob(f".{clone.path.name}.*.making"):
+        move_to_trash(clone, leftover)
+    remade = None
+    if os.path.lexists(clone.path):  # noqa: ASYNC240
+        move_to_trash(clone, _ready(clone))
+        if not await _is_bare_repository(clone):
+            remade = await _remake(clone, remote_url, on_progress)
+    elif _ready(clone).is_dir():
+        _ready(clone).rename(clone.path)
+    else:
+        making = await _init(clone)
+        failpoints.reached("clone-initialised")
+        making.rename(clone.path)
+    leftovers.remove_unfinished_packs(clone.path, clone.git)
+    await _configure(clone.git, clone.path, remote_url)
+    return remade
 
 
-async def fetch(lock: CloneLock) -> None:
-    """Brings `refs/remotes/origin/*` up to date and drops what the remote no longer has. Raises GitError."""
-    await lock.clone.run("fetch", "--quiet", "--prune", "--no-write-fetch-head", "origin")
+async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> Remade | None:
+    """Brings `refs/remotes/origin/*` up to date and drops what the remote no longer has. Raises GitError, OSError.
+
+    `on_progress` hears short lines for people ("Receiving objects 43%, 1.2 GiB") while it runs. Locks that a killed git
+    left are removed, and a damaged clone is made again.
+    """
+    clone = lock.clone
+    remade = None
+    try:
+        await _fetch(clone.git, clone.path, on_progress)
+    except GitError as error:
+        if error.problem is GitProblem.CORRUPT and (remade := await remake_if_damaged(lock, on_progress)) is not None:
+            return remade
+        if error.problem is not GitProblem.LOCKED or not leftovers.remove_stale_locks(clone.path, clone.git):
+            raise
+        await _fetch(clone.git, clone.path, on_progress)
+    failpoints.reached("clone-fetched")
+    return remade
+
+
+async def remake_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> Remade | None:
+    """Makes the clone again, with all that can be read of it, if git finds damage in it. Reads every object.
+
+    Raises GitError, OSError.
+    """
+    clone = lock.clone
+    whole = ("fsck", "--full", "--no-dangling", "--no-reflogs", "--progress")
+    checked = await clone.git.on_clone(clone.path, *whole, check=False, on_stderr=Reader(on_progress or _nobody))
+    if checked.status == 0:
+        return None
+    _log.warning("clone-damaged", clone=str(clone.path), found=checked.stderr[:2000])
+    url = (await clone.run("config", "--get", "remote.origin.url")).text
+    return await _remake(clone, url, on_progress)
 
 
 async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
@@ -198,43 +135,89 @@ async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBra
 
 def move_to_trash(clone: Clone, path: Path) -> Path | None:
     """Renames `path` out of the way, whatever it is, and returns where to; None if it is gone. Raises OSError."""
-    if not os.path.lexists(path):
-        return None
-    clone.trash.mkdir(parents=True, exist_ok=True)
-    trashed = clone.trash / f"{path.name}.{secrets.token_hex(8)}"
-    path.rename(trashed)
-    return trashed
+    return trash.move_to_trash(clone.data_dir, path)
 
 
-async def _make(clone: Clone) -> None:
-    for leftover in clone.path.parent.glob(f".{clone.path.name}.*.making"):
-        await asyncio.to_thread(shutil.rmtree, leftover)
-    move_to_trash(clone, clone.path)
+def _nobody(_: str) -> None:
+    """Hears no progress."""
+
+
+def _ready(clone: Clone) -> Path:
+    """Where a clone made again lies, complete, until the damaged one is out of its way."""
+    return clone.path.with_name(f".{clone.path.name}.ready")
+
+
+async def _init(clone: Clone) -> Path:
     making = clone.path.with_name(f".{clone.path.name}.{secrets.token_hex(4)}.making")
     await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(making), cwd=None)
-    making.rename(clone.path)
+    return making
+
+
+async def _fetch(git: Git, path: Path, on_progress: Callable[[str], None] | None) -> None:
+    # With --quiet git would not tell of the longest part, receiving.
+    arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "origin")
+    await git.on_clone(path, *arguments, on_stderr=Reader(on_progress or _nobody))
+
+
+async def _remake(clone: Clone, remote_url: str, on_progress: Callable[[str], None] | None) -> Remade:
+    """A new clone with all that can be read of the damaged one, which is out of use only once the new one is whole."""
+    making = await _init(clone)
+    await _configure(clone.git, making, remote_url)
+    await _fetch(clone.git, making, on_progress)
+    lost = await salvage(clone.git, clone.path, making)
+    making.rename(_ready(clone))
+    failpoints.reached("clone-remade")
+    kept = trash.keep_whole(clone.data_dir, clone.path, datetime.now(UTC))
+    failpoints.reached("clone-set-aside")
+    _ready(clone).rename(clone.path)
+    _log.warning("clone-remade", clone=str(clone.path), kept=str(kept), lost=lost)
+    return Remade(kept.name, lost)
 
 
 async def _is_bare_repository(clone: Clone) -> bool:
     """Structure first: a git that fails for another reason must not cost a good clone its place."""
-    parts = ((clone.path / "HEAD").is_file(), (clone.path / "objects").is_dir(), (clone.path / "refs").is_dir())
-    if clone.path.is_symlink() or not all(parts):
+    if clone.path.is_symlink() or not all((clone.path / name).is_dir() for name in ("objects", "refs")):
         return False
-    return (await clone.run("rev-parse", "--is-bare-repository")).text == "true"
-
-
-async def _local_config(clone: Clone) -> Mapping[str, list[str]]:
-    values: dict[str, list[str]] = {}
-    listed = await clone.run("config", "--local", "--list", "-z")
-    for entry in listed.fields:
-        key, _, value = entry.partition("\n")
-        values.setdefault(key.lower(), []).append(value)
-    return values
-
-
-def _try_lock(descriptor: int) -> bool:
+    await _mend_files(clone)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return (await clone.run("rev-parse", "--is-bare-repository")).text == "true"
+    except GitError as error:
+        if error.problem in (GitProblem.NOT_FOUND, GitProblem.CORRUPT):
+            return False
+        raise
+
+
+async def _mend_files(clone: Clone) -> None:
+    """What a full disk or a power cut leaves half-written holds nothing that cannot be written again."""
+    head, config = clone.path / "HEAD", clone.path / "config"
+    if not head.is_file() or not head.read_bytes().startswith(b"ref: refs/heads/"):
+        head.write_text(_HEAD)
+    asked = ("config", "--file", str(config), "--type=bool", "--get", "core.bare")
+    if (await clone.git.run(*asked, cwd=None, check=False)).text != "true":
+        config.write_text(_CONFIG)
+
+
+async def _configure(git: Git, path: Path, remote_url: str) -> None:
+    wanted = {
+        "core.bare": "true",
+        "remote.origin.url": remote_url,
+        "remote.origin.fetch": REFSPEC,
+        "gc.auto": "0",
+        "worktree.guessRemote": "false",
+    }
+    configured: dict[str, list[str]] = {}
+    for entry in (await git.on_clone(path, "config", "--local", "--list", "-z")).fields:
+        key, _, value = entry.partition("\n")
+        configured.setdefault(key.lower(), []).append(value)
+    for key, value in wanted.items():
+        if configured.get(key.lower()) != [value]:
+            await _set(git, path, key, value)
+
+
+async def _set(git: Git, path: Path, key: str, value: str) -> None:
+    arguments = ("config", "--local", "--replace-all", key, value)
+    done = await git.on_clone(path, *arguments, check=False)
+    if done.status and leftovers.remove_stale_locks(path, git):
+        done = await git.on_clone(path, *arguments, check=False)
+    if done.status:
+        raise failure("config", done)

@@ -1,7 +1,6 @@
 """What a turn left in its worktree becomes commits on the worktree's branch."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +8,9 @@ from bot.run.worktrees import entries, refs
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.git import Identity
 from bot.run.worktrees.importing import bring_home, import_commit, move_branch
+from bot.run.worktrees.rescue import keep_stray
 
 MAX_FILE_BYTES = 10_000_000
-_SNAPSHOT_INDEX = "threadtree-index"
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 
 
@@ -79,16 +78,16 @@ async def settle_head(
         await _quit_rebase(clone, path)
         await bring_home(lock, path, branch)
         return Returned(await clone.count(head, *([f"^{tip}"] if tip else [])))
-    kept = await _snapshot(clone, path, head, identity)
-    await import_commit(lock, path, kept)
-    await clone.run("update-ref", rescue, kept)
+    if head is not None:
+        await import_commit(lock, path, head)
+    kept = await keep_stray(lock, path, rescue, branch, identity)
     await _quit_rebase(clone, path)
     await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
     await clone.on_worktree(path, "reset", "--quiet", "--hard")
     # A single f: repositories inside the worktree are in no snapshot and stay.
     await clone.on_worktree(path, "clean", "--quiet", "-f", "-d")
     await bring_home(lock, path, branch)
-    return StrayWork(rescue, kept)
+    return StrayWork(kept.ref, kept.sha)
 
 
 async def commit_all(
@@ -103,7 +102,7 @@ async def commit_all(
     if unresolved:
         return Unresolved(unresolved)
     left_out = tuple(name for _, name in changed if name.endswith("/") or _bytes(path / name) > MAX_FILE_BYTES)
-    await _stage(clone, path, [name for _, name in changed if name not in left_out], {})
+    await _stage(clone, path, [name for _, name in changed if name not in left_out])
     await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
     staged = await clone.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
     if not staged.fields:
@@ -136,26 +135,11 @@ def _bytes(file: Path) -> int:
         return 0
 
 
-async def _snapshot(clone: Clone, path: Path, head: str | None, identity: Identity) -> str:
-    """A commit of the whole working state on top of `head`, made in an index of its own; `head` if all is in it."""
-    changed = [name for _, name in await entries.changed_files(clone, path)]
-    if head is not None and not changed:
-        return head
-    # Beside the worktree's own index, a place that is the same inside a cage and outside.
-    index = (await clone.on_worktree(path, "rev-parse", "--path-format=absolute", "--git-path", _SNAPSHOT_INDEX)).text
-    environment = identity.environment | {"GIT_INDEX_FILE": index}
-    await clone.on_worktree(path, "read-tree", head or "--empty", environment=environment)
-    await _stage(clone, path, [name for name in changed if not name.endswith("/")], environment)
-    tree = (await clone.on_worktree(path, "write-tree", environment=environment)).text
-    arguments = ("commit-tree", "-m", "Working state", *(["-p", head] if head else []), tree)
-    return (await clone.on_worktree(path, *arguments, environment=environment)).text
-
-
-async def _stage(clone: Clone, path: Path, names: list[str], environment: Mapping[str, str]) -> None:
+async def _stage(clone: Clone, path: Path, names: list[str]) -> None:
     """Puts files into the index as they are on disk, gone ones too. Names go by stdin: argv has an end."""
     listed = b"".join(os.fsencode(name) + b"\0" for name in names)
     arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    await clone.on_worktree(path, *arguments, input=listed, environment=environment)
+    await clone.on_worktree(path, *arguments, input=listed)
 
 
 async def _unstage(clone: Clone, path: Path, names: list[str]) -> None:

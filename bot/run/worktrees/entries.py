@@ -116,7 +116,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
         return Valid(head, branch, bool(await changed_files(clone, path)))
     except GitError as error:
         if error.problem in (GitProblem.NOT_FOUND, GitProblem.CORRUPT):
-            return Missing(str(error))
+            return Missing(str(error), error.problem is GitProblem.CORRUPT)
         raise
 
 
@@ -146,19 +146,16 @@ async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
     return [(line[:2], line[3:]) for line in (await clone.on_worktree(path, "status", *flags)).fields]
 
 
-async def drop_entry(lock: CloneLock, path: Path, rescue: str) -> None:
-    """Forgets the worktree whose directory is gone from `path`; what only its HEAD reached is kept as the ref `rescue`.
-
-    Raises GitError.
-    """
+async def hold_head(lock: CloneLock, path: Path, ref: str) -> None:
+    """Keeps under `ref` what only the HEAD of the worktree at `path` reaches, by git's record. Raises GitError."""
     clone = lock.clone
     entry = await entry_of(clone, path)
-    if entry is None:
+    if entry is None or entry.head is None or await clone.commit_at(entry.head) is None:
         return
-    if entry.head and await clone.count("--max-count=1", "--single-worktree", entry.head, "--not", "--all"):
-        await clone.run("update-ref", rescue, entry.head)
-    if entry.lock_reason is not None:
-        await clone.run("worktree", "unlock", "--", str(entry.path))
-    await clone.run("worktree", "remove", "--force", "--", str(entry.path))
-    if await entry_of(clone, path) is not None:
-        raise GitError(GitProblem.OTHER, "worktree", "the worktree's entry is still there")
+    if await clone.count("--max-count=1", "--single-worktree", entry.head, "--not", "--all"):
+        await clone.run("update-ref", ref, entry.head)
+
+
+def mark_live(admin: Path) -> None:
+    """Locks a finished worktree: a plain `git worktree prune` removes others whose directory is briefly away."""
+    (admin / "locked").write_text(f"{LIVE}\n")

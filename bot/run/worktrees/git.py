@@ -1,11 +1,9 @@
 """The one place that starts git: argv only, an environment built from nothing, a time limit, no hooks."""
 
 import asyncio
-import contextlib
 import os
 import re
-import signal
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +12,10 @@ from bot.run.sandbox.view import View
 from bot.run.worktrees.git_problems import GitProblem as GitProblem
 from bot.run.worktrees.git_problems import problem_of
 from bot.run.worktrees.git_problems import redact as redact
+from bot.run.worktrees.git_process import end, listen, start
+from bot.run.worktrees.git_progress import without_progress
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
-# git removes its lock files on SIGTERM; a SIGKILL leaves them behind.
-TERMINATION_GRACE_SECONDS = 2.0
 
 # What configuration can take from a repository that wants to run code or to reach other repositories.
 _NEUTRAL: tuple[tuple[str, str], ...] = (
@@ -44,6 +42,9 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("maintenance.auto", "false"),
     ("checkout.workers", "0"),
     ("advice.detachedHead", "false"),
+    # A transfer may take its time, a connection on which nothing at all comes may not.
+    ("http.lowSpeedLimit", "1"),
+    ("http.lowSpeedTime", "120"),
 )
 
 
@@ -118,6 +119,7 @@ class Git:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         stdin: int | None = None,
         program: Sequence[str] = ("git",),
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """Ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
         config = (*_NEUTRAL, ("credential.helper", ""), *self.remote_config)
@@ -132,6 +134,7 @@ class Git:
             timeout_seconds=timeout_seconds,
             stdin=stdin,
             program=program,
+            on_stderr=on_stderr,
         )
 
     async def on_worktree(
@@ -194,14 +197,16 @@ class Git:
         stdin: int | None = None,
         stdout: int | None = None,
         program: Sequence[str] = ("git",),
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it.
 
-        The descriptors `stdin` and `stdout` become the command's and are closed here.
+        The descriptors `stdin` and `stdout` become the command's and are closed here. With `on_stderr`, which is given
+        stderr as it comes, the time limit is on silence.
         """
         command = next((arg for arg in args if not arg.startswith("-")), "")
         try:
-            process = await _start(
+            process = await start(
                 asyncio.create_subprocess_exec(
                     *program,
                     *args,
@@ -222,14 +227,15 @@ class Git:
                 if descriptor is not None:
                     os.close(descriptor)
         try:
-            async with asyncio.timeout(timeout_seconds):
-                output, errors = await process.communicate(input)
+            output, errors = await listen(process, input, timeout_seconds, on_stderr)
         except TimeoutError as error:
-            raise GitError(GitProblem.TIMEOUT, command, f"not done after {timeout_seconds:g} s") from error
+            limit = f"{timeout_seconds:g} s" + (" without a sign of progress" if on_stderr else "")
+            raise GitError(GitProblem.TIMEOUT, command, f"not done after {limit}") from error
         finally:
             if process.returncode is None:
-                await asyncio.shield(_end(process))
-        completed = Completed(output or b"", redact(errors.decode(errors="replace")), process.returncode or 0)
+                await asyncio.shield(end(process))
+        said = redact(errors.decode(errors="replace"))
+        completed = Completed(output, without_progress(said) if on_stderr else said, process.returncode or 0)
         if check and completed.status:
             raise failure(command, completed)
         return completed
@@ -260,29 +266,3 @@ def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
     for number, (key, value) in enumerate(config):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return variables
-
-
-async def _start(starting: Coroutine[None, None, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """asyncio waits for ever when cancelled while it connects a process's pipes, so it never is."""
-    task = asyncio.ensure_future(starting)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if task.exception() is None:
-            await asyncio.shield(_end(task.result()))
-        raise
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Both signals always: the first may end git alone. Waits are bounded: who left the group may keep the pipes."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        _signal_group(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TERMINATION_GRACE_SECONDS):
-                await process.wait()
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)

@@ -21,6 +21,7 @@ class GitProblem(StrEnum):
 _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     # The cage's own troubles say nothing about the repository.
     (GitProblem.OTHER, re.compile(r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): ")),
+    (GitProblem.CORRUPT, re.compile(r"unable to resolve reference .*: reference broken", re.I)),
     (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
     (
         GitProblem.AUTH,
@@ -42,10 +43,14 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     (GitProblem.REJECTED, re.compile(r"\[(remote )?rejected\]", re.I)),
     (
         GitProblem.CORRUPT,
+        # What the remote says of its own objects stands behind "remote:".
         re.compile(
-            r"loose object .* is corrupt|bad object|unable to read (tree|sha1)|missing blob"
-            r"|index file (corrupt|smaller than expected)",
-            re.I,
+            r"^(?!remote:).*(object .* is corrupt|bad (object|tree object|config|boolean config|numeric config)"
+            r"|(unable to|could not|failed to) (read|parse|unpack) (tree|sha1|object|commit|[0-9a-f]{40})"
+            r"|missing (blob|tree|commit|object)|failed to traverse parents|did not send all necessary objects"
+            r"|data stream error|does not match index|object file .* is empty|unexpected line in .*packed-refs"
+            r"|index file (corrupt|smaller than expected))",
+            re.I | re.M,
         ),
     ),
     (

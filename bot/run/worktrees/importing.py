@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -10,15 +12,25 @@ from bot.run.sandbox.cage import Cage
 from bot.run.sandbox.view import View, private_folder
 from bot.run.worktrees import entries, refs
 from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
-from bot.run.worktrees.git import GitError, GitProblem, failure
+from bot.run.worktrees.git import Completed, GitError, GitProblem, failure
 from bot.run.worktrees.linked import real
 
 MAX_PACK_BYTES = 2 << 30
 # What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
 _SIGPIPE_STATUSES = (-13, 141)
+# What a cage sees of the clone's refs and cannot change.
+_SHARED = ("refs/remotes/", "refs/tags/")
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """Commits in a cage that the clone's refs do not reach: `stashes`, newest first, and the `tips` of other refs."""
+
+    stashes: tuple[str, ...]
+    tips: tuple[str, ...]
 
 
 async def bring_home(lock: CloneLock, path: Path, branch: str | None) -> None:
@@ -47,7 +59,7 @@ async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
     """Brings one commit with all it needs from a worktree's cage to the clone. Raises GitError, OSError."""
     cage = lock.clone.git.cage
     if cage is not None:
-        await _import(lock, cage, await lock.clone.view(path), sha)
+        await _import(lock, cage, lock.clone.view_on_record(path) or await lock.clone.view(path), sha)
 
 
 async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before: str | None) -> None:
@@ -72,6 +84,31 @@ async def only_in_cage(lock: CloneLock, path: Path) -> int:
         input=_without(await _tips(clone, "refs/")),
     )
     return int(counted.text)
+
+
+async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()) -> Private:
+    """What the cage's refs and the objects `named` reach and the clone's refs do not, whatever is at `path`.
+
+    Raises GitError, OSError.
+    """
+    clone = lock.clone
+    cage, view = clone.git.cage, clone.view_on_record(path)
+    if cage is None or view is None:
+        return Private((), ())
+
+    async def git(*args: str, input: bytes | None = None, check: bool = True) -> Completed:  # noqa: A002
+        return await clone.git.in_cage(cage, view, *args, in_worktree=False, input=input, check=check)
+
+    stashed = await git("reflog", "show", "--format=%H", "refs/stash", check=False)
+    stashes = stashed.text.split() if stashed.status == 0 else []
+    listed = await git("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)")
+    refs_of_its_own = (line.split(" ", 2) for line in listed.text.splitlines())
+    tips = [sha for sha, kind, ref in refs_of_its_own if kind == "commit" and not ref.startswith(_SHARED)]
+    tips = [tip for tip in dict.fromkeys((*tips, *named)) if tip not in stashes]
+    given = "".join(f"{tip}\n" for tip in tips).encode() + _without(await _tips(clone, "refs/"))
+    # A name that is no commit's is not worth an error.
+    only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
+    return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
 
 
 def forget_private(clone: Clone, path: Path) -> Path | None:

@@ -1,5 +1,6 @@
 """A worktree's directory and its folder in the clone: how each names the other."""
 
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from bot.run.worktrees import refs
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no usable worktree of this clone at the path."""
+    """There is no usable worktree of this clone at the path. `corrupt`: git met damage, here or in the clone."""
 
     why: str
+    corrupt: bool = False
 
 
 def real(path: Path) -> Path:
@@ -41,6 +43,19 @@ def branch_on_record(admin: Path) -> str | None:
     prefix, head = "ref: refs/heads/", (admin / "HEAD").read_text().strip()
     branch = head.removeprefix(prefix)
     return branch if head.startswith(prefix) and refs.is_branch(branch) else None
+
+
+def last_logged(log: Path) -> str:
+    """The object name that a ref went to last, by its log; empty where that tells none.
+
+    https://git-scm.com/docs/git-update-ref#_logging_updates
+    """
+    try:
+        lines = log.read_bytes().splitlines()
+    except OSError:
+        return ""
+    words = next(reversed(lines), b"").split(b" ", 2)
+    return os.fsdecode(words[1]) if len(words) > 1 else ""
 
 
 def admin_on_record(clone: Path, path: Path) -> Path | None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from bot.run.worktrees import entries, refs
+from bot.failpoints import reached
+from bot.run.worktrees import entries, published, refs
 from bot.run.worktrees.clone import Clone, CloneLock, fetch
 from bot.run.worktrees.git import GitError, GitProblem, Identity, failure
 from bot.run.worktrees.importing import bring_home
@@ -70,7 +71,8 @@ class DiffStat:
 async def push(
     lock: CloneLock, path: Path, branch: str, forbidden: frozenset[str], park_as: str, identity: Identity
 ) -> PushResult:
-    """Pushes `branch` only, without force. When someone pushed meanwhile: merged once, else parked on `park_as`.
+    """Pushes `branch` only, without force. When someone pushed meanwhile: merged once, else parked on `park_as`; parked
+    too when someone took commits out of it there, which a merge would bring back.
 
     `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
     """
@@ -82,25 +84,29 @@ async def push(
     for merged in (False, True):
         before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         commits = await _commits_to_push(clone, before, after)
-        if after is None or not commits:
+        if after is None or not commits or (before is None and after == await published.last(clone, branch)):
             return NothingToPush()
         refused = await _push_ref(clone, branch, branch)
         if refused is None:
+            reached("branch-pushed")
+            await published.note(lock, branch, after)
             return Pushed(branch, before, after, commits)
         if not _is_race(refused):
             return Rejected(refused)
         if merged:
             break
         await fetch(lock)
-        if not await _merge(lock, path, branch, identity):
+        if await published.is_rewritten(clone, branch) or not await _merge(lock, path, branch, identity):
             break
     return await _park(clone, branch, park_as)
 
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """What `after` changed since it left `before`; both object names or full refs. Raises GitError."""
+    # An amended first commit has no ancestor in common with what it was.
+    base = (await clone.run("merge-base", before, after, check=False)).text or before
     listed = await clone.run(
-        "diff", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", f"{before}...{after}"
+        "diff", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", base, after, "--"
     )
     counts = [line.split("\t", 2) for line in listed.fields]
     return DiffStat(len(counts), *(sum(int(row[i]) for row in counts if row[i] != "-") for i in (0, 1)))

@@ -9,6 +9,7 @@ RESCUE_PREFIX = "refs/threadtree/rescue/"
 FETCHED_PREFIX = "refs/threadtree/fetched/"
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+_RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _FOLDER = re.compile(r"[A-Za-z0-9._-]{1,140}")
@@ -58,10 +59,18 @@ def fetched(remote_ref: str) -> str:
 
 def rescue_ref(worktree_id: str, at: datetime) -> str:
     """`refs/threadtree/rescue/<worktree id>/<time in UTC>`; raises InvalidNameError."""
-    ref = f"{RESCUE_PREFIX}{worktree_id}/{at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
+    ref = f"{RESCUE_PREFIX}{worktree_id}/{at.astimezone(UTC):{_RESCUE_TIME}}"
     if not is_ref(ref):
         raise InvalidNameError(f"not part of a ref: {worktree_id!r}")
     return ref
+
+
+def rescue_time(ref: str) -> datetime:
+    """When the rescue under `ref` was decided; raises InvalidNameError."""
+    try:
+        return datetime.strptime(ref.rpartition("/")[2], _RESCUE_TIME).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise InvalidNameError(f"not a rescue: {ref!r}") from error
 
 
 def issue_branch(issue: int, sequel: int = 1) -> str:

@@ -1,30 +1,49 @@
-"""The end of a worktree: kept while it holds work that exists nowhere else, else renamed away, forgotten, deleted."""
+"""The end of a worktree: what exists only there is rescued, then it goes from disk and git within one rename each."""
 
-import asyncio
 import os
 import re
-import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from bot.failpoints import reached
 from bot.run.worktrees import entries, refs
-from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
-from bot.run.worktrees.entries import Missing
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.contents import parse_entries
+from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
 from bot.run.worktrees.git import GitError
-from bot.run.worktrees.importing import bring_home, forget_private, only_in_cage
-from bot.run.worktrees.linked import admin_directory
+from bot.run.worktrees.importing import bring_home, only_in_cage
+from bot.run.worktrees.linked import Missing, admin_directory
+from bot.run.worktrees.merged import is_merged
+from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """What GitHub said before a removal: `base_branch` is what the branch is merged into, `merged_head` the last commit
+    that was merged from it, None where unknown or none. `counts` False: the repository is gone, nothing counts as
+    published.
+    """
+
+    base_branch: str | None = None
+    merged_head: str | None = None
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Gone on disk and in git; the branch went too if the remote has all its commits."""
+    """Gone on disk and in git. What was nowhere else is in `rescue`, or in the directory `kept`, or there is none.
 
+    `trashed`: bytes to be deleted, see `trash.delete_bytes`.
+    """
+
+    rescue: Rescued | None
+    kept: Path | None
     branch_deleted: bool
+    trashed: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,69 +53,67 @@ class Kept:
     why: str
 
 
-async def remove(lock: CloneLock, path: Path, branch: str | None, rescue: str) -> Removed | Kept:
-    """Removes the worktree, after a fetch, unless it holds work that is not on the remote or that cannot be told.
+async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | Kept:
+    """Removes the worktree of the branch in `label`, after a fetch; its branch goes if GitHub or the rescue has it all.
 
-    Commits that only the HEAD of a vanished directory reached are kept under the ref `rescue`. Raises InvalidNameError.
+    To be repeated with the same label if it was cut off: it ends the same. Raises InvalidNameError.
     """
-    clone = lock.clone
+    if label.branch is not None:
+        refs.local(label.branch)
     try:
-        await bring_home(lock, path, branch)
-        why = await _reason_to_keep(lock, path, branch)
-        if why is not None:
-            return Kept(why)
-        trashed = move_to_trash(clone, path)
-        try:
-            await entries.drop_entry(lock, path, rescue)
-        except GitError:
-            if trashed is not None:
-                trashed.rename(path)
-            raise
-        private = forget_private(clone, path)
-        branch_deleted = branch is not None and await _delete_published_branch(clone, branch)
+        found = await rescue_first(lock, path, label)
+        departed = depart(lock, path, label.at, whole=isinstance(found, KeepWhole))
     except (GitError, OSError) as error:
-        return Kept(f"it could not be examined or removed: {error}")
+        return Kept(f"it could not be examined or moved away: {error}")
+    if isinstance(found, KeepWhole):
+        _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
+    rescued = what_is_rescued(found)
+    deleted = await _delete_branch(lock, path, label.branch, rescued, remote)
+    reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
         return Kept("something made its directory again while it was removed")
-    for leftover in (trashed, private):
-        if leftover is not None:
-            await asyncio.to_thread(delete_bytes, leftover)
-    return Removed(branch_deleted)
+    return Removed(rescued, departed.kept, deleted, departed.trashed)
 
 
-def delete_bytes(trashed: Path) -> None:
-    """Deletes what lies in the trash, also without permissions; what remains is logged and left to housekeeping."""
+async def remove_if_clean(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | Kept:
+    """Removes the worktree, after a fetch, if that loses nothing that needs a rescue. Raises InvalidNameError."""
     try:
-        if trashed.is_symlink() or not trashed.is_dir():
-            trashed.unlink()
-        else:
-            _delete_tree(trashed)
-    except OSError as error:
-        log.warning("trash-not-deleted", path=str(trashed), error=str(error))
+        await bring_home(lock, path, label.branch)
+        why = await _reason_to_keep(lock, path, label.branch)
+        if why is not None:
+            return Kept(why)
+        departed = depart(lock, path, label.at, whole=False)
+    except (GitError, OSError) as error:
+        return Kept(f"it could not be examined or moved away: {error}")
+    deleted = await _delete_branch(lock, path, label.branch, None, remote)
+    reached("branch-deleted")
+    return Removed(None, departed.kept, deleted, departed.trashed)
 
 
 async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> str | None:
-    """Why removing this worktree would lose work, or None. Raises GitError when that cannot be told."""
+    """Why removing this worktree would lose something, or None. Raises GitError, OSError when that cannot be told."""
     clone = lock.clone
-    in_cage = await only_in_cage(lock, path)
-    if in_cage:
-        return f"{in_cage} commits or stashes that were not pushed"
-    if not os.path.lexists(path):  # noqa: ASYNC240
-        return None
     admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return f"the directory is not a worktree of this repository: {admin.why}"
     if entries.is_unfinished(admin):
-        return None
+        return "it was never finished"
+    in_cage = await only_in_cage(lock, path)
+    if in_cage:
+        return f"{in_cage} commits or stashes that were not pushed"
     operation = await entries.operation_in_progress(clone, path)
     if operation:
         return f"a {operation} is in progress"
     changed = await entries.changed_files(clone, path)
     if changed:
         return f"{len(changed)} uncommitted or untracked files, among them {changed[0][1]!r}"
-    flagged = await _flagged_files(clone, path)
-    if flagged:
-        return f"edits of {flagged[0]!r} would not be seen (skip-worktree or assume-unchanged)"
+    listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
+    flagged = next((entry.name for entry in parse_entries(listed.stdout) if entry.flagged), None)
+    if flagged is not None:
+        return f"edits of {flagged!r} would not be seen (skip-worktree or assume-unchanged)"
+    state = await clone.state_folder(path)
+    if state is not None and os.path.lexists(state / "modules"):  # noqa: ASYNC240
+        return "its submodules may have commits of their own"
     if await _stashes(clone, branch):
         return "stashed changes"
     head = await entries.head_of(clone, path)
@@ -108,12 +125,6 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
     return None
 
 
-async def _flagged_files(clone: Clone, path: Path) -> list[str]:
-    """Files whose edits git was told not to see: S or a lower-case tag, https://git-scm.com/docs/git-ls-files."""
-    listed = await clone.on_worktree(path, "ls-files", "-v", "-z")
-    return [line[2:] for line in listed.fields if line[0] == "S" or line[0].islower()]
-
-
 async def _stashes(clone: Clone, branch: str | None) -> bool:
     """Whether something was stashed on this branch: all worktrees of a clone share one list."""
     if await clone.commit_at("refs/stash") is None:
@@ -123,27 +134,38 @@ async def _stashes(clone: Clone, branch: str | None) -> bool:
     return any(on_this_branch.match(subject) for subject in listed.text.splitlines())
 
 
-async def _delete_published_branch(clone: Clone, branch: str) -> bool:
-    ref = refs.local(branch)
-    tip = await clone.commit_at(ref)
-    if tip is None or any(entry.branch == branch for entry in await entries.all_entries(clone)):
+async def _delete_branch(
+    lock: CloneLock, path: Path, branch: str | None, rescued: Rescued | None, remote: Remote
+) -> bool:
+    """Whether the local branch was there and went. What becomes of it never holds the removal up."""
+    clone = lock.clone
+    try:
+        tip = await clone.commit_at(refs.local(branch)) if branch is not None else None
+        if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
+            return False
+        if _checked_out(clone.path, branch):
+            return False
+        await clone.run("update-ref", "-d", refs.local(branch), tip)
+        # Where the branch tracked nothing there is no such section.
+        await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
+    except (GitError, OSError) as error:
+        _log.warning("branch-not-deleted", path=str(path), branch=branch, error=str(error))
         return False
-    if await clone.count(tip, "--not", "--remotes=origin"):
-        return False
-    await clone.run("update-ref", "-d", ref, tip)
-    # Where the branch tracked nothing there is no such section.
-    await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
     return True
 
 
-def _delete_tree(directory: Path) -> None:
-    """A directory without write permission keeps its files from being deleted, so a second try gives it to all."""
-    try:
-        shutil.rmtree(directory)
-    except PermissionError:
-        directory.chmod(stat.S_IRWXU)
-        for parent, names, _ in os.walk(directory):
-            for name in names:
-                if not Path(parent, name).is_symlink():
-                    Path(parent, name).chmod(stat.S_IRWXU)
-        shutil.rmtree(directory)
+async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | None, remote: Remote) -> bool:
+    """Whether the rescue, GitHub's branch of that name or what it was merged into has all its commits."""
+    theirs = await clone.commit_at(refs.remote(branch)) if remote.counts else None
+    for holder in (theirs, rescued.sha if rescued else None):
+        if holder is not None and await clone.is_ancestor(tip, holder):
+            return True
+    if not remote.counts:
+        return False
+    base = await clone.commit_at(refs.remote(remote.base_branch)) if remote.base_branch else None
+    return await is_merged(clone, tip, base, remote.merged_head)
+
+
+def _checked_out(clone: Path, branch: str) -> bool:
+    """Whether a worktree that is still there has the branch; `git worktree list` would take much longer to tell."""
+    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admins(clone))

@@ -1,10 +1,40 @@
 """A rescue: the whole working state of a worktree as one commit in the clone, before anything removes or resets it."""
 
-from dataclasses import dataclass
-from datetime import datetime
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from bot.run.worktrees.clone import CloneLock
+import structlog
+
+from bot.failpoints import reached
+from bot.run.worktrees import entries, refs, rescue_message
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.contents import Change, look
+from bot.run.worktrees.git import GitError, GitProblem, Identity
+from bot.run.worktrees.importing import bring_home, import_commit, private_commits
+from bot.run.worktrees.linked import Missing, admin_directory
+from bot.run.worktrees.own_git import OwnGit, own_git
+from bot.run.worktrees.putting_back import EMPTY_TREE
+from bot.run.worktrees.refs import is_commit
+from bot.run.worktrees.repositories import reason_to_keep_whole
+from bot.run.worktrees.rescue_message import Kept
+from bot.run.worktrees.rescue_message import Label as Label
+from bot.run.worktrees.snapshot import Snapshot, UnreadableError, snapshot
+
+AUTHOR = Identity("Threadtree", "threadtree@localhost")
+_COMMITS_IN_PROGRESS = (
+    *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    *("rebase-merge/orig-head", "rebase-apply/orig-head"),
+)
+_AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
+_MOST_BYTES = 10_000
+_MOST_PARENTS = 1000
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +54,187 @@ class NothingToRescue:
 
 @dataclass(frozen=True, slots=True)
 class KeepWhole:
-    """A commit cannot hold it (a nested repository, a dirty submodule, the clone is gone): keep the directory."""
+    """A commit cannot hold it (a nested repository, a dirty submodule, the clone is gone): keep the directory.
+
+    Keep what git knew of it too. What a commit can hold of it is in `rescued`; nothing else has its commits.
+    """
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What a rescue commit says of itself, so that it explains itself without the database."""
-
-    worktree_id: int
-    branch: str | None
-    conversations: tuple[int, ...]
-    at: datetime
+    rescued: Rescued | None = None
 
 
 async def rescue(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
-    """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError."""
-    raise NotImplementedError(lock, path, label)
+    """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError.
+
+    That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
+    directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress.
+    """
+    clone = lock.clone
+    if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
+        return KeepWhole("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
+    try:
+        await bring_home(lock, path, label.branch)
+        admin = admin_directory(clone.path, path)
+        if isinstance(admin, Missing):
+            rescued = await _without_files(lock, path, label)
+            if os.path.lexists(path):  # noqa: ASYNC240
+                return KeepWhole(admin.why, rescued)
+            return rescued or NothingToRescue()
+        if entries.is_unfinished(admin):
+            return await _without_files(lock, path, label) or NothingToRescue()
+        return await _whole(lock, path, label)
+    except UnreadableError as error:
+        return KeepWhole(str(error), await _without_files(lock, path, label))
+    except GitError as error:
+        if error.problem in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
+            return KeepWhole(f"git cannot read it: {error}")
+        raise
+
+
+async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author: Identity) -> Rescued:
+    """Keeps under `ref`, or the next that is free, what is checked out, staged and on disk, but no repositories inside.
+
+    Raises GitError, also where a file cannot be read, and OSError, InvalidNameError.
+    """
+    clone = lock.clone
+    place = rescue_message.place_of(ref)
+    if place is None:
+        raise refs.InvalidNameError(f"not a rescue: {ref!r}")
+    worktree, at = place
+    head = await entries.head_of(clone, path)
+    commits = await _unpublished(clone, [head])
+    async with own_git(clone, path, head) as own:
+        taken = await snapshot(own, head)
+        kept = Kept(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
+        label = Label(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
+        kept = replace(kept, files=_files(taken.changes))
+        sha = await _commit(lock, own, label, taken, kept, author)
+    return Rescued(await _publish(lock, worktree, at, sha), sha, kept.files, commits)
+
+
+async def _whole(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
+    clone = lock.clone
+    head, current = await entries.head_of(clone, path), await entries.branch_of(clone, path)
+    kept = await _commits(lock, path, label.branch, head, current)
+    rescued = None
+    async with own_git(clone, path, head) as own:
+        seen = await look(own, head)
+        why = await reason_to_keep_whole(own, seen)
+        files = _files(seen.changes)
+        if files or _is_needed(kept):
+            taken = await snapshot(own, head, seen)
+            sha = await _commit(lock, own, label, taken, replace(kept, files=files), AUTHOR)
+            rescued = Rescued(await _publish(lock, str(label.worktree_id), label.at, sha), sha, files, kept.commits)
+    if why is not None:
+        return KeepWhole(why, rescued)
+    return rescued or NothingToRescue()
+
+
+async def _without_files(lock: CloneLock, path: Path, label: Label) -> Rescued | None:
+    """The commits of a worktree whose files are not there, or not to be had. Raises GitError, OSError."""
+    clone = lock.clone
+    entry = await entries.entry_of(clone, path)
+    head = entry.head if entry else None
+    kept = await _commits(lock, path, label.branch, head, entry.branch if entry else label.branch)
+    if not _is_needed(kept):
+        return None
+    tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE
+    parents = [word for parent in kept.parents for word in ("-p", parent)]
+    made = await clone.git.on_clone(
+        clone.path,
+        *("commit-tree", tree, *parents, "-F", "-"),
+        input=rescue_message.write(label, kept),
+        environment=_signed(AUTHOR, label.at),
+    )
+    return Rescued(await _publish(lock, str(label.worktree_id), label.at, made.text), made.text, 0, kept.commits)
+
+
+def _files(changes: Sequence[Change]) -> int:
+    """How many of these a commit can hold: repositories inside, and what was changed there, it cannot."""
+    return sum(not change.name.endswith("/") and not (change.inside and change.staged == ".") for change in changes)
+
+
+def _is_needed(kept: Kept) -> bool:
+    return bool(kept.commits or kept.stashes or kept.others or kept.operation)
+
+
+async def _commits(lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None) -> Kept:
+    """The commits to keep, all of them in the clone afterwards; `current` is the branch checked out."""
+    clone = lock.clone
+    tip = await clone.commit_at(refs.local(branch)) if branch else None
+    state = await clone.state_folder(path)
+    in_progress = list(_named_in(state, _COMMITS_IN_PROGRESS)) if state else []
+    set_aside = list(_named_in(state, _AUTOSTASHES)) if state else []
+    if clone.git.cage is not None:
+        private = await private_commits(lock, path, (*in_progress, *set_aside))
+        stashes, others = [*private.stashes, *(one for one in set_aside if one in private.tips)], private.tips
+    else:
+        stashes = await _stashes(clone, {branch, current})
+        stashes += [one for one in set_aside if await clone.commit_at(one)]
+        others = tuple([one for one in in_progress if await _unpublished(clone, [one])])
+    others = tuple(one for one in others if one not in {head, tip, *stashes})
+    if len(stashes) + len(others) > _MOST_PARENTS:
+        raise UnreadableError(f"it has {len(stashes) + len(others)} branches and stashes of its own")
+    for commit in (*stashes, *others):
+        await import_commit(lock, path, commit)
+    commits = await _unpublished(clone, [head, tip, *others])
+    operation = await entries.operation_in_progress(clone, path)
+    return Kept(head, None, tip if tip != head else None, tuple(stashes), others, operation, 0, commits)
+
+
+async def _unpublished(clone: Clone, commits: Sequence[str | None]) -> int:
+    known = [commit for commit in commits if commit is not None and await clone.commit_at(commit) is not None]
+    return await clone.count(*known, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*") if known else 0
+
+
+async def _stashes(clone: Clone, branches: Set[str | None]) -> list[str]:
+    """What was stashed on these branches (None: without one), newest first: all worktrees of a clone share one list."""
+    if await clone.commit_at("refs/stash") is None:
+        return []
+    names = "|".join(re.escape(branch or "(no branch)") for branch in branches)
+    on_these = re.compile(rf"(\w+) (?:WIP on|On) (?:{names}): ")
+    listed = (await clone.run("reflog", "show", "--format=%H %gs", "refs/stash")).text.splitlines()
+    return [matched[1] for line in listed if (matched := on_these.match(line))]
+
+
+def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
+    """The objects that these files of git's own name. An agent could have written anything there."""
+    for name in files:
+        try:
+            descriptor = os.open(state / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                yield from (word for word in file.read(_MOST_BYTES).decode(errors="replace").split() if is_commit(word))
+
+
+async def _commit(lock: CloneLock, own: OwnGit, label: Label, taken: Snapshot, kept: Kept, author: Identity) -> str:
+    """The rescue commit, in the clone but under no ref yet."""
+    signed = _signed(author, label.at)
+    if taken.staged is not None:
+        on_head = ("-p", kept.head) if kept.head else ()
+        made = await own.run("commit-tree", taken.staged, *on_head, "-m", "What was staged", environment=signed)
+        kept = replace(kept, staged=made.text)
+    parents = [word for parent in kept.parents for word in ("-p", parent)]
+    message = rescue_message.write(label, kept)
+    made = await own.run("commit-tree", taken.tree, *parents, "-F", "-", input=message, environment=signed)
+    await import_commit(lock, own.path, made.text)
+    reached("rescue-committed")
+    return made.text
+
+
+async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> str:
+    """Puts the commit under a ref that did not exist; where a rescue of the same moment is, under the next one."""
+    while (found := await lock.clone.commit_at(ref := refs.rescue_ref(worktree, at))) not in (None, sha):
+        at += timedelta(microseconds=1)
+    if found is None:
+        await lock.clone.run("update-ref", ref, sha, "0" * len(sha))
+    reached("rescued")
+    log.info("rescued", worktree=worktree, ref=ref, sha=sha)
+    return ref
+
+
+def _signed(author: Identity, at: datetime) -> dict[str, str]:
+    time = f"{int(at.timestamp())} +0000"
+    return author.environment | {"GIT_AUTHOR_DATE": time, "GIT_COMMITTER_DATE": time}

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.run.worktrees import refs
+from bot.run.worktrees import published, refs
 from bot.run.worktrees.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.run.worktrees.merged import is_merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ class Checkout:
     moves_from: str | None = None
 
 
+def branch_gone(branch: str) -> str:
+    """The advice where a pull request's head branch was deleted."""
+    return f"The branch `{branch}` is not on GitHub any more. Restore it there, then ask again."
+
+
 async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
     """Decides branch and commit, after a fetch; changes nothing. Raises GitError, InvalidNameError."""
     match start:
@@ -69,8 +75,7 @@ async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
         case HeadBranch(branch):
             tip = await lock.clone.commit_at(refs.remote(branch))
             if tip is None:
-                advice = f"The branch `{branch}` is not on GitHub any more. Restore it there, then ask again."
-                return Refused(RefusedReason.NO_REMOTE_BRANCH, advice)
+                return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(branch))
             return await _branch(lock, branch, None, tip)
         case DetachedHead(sha, ref_to_fetch):
             fetched = await fetch_ref(lock, ref_to_fetch)
@@ -91,10 +96,11 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
         sequel
         for sequel in local.keys() | remote.keys()
         for tip in (local.get(sequel), remote.get(sequel))
-        if tip and not await clone.is_ancestor(tip, base)
+        if tip and not await is_merged(clone, tip, base, None)
     ]
-    # A branch the remote has and the default branch contains is finished: its name stays with what it was merged for.
-    sequel = max(unmerged) if unmerged else max(remote, default=0) + 1
+    # A branch that was on the remote and is in the default branch is finished: its name stays with what it was for.
+    known = {*remote, *[one for one in local if await published.last(clone, refs.issue_branch(number, one))]}
+    sequel = max(unmerged) if unmerged else max(known, default=0) + 1
     return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
 
 

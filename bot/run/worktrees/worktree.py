@@ -1,17 +1,30 @@
 """The worktree of a conversation: made, made again at the same path, and brought up to date before a turn."""
 
+import asyncio
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-import structlog
-
-from bot.run.worktrees import entries, refs
-from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
-from bot.run.worktrees.entries import Entry, Valid, inspect
-from bot.run.worktrees.git import GitError
-from bot.run.worktrees.importing import bring_home, forget_private
-from bot.run.worktrees.linked import branch_on_record, real
+from bot.failpoints import reached
+from bot.run.worktrees import entries, published, record, refs
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.departure import depart
+from bot.run.worktrees.entries import Entry, Missing, Valid, inspect
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.in_step import Ahead as Ahead
+from bot.run.worktrees.in_step import Dirty as Dirty
+from bot.run.worktrees.in_step import Diverged as Diverged
+from bot.run.worktrees.in_step import FastForwarded as FastForwarded
+from bot.run.worktrees.in_step import NoRemoteBranch as NoRemoteBranch
+from bot.run.worktrees.in_step import OffBranch as OffBranch
+from bot.run.worktrees.in_step import Synced as Synced
+from bot.run.worktrees.in_step import UpToDate as UpToDate
+from bot.run.worktrees.in_step import bring_what_can_be_read
+from bot.run.worktrees.in_step import follow_head as follow_head
+from bot.run.worktrees.in_step import sync as sync
+from bot.run.worktrees.linked import admin_directory, admin_on_record, last_logged, real
 from bot.run.worktrees.start import (
     Checkout,
     DetachedHead,
@@ -23,158 +36,93 @@ from bot.run.worktrees.start import (
     resolve,
 )
 
-_log = structlog.get_logger()
+CHECKOUT_TIMEOUT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A finished, locked worktree at `tip`. `base_branch` is known for an issue's branch only."""
+    """A finished, locked worktree at `tip`. `base_branch` is known for an issue's branch only.
+
+    `kept`: the name in DATA_DIR/kept of what was in its place.
+    """
 
     branch: str | None
     base_branch: str | None
     tip: str
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class UpToDate:
-    """Clean, and at the remote's branch."""
+class Examined:
+    """What is at a worktree's path. `mended`: git had lost its record of it, and has it again."""
 
-
-@dataclass(frozen=True, slots=True)
-class FastForwarded:
-    """Clean, and brought forward by `commits`."""
-
-    before: str
-    after: str
-    commits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Clean, with commits that were not pushed."""
-
-    commits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """Clean, but the branch and the remote's each have commits of their own; left as it is."""
-
-    ahead: int
-    behind: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dirty:
-    """Uncommitted files; left as it is."""
-
-    files: int
-    ahead: int
-    behind: int
-
-
-@dataclass(frozen=True, slots=True)
-class OffBranch:
-    """HEAD is not on the worktree's branch (`current` is None when detached); left as it is."""
-
-    current: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NoRemoteBranch:
-    """There is nothing to compare with: never pushed, deleted on the remote, or detached."""
-
-
-Synced = UpToDate | FastForwarded | Ahead | Diverged | Dirty | OffBranch | NoRemoteBranch
+    state: Valid | Missing
+    mended: bool = False
 
 
 async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Created | Refused:
     """Makes the worktree, after a fetch. A finished one of the same start is returned as it is; anything else at `path`
-    goes to the trash, and commits that only it reached to the ref `rescue`. Raises GitError, InvalidNameError, OSError.
+    is kept, and commits that only it reached under the ref `rescue`. Raises GitError, InvalidNameError, OSError.
     """
     state = await inspect(lock.clone, path)
-    if isinstance(state, Valid):
-        return await _found(lock, path, state, start)
-    await _bring_what_can_be_read(lock, path)
+    if isinstance(state, Valid) and (made := await _found(lock, state, start)) is not None:
+        return made
+    await bring_what_can_be_read(lock, path)
     checkout = await resolve(lock, start)
     if isinstance(checkout, Refused):
         return checkout
     return await _make(lock, path, checkout, rescue)
 
 
-async def recreate(lock: CloneLock, path: Path, branch: str | None, tip: str | None, rescue: str) -> Created | Refused:
+async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
+    """What is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
+    state = await inspect(lock.clone, path)
+    mended = isinstance(state, Missing) and record.put_back(lock, path, branch)
+    if mended:
+        await bring_what_can_be_read(lock, path, branch)
+        state = await inspect(lock.clone, path)
+    if isinstance(state, Valid) and state.head is None and state.branch == branch:
+        return Examined(Missing("its branch has no commit any more"))
+    if isinstance(state, Valid) and isinstance(admin := admin_directory(lock.clone.path, path), Path):
+        entries.mark_live(admin)
+    return Examined(state, mended and isinstance(state, Valid))
+
+
+async def recreate(
+    lock: CloneLock, path: Path, branch: str | None, tip: str | None, rescue: str, start: Start | None = None
+) -> Created | Refused:
     """Makes a lost worktree again at the same path: from its branch with its commits, else the remote's, else where
-    its HEAD was, else `tip`. `branch` is None for a detached one. Raises GitError, InvalidNameError, OSError.
+    its HEAD was, else `tip`, else from `start`. `branch` is None for a detached one. Raises GitError, InvalidNameError,
+    OSError.
     """
     clone = lock.clone
-    state = await inspect(clone, path)
+    state = (await examine(lock, path, branch)).state
     if isinstance(state, Valid):
         return Created(branch, None, state.head or "")
-    await _bring_what_can_be_read(lock, path, branch)
-    entry = await entries.entry_of(clone, path)
+    await bring_what_can_be_read(lock, path, branch)
     candidates = (refs.local(branch), refs.remote(branch)) if branch else ()
-    for revision in (*candidates, entry.head if entry else None, tip):
+    for revision in (*candidates, await _head_on_record(clone, path), tip):
         commit = await clone.commit_at(revision) if revision else None
         if commit is not None:
             known = await clone.commit_at(refs.local(branch)) if branch else None
             return await _make(lock, path, Checkout(branch, None, commit, known), rescue)
-    return Refused(RefusedReason.COMMITS_GONE, "Neither its branch nor its commits exist any more. Start a new one.")
+    if start is None:
+        return Refused(RefusedReason.COMMITS_GONE, "Neither its branch nor its commits exist any more.")
+    checkout = await resolve(lock, start)
+    return checkout if isinstance(checkout, Refused) else await _make(lock, path, checkout, rescue)
 
 
-async def sync(lock: CloneLock, path: Path, branch: str | None) -> Synced:
-    """Compares with the remote's branch, after a fetch; fast-forwards when clean and behind. Raises GitError."""
-    clone = lock.clone
-    await entries.clear_stale_locks(clone, path)
-    brought = await _bring_what_can_be_read(lock, path, branch)
-    if branch is None:
-        return NoRemoteBranch()
-    current = await entries.branch_of(clone, path)
-    if current != branch:
-        return OffBranch(current)
-    files = len(await entries.changed_files(clone, path))
-    if not brought:
-        # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
-        return Dirty(files, 0, 0) if files else NoRemoteBranch()
-    mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    if mine is None or theirs is None:
-        return Dirty(files, 0, 0) if files else NoRemoteBranch()
-    ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
-    if files:
-        return Dirty(files, ahead, behind)
-    if ahead and behind:
-        return Diverged(ahead, behind)
-    if ahead:
-        return Ahead(ahead)
-    if not behind:
-        return UpToDate()
-    await clone.on_worktree(path, "merge", "--quiet", "--ff-only", theirs)
-    await bring_home(lock, path, branch)
-    return FastForwarded(mine, theirs, behind)
+async def _head_on_record(clone: Clone, path: Path) -> str | None:
+    """Where the worktree's HEAD is, or was before its branch went away under it."""
+    entry, admin = await entries.entry_of(clone, path), admin_on_record(clone.path, path)
+    if entry is not None and entry.head is not None:
+        return entry.head
+    logged = last_logged(admin / "logs" / "HEAD") if admin else ""
+    return logged if refs.is_commit(logged) else None
 
 
-async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
-    """Moves a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
-    `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
-    """
-    clone = lock.clone
-    await entries.clear_stale_locks(clone, path)
-    await _bring_what_can_be_read(lock, path, None)
-    head = await entries.head_of(clone, path)
-    if head is None or head == onto:
-        return UpToDate()
-    files = len(await entries.changed_files(clone, path))
-    commits = await clone.count(onto, f"^{head}")
-    if files:
-        return Dirty(files, 0, commits)
-    if await clone.unpublished(head):
-        await clone.run("update-ref", rescue, head)
-    await clone.on_worktree(path, "checkout", "--quiet", "--detach", onto)
-    await _bring_what_can_be_read(lock, path, None)
-    return FastForwarded(head, onto, commits)
-
-
-async def _found(lock: CloneLock, path: Path, state: Valid, start: Start) -> Created | Refused:
-    """An earlier call finished, but its caller did not live to hear of it."""
+async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
+    """An earlier call finished, but its caller did not live to hear of it; None if it was one of another start."""
     base: str | None = None
     match start:
         case IssueBranch(number):
@@ -187,9 +135,7 @@ async def _found(lock: CloneLock, path: Path, state: Valid, start: Start) -> Cre
             fits = state.branch is None and state.head == sha
         case _:
             assert_never(start)
-    if fits and state.head:
-        return Created(state.branch, base, state.head)
-    return Refused(RefusedReason.PATH_IN_USE, f"`{path.name}` is already the worktree of something else.")
+    return Created(state.branch, base, state.head) if fits and state.head else None
 
 
 async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) -> Created | Refused:
@@ -198,7 +144,7 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
     if holder is not None:
         advice = f"`{checkout.branch}` is checked out in `{holder.path.name}`. Remove that worktree, then ask again."
         return Refused(RefusedReason.BRANCH_IN_USE, advice)
-    await _clear(lock, path, rescue)
+    kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if checkout.branch and checkout.moves_from and checkout.moves_from != checkout.commit:
         await clone.run("update-ref", refs.local(checkout.branch), checkout.commit, checkout.moves_from)
@@ -207,7 +153,17 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
     except GitError:
         await _clear(lock, path, rescue)
         raise
-    return Created(checkout.branch, checkout.base_branch, checkout.commit)
+    if checkout.branch is not None:
+        await _note_published(lock, checkout.branch, checkout)
+    return Created(checkout.branch, checkout.base_branch, checkout.commit, kept)
+
+
+async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> None:
+    theirs = await lock.clone.commit_at(refs.remote(branch))
+    if theirs is not None and await lock.clone.is_ancestor(theirs, checkout.commit):
+        await published.note(lock, branch, theirs)
+    elif checkout.moves_from is None:
+        await published.note(lock, branch, None)
 
 
 async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
@@ -222,11 +178,16 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
         start = refs.remote(branch) if upstream else checkout.commit
         what = ["--track" if upstream else "--no-track", "-b", branch, "--", str(path), start]
     await clone.run("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", entries.UNFINISHED[0], *what)
-    await clone.on_worktree(path, "reset", "--quiet", "--hard")
+    reached("worktree-registered")
+    await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+    reached("worktree-checked-out")
     if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (checkout.commit, checkout.branch):
         raise RuntimeError(f"git checked out something else than {checkout}")
-    await clone.run("worktree", "unlock", "--", str(path))
-    await clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
+    entries.mark_live(admin)
+    reached("worktree-locked")
 
 
 async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
@@ -235,22 +196,24 @@ async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
     return next((entry for entry in others if branch is not None and entry.branch == branch), None)
 
 
-async def _clear(lock: CloneLock, path: Path, rescue: str) -> None:
-    """Makes the path free: whatever is there is kept in the trash, never deleted."""
-    await _bring_what_can_be_read(lock, path)
-    move_to_trash(lock.clone, path)
-    await entries.drop_entry(lock, path, rescue)
-    forget_private(lock.clone, path)
+async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
+    """Makes the path free; the name under which what was there is kept, None where it held nothing."""
+    brought = await bring_what_can_be_read(lock, path)
+    await entries.hold_head(lock, path, rescue)
+    whole = not brought or await asyncio.to_thread(_holds_something, lock.clone, path)
+    gone = await asyncio.to_thread(depart, lock, path, refs.rescue_time(rescue), whole=whole)
+    return gone.kept.name if gone.kept else None
 
 
-async def _bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
-    """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
-    view = lock.clone.view_on_record(path)
-    if view is None:
-        return True
+def _holds_something(clone: Clone, path: Path) -> bool:
+    """Whether there are files that nobody can tell to be elsewhere too."""
     try:
-        await bring_home(lock, path, branch or branch_on_record(view.admin))
-    except GitError as error:
-        _log.warning("commits-not-imported", path=str(path), problem=str(error))
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
         return False
-    return True
+    if not stat.S_ISDIR(mode):
+        return stat.S_ISREG(mode) and path.stat().st_size > 0
+    admin = admin_directory(clone.path, path)
+    if not isinstance(admin, Missing) and entries.is_unfinished(admin):
+        return False
+    return any(Path(folder, name) != path / ".git" for folder, _, names in os.walk(path) for name in names)

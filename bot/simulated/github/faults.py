@@ -17,6 +17,14 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Trickle:
+    """The answer's body comes in pieces of so many bytes, with a pause of `seconds` before each."""
+
+    piece_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailBefore:
     """An error status; nothing was done."""
 
@@ -64,7 +72,17 @@ class GraphQLError:
     type: str | None = None
 
 
-Fault = Latency | FailBefore | FailAfter | DropBefore | DropAfter | SecondaryRateLimit | PrimaryRateLimit | GraphQLError
+Fault = (
+    Latency
+    | Trickle
+    | FailBefore
+    | FailAfter
+    | DropBefore
+    | DropAfter
+    | SecondaryRateLimit
+    | PrimaryRateLimit
+    | GraphQLError
+)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bot.simulated.github import repository_acts
 from bot.simulated.github.git import Files
 from bot.simulated.github.model import (
     Account,
@@ -133,3 +134,21 @@ class Person:
 
     async def delete_branch(self, repository: Repository, branch: str) -> None:
         await self.acts.delete_branch(self.user, repository, branch)
+
+    async def amend(self, repository: Repository, branch: str, files: Files, message: str = "Amended") -> str:
+        """Replace a branch's last commit and push with force; returns the new commit."""
+        return await repository_acts.amend(self.acts, self.user, repository, branch, files, message)
+
+    async def update_from_base(self, pull: Pull) -> str:
+        """The button "Update branch"; returns the merge commit."""
+        return await repository_acts.update_from_base(self.acts, self.user, pull)
+
+    async def retarget(self, pull: Pull, base: str) -> None:
+        """Let the pull request go into another branch."""
+        await repository_acts.retarget(self.acts, self.user, pull, base)
+
+    async def convert_to_draft(self, pull: Pull) -> None:
+        repository_acts.convert_to_draft(self.acts, self.user, pull)
+
+    async def rename_branch(self, repository: Repository, branch: str, name: str) -> None:
+        await repository_acts.rename_branch(self.acts, self.user, repository, branch, name)

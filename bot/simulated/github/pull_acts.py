@@ -176,8 +176,13 @@ class Acts(IssueActs):
         )
 
     async def _move_pulls(self, pusher: User, source: Repository, branch: str, commit: str | None) -> None:
-        """pull_request.synchronize for open pull requests with this head; the new base for those into it."""
+        """pull_request.synchronize for open pull requests with this head, closed for those whose head is gone; the new
+        base for those into it.
+        """
         if commit is None:
+            for pull in [pull for one in self.world.repositories.values() for pull in one.pulls]:
+                if pull.state == "open" and pull.head_repository is source and pull.head_ref == branch:
+                    self.set_state(pusher, pull, "closed")
             return
         for repository in self.world.repositories.values():
             for pull in repository.pulls:

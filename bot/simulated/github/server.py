@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bot.simulated.github import repository_acts
 from bot.simulated.github.app import App
 from bot.simulated.github.errors import not_found
 from bot.simulated.github.faults import Faults
@@ -151,10 +152,11 @@ class SimulatedGitHub:
 
     async def rename_repository(self, repository: Repository, name: str) -> None:
         """repository.renamed; the old name goes on to lead there."""
-        before = repository.name
-        self.world.rename(repository, name)
-        changes = {"repository": {"name": {"from": before}}}
-        self._acts.emit("repository", repository, repository.owner, action="renamed", changes=changes)
+        repository_acts.rename(self._acts, repository, name)
+
+    async def transfer_repository(self, repository: Repository, owner: Account) -> None:
+        """repository.transferred; the old name goes on to lead there."""
+        repository_acts.transfer(self._acts, repository, owner)
 
     def person(self, login: str) -> Person:
         """The person of this login, with an account made at first use."""

@@ -25,6 +25,7 @@ from bot.simulated.github.faults import (
     Latency,
     PrimaryRateLimit,
     SecondaryRateLimit,
+    Trickle,
 )
 from bot.simulated.github.rest_call import answer
 from bot.simulated.github.serving import TRANSPORT
@@ -133,9 +134,10 @@ class Traffic:
             case None:
                 await self._app(scope, receive, send)
             case Latency(seconds):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), seconds)
+                await self._pause(seconds)
                 await self._app(scope, receive, send)
+            case Trickle():
+                await self._app(scope, receive, self._trickling(fault, send))
             case FailBefore(status):
                 await _failure(status)(scope, receive, send)
             case FailAfter(status):
@@ -156,6 +158,23 @@ class Traffic:
                 await answer({"data": None, "errors": [error]})(scope, receive, send)
             case _:
                 assert_never(fault)
+
+    def _trickling(self, fault: Trickle, send: Send) -> Send:
+        async def slowly(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                return await send(message)
+            body = message.get("body", b"")
+            for start in range(0, len(body), fault.piece_bytes):
+                await self._pause(fault.seconds)
+                piece = body[start : start + fault.piece_bytes]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            return await send({**message, "body": b""})
+
+        return slowly
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
 
 def _failure(status: int) -> Response:

@@ -90,7 +90,7 @@ class World:
     ) -> Repository:
         """An empty repository; a fork when it has a parent."""
         owner, name = full_name.split("/")
-        if self._repository_ids.get(full_name.lower()) is not None:
+        if (known := self.repository(full_name)) is not None and known.full_name.lower() == full_name.lower():
             raise invalid("Repository", "name", "name already exists on this account")
         identifier = next(self._small_ids)
         bare = await BareRepository.create(self.directory / f"{identifier}.git", default_branch)
@@ -108,9 +108,9 @@ class World:
         self._repository_ids[full_name.lower()] = identifier
         return repository
 
-    def rename(self, repository: Repository, name: str) -> None:
-        """Give a repository another name; the old one leads to it until somebody takes it."""
-        repository.name = name
+    def rename(self, repository: Repository, owner: User, name: str) -> None:
+        """Give a repository another name or owner; the old name leads to it until somebody takes it."""
+        repository.owner, repository.name = owner, name
         self._repository_ids[repository.full_name.lower()] = repository.id
 
     def repository(self, full_name: str) -> Repository | None:

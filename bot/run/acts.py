@@ -1,0 +1,206 @@
+"""What each operation does with its worktree: make it, reset it, remove it, bring rescued work back to it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, assert_never
+
+import structlog
+
+from bot import worktree_sentences
+from bot.github.errors import GitHubError
+from bot.model import WorktreeState
+from bot.run import removing, rescued
+from bot.run.grounds import Grounds
+from bot.run.making import CannotBeMade, Made, fetched, make, note_in_metadata, start_of
+from bot.run.persist import persist
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.removal import Kept
+from bot.run.worktrees.rescue import Label
+from bot.run.worktrees.reset import ResetRefused, reset
+from bot.run.worktrees.restore import RestoreRefused, restore
+from bot.store import operations, removals, rescues, worktrees
+from bot.store.database import Connection
+from bot.store.operations import ClaimedOperation
+from bot.store.rescues import Rescue
+from bot.worktree_sentences import Saved
+
+_LIVE = frozenset[WorktreeState]({"reserved", "ready"})
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an operation ends: `words` for whoever asked, `notice` for the reply of a turn that it goes before, `write`
+    for the rows that change with the end, and the bytes to be deleted afterwards.
+    """
+
+    state: Literal["done", "failed"]
+    words: str
+    notice: str | None = None
+    write: Callable[[Connection], Awaitable[None]] | None = None
+    trashed: tuple[Path, ...] = ()
+
+
+def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) -> Outcome:
+    """It was not done; `why` is somebody else's words, `next_step` a sentence of ours."""
+    words = worktree_sentences.not_done(operation.kind, why, next_step)
+    return Outcome("failed", words, worktree_sentences.not_restored_before_turn(why))
+
+
+async def act(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    """Does it. Every step can be repeated by whoever goes on with it. Raises GitError, InvalidNameError, OSError."""
+    fits = {"restore": _LIVE | {"removed"}, "remove": _LIVE | {"removed"}}.get(operation.kind, _LIVE)
+    if operation.worktree_state not in fits:
+        return failed(operation, f"it is {operation.worktree_state}", "The next request makes a new one.")
+    match operation.kind:
+        case "create":
+            return await _create(grounds, operation)
+        case "restore":
+            return await _restore(grounds, operation)
+        case "remove":
+            return await _remove(grounds, operation)
+        case "reset":
+            return await _reset(grounds, operation)
+        case _:
+            assert_never(operation.kind)
+
+
+async def _create(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    async with clone_lock(grounds.clone(operation.folder)) as lock:
+        made = await make(grounds, lock, operation)
+    if isinstance(made, CannotBeMade):
+        return Outcome("failed", made.words)
+    return Outcome("done", worktree_sentences.was_made(made.branch), write=_row_of(operation, made))
+
+
+async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    path, merged_head = Path(operation.path), await _merged_head(grounds, operation)
+    # The same however often it is repeated: what was rescued before is found again.
+    label = Label(operation.worktree_id, operation.branch, operation.threads, operation.created_at)
+    clone = grounds.clone(operation.folder)
+    async with clone_lock(clone) as lock:
+        if (unfetched := await fetched(grounds, lock, operation)) is not None:
+            return Outcome("failed", unfetched.words)
+        result = await reset(lock, path, start_of(operation), label, merged_head)
+        if isinstance(result, ResetRefused):
+            return Outcome("failed", worktree_sentences.refused(operation.kind, result.why))
+        size = await rescued.size_of(clone, result.rescue, result.kept)
+    await asyncio.to_thread(note_in_metadata, grounds, operation, result.branch, result.base_branch)
+
+    async def write(connection: Connection) -> None:
+        worktree_id = operation.worktree_id
+        await rescued.record(connection, label, result.rescue, result.kept, size)
+        await worktrees.made(connection, worktree_id, result.branch, result.base_branch, fresh=True)
+        await worktrees.end_sessions(connection, worktree_id, "worktree-reset")
+
+    saved = None
+    if result.rescue is not None or result.kept is not None:
+        files, commits = (result.rescue.files, result.rescue.commits) if result.rescue else (0, 0)
+        saved = Saved(files, commits, result.kept is not None)
+    words = worktree_sentences.was_reset(
+        operation.branch, result.branch, result.base_branch, saved, operation.others, result.submodules
+    )
+    return Outcome("done", words, write=write, trashed=result.trashed)
+
+
+async def _merged_head(grounds: Grounds, operation: ClaimedOperation) -> str | None:
+    """The last commit that GitHub says was merged from the worktree's branch; None where it cannot be asked."""
+    if grounds.github is None or operation.branch is None:
+        return None
+    try:
+        return await grounds.github.merged_head(operation.repository, operation.branch)
+    except GitHubError as error:
+        _log.warning("merged-unknown", branch=operation.branch, error=str(error))
+        return None
+
+
+async def _remove(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    trashed: tuple[Path, ...] = ()
+    if operation.worktree_state != "removed":
+        mine = operation.claim
+        claim = partial(removals.claim_for, removal="command", operation_id=mine.operation_id)
+        removal = await persist(
+            grounds.pool, lambda connection: claim(connection, grounds.node, operation.worktree_id, mine.worker)
+        )
+        if removal is None:
+            return failed(operation, "something else needs it at this moment")
+        result = await removing.carry_out(grounds, removal)
+        if isinstance(result, Kept):
+            return failed(operation, result.why)
+        trashed = result.trashed
+    saved = await persist(grounds.pool, lambda connection: _rescued_since(connection, operation))
+    return Outcome("done", worktree_sentences.was_removed(saved, operation.others), trashed=trashed)
+
+
+async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
+    """What was rescued since the operation was asked for, also by somebody who had begun it and died."""
+    latest = next(iter(await rescues.of_worktree(connection, operation.worktree_id, 1)), None)
+    if latest is None or latest.created_at < operation.created_at:
+        return None
+    return Saved(latest.files, latest.commits, latest.kept is not None)
+
+
+async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    rescue = await persist(grounds.pool, lambda connection: _rescue_for(connection, operation))
+    if rescue is None:
+        return Outcome("done", worktree_sentences.nothing_to_restore())
+    if rescue.node != grounds.node:
+        return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
+    if rescue.ref is None:
+        words = worktree_sentences.kept_whole(rescue.kept or "")
+        return Outcome("failed", words, words)
+    if operation.worktree_state == "removed":
+        if not await persist(grounds.pool, lambda connection: _revive(connection, operation, rescue)):
+            return failed(operation, "another worktree is at its path", "Nothing was changed.")
+        operation = replace(operation, worktree_state="reserved")
+    async with clone_lock(grounds.clone(operation.folder)) as lock:
+        sha = await lock.clone.commit_at(rescue.ref)
+        if sha is None:
+            return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
+        made = await make(grounds, lock, operation, sha)
+        if isinstance(made, CannotBeMade):
+            return Outcome("failed", made.words, made.words)
+        restored = await restore(lock, Path(operation.path), made.branch, sha)
+    if isinstance(restored, RestoreRefused):
+        words = worktree_sentences.not_restored(restored.why)
+        notice = worktree_sentences.not_restored_before_turn(restored.why)
+        return Outcome("failed", words, notice, _row_of(operation, made))
+    back, now, write_row = Saved(restored.files, restored.commits), grounds.clock(), _row_of(operation, made)
+
+    async def write(connection: Connection) -> None:
+        await write_row(connection)
+        await rescues.restored(connection, rescue.id, now)
+
+    words = worktree_sentences.was_restored(back, made.branch, restored.elsewhere)
+    return Outcome("done", words, worktree_sentences.restored_before_turn(back), write)
+
+
+async def _rescue_for(connection: Connection, operation: ClaimedOperation) -> Rescue | None:
+    """The latest of the thread that asked; before a turn what that must find; for an operator that of the worktree."""
+    if operation.turn_conversation_id is not None:
+        return await rescues.to_bring_back(connection, operation.turn_conversation_id)
+    if operation.conversation_id is not None:
+        found = await rescues.of_conversation(connection, operation.conversation_id, 1)
+    else:
+        found = await rescues.of_worktree(connection, operation.worktree_id, 1)
+    return next(iter(found), None)
+
+
+async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:
+    await operations.must_be_mine(connection, operation.claim)
+    if not await worktrees.revive(connection, operation.worktree_id):
+        return False
+    await worktrees.rejoin(connection, operation.worktree_id, rescue.conversations)
+    return True
+
+
+def _row_of(operation: ClaimedOperation, made: Made) -> Callable[[Connection], Awaitable[None]]:
+    async def write(connection: Connection) -> None:
+        await worktrees.made(connection, operation.worktree_id, made.branch, made.base_branch, fresh=made.fresh)
+        if made.again:
+            await worktrees.end_sessions(connection, operation.worktree_id, "worktree-missing")
+
+    return write

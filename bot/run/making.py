@@ -1,0 +1,127 @@
+"""The checkout of a worktree's row, made without a turn: by its row, or from what was rescued of it."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot import sentences
+from bot.run.grounds import Grounds
+from bot.run.worktrees import metadata, refs
+from bot.run.worktrees.clone import Clone, CloneLock, ensure, fetch
+from bot.run.worktrees.entries import Valid, inspect
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.metadata import Metadata
+from bot.run.worktrees.rescues import read_rescue
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
+from bot.run.worktrees.worktree import Created, create, recreate
+from bot.store.operations import ClaimedOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The checkout is there; `fresh`: it was not before, and `again`: though it should have been."""
+
+    branch: str | None
+    base_branch: str | None
+    fresh: bool
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CannotBeMade:
+    """There is no checkout, for a reason that is a sentence with its next step."""
+
+    words: str
+
+
+async def make(
+    grounds: Grounds, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
+) -> Made | CannotBeMade:
+    """The clone is fetched and the checkout is there, from the commit `rescue` where GitHub lacks what that has."""
+    path = Path(operation.path)
+    if (unfetched := await fetched(grounds, lock, operation)) is not None:
+        return unfetched
+    ready = operation.worktree_state == "ready"
+    if ready and isinstance(await inspect(lock.clone, path), Valid):
+        return Made(operation.branch, operation.base_branch, fresh=False, again=False)
+    made = await _checkout(grounds, lock, operation, rescue)
+    if isinstance(made, Refused):
+        return CannotBeMade(sentences.no_worktree(made.next_step))
+    await asyncio.to_thread(note_in_metadata, grounds, operation, made.branch, made.base_branch)
+    return Made(made.branch, made.base_branch, fresh=True, again=ready)
+
+
+async def fetched(grounds: Grounds, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
+    """The clone is there and up to date, or why it cannot be."""
+    try:
+        await ensure(lock, f"{grounds.server_url}/{operation.repository.full_name}.git")
+        await fetch(lock)
+    except GitError as error:
+        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
+            return CannotBeMade(sentences.cannot_fetch(operation.repository.full_name))
+        raise
+    return None
+
+
+async def _checkout(
+    grounds: Grounds, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
+) -> Created | Refused:
+    clone, path, branch = lock.clone, Path(operation.path), operation.branch
+    displaced = refs.rescue_ref(str(operation.worktree_id), grounds.clock())
+    tip = await _tip_of(clone, rescue) if rescue is not None else None
+    if operation.worktree_state == "ready":
+        return await recreate(lock, path, branch, tip or operation.start[3], displaced)
+    on_github = branch is not None and await clone.commit_at(refs.remote(branch)) is not None
+    if tip is not None and branch is not None and not on_github and await clone.unpublished(tip):
+        return await recreate(lock, path, branch, tip, displaced)
+    made = await create(lock, path, start_of(operation), displaced)
+    if isinstance(made, Refused) and tip is not None:
+        return await recreate(lock, path, branch, tip, displaced)
+    return made
+
+
+async def _tip_of(clone: Clone, rescue: str) -> str | None:
+    """The commit the worktree's branch was at when it was rescued."""
+    kept = await read_rescue(clone, rescue)
+    return (kept.head or kept.tip) if kept is not None else None
+
+
+def start_of(operation: ClaimedOperation) -> Start:
+    """An issue's worktree that went to the branch of a pull request goes on there."""
+    match operation.start:
+        case ("issue", number, _, _):
+            branch = operation.branch
+            elsewhere = branch is not None and refs.sequel_of(branch, number) is None
+            return HeadBranch(branch) if branch is not None and elsewhere else IssueBranch(number)
+        case ("head", _, str(branch), _):
+            return HeadBranch(branch)
+        case ("detached", _, str(ref), str(sha)):
+            return DetachedHead(sha, ref)
+        case _:
+            raise ValueError(f"worktree {operation.worktree_id} has no usable start")
+
+
+def note_in_metadata(
+    grounds: Grounds, operation: ClaimedOperation, branch: str | None, base_branch: str | None
+) -> None:
+    """What rebuilds the worktree's row, beside its directory. Raises OSError."""
+    now, path = grounds.clock(), Path(operation.path)
+    known = metadata.read(path)
+    before = known if isinstance(known, Metadata) else None
+    metadata.write(
+        path,
+        Metadata(
+            id=str(operation.worktree_id),
+            platform=operation.repository.platform,
+            repository_id=operation.repository.id,
+            full_name=operation.repository.full_name,
+            conversations=operation.threads,
+            branch=branch,
+            base=base_branch or operation.base_branch,
+            node=grounds.node,
+            created_at=before.created_at if before else now,
+            updated_at=now,
+            execution_count=before.execution_count if before else 0,
+            last_error=before.last_error if before else None,
+        ),
+    )

@@ -1,0 +1,220 @@
+"""Brings rows, directories and git's entries of this node together again, clone by clone, as `reconciling` decides."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from bot.failpoints import reached
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.run.reconciling import Action, decide, start_of
+from bot.run.removing import remove_all
+from bot.run.surveying import Found, folders_on_disk, survey
+from bot.run.worktrees import entries, metadata, refs, trash
+from bot.run.worktrees.clone import Clone, CloneLock, clone_lock
+from bot.run.worktrees.departure import depart, rescue_first, what_is_rescued
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.metadata import Metadata
+from bot.run.worktrees.rescue import KeepWhole, Label
+from bot.run.worktrees.rescues import list_rescues
+from bot.store import places, rescues, retention
+from bot.store.places import LostRow, PlaceRow
+from bot.store.retention import Candidate
+
+Progress = Callable[[str], None]
+# An operator who asked hears of these too; a log that comes every hour does not.
+UNCHANGED = frozenset({Action.LEAVE, Action.WAIT})
+# The id under which work of what has no row is rescued: rows count from 1.
+NO_WORKTREE = 0
+_log = structlog.get_logger()
+
+
+async def reconcile(
+    grounds: Grounds, only: int | None = None, progress: Progress = lambda _: None
+) -> list[tuple[str, Action]]:
+    """Mends everything of this node, or one worktree; returns (path, what was done) wherever not all agreed.
+
+    One `git worktree list` per clone, under its lock. A clone or a place that cannot be mended is logged and passed
+    over. Every step can be repeated. Raises only what a database raises that is away.
+    """
+    async with grounds.pool.acquire() as connection:
+        path = await places.path_of(connection, only, grounds.node) if only is not None else None
+        folders = set(await places.folders(connection, grounds.node, only))
+    if only is None:
+        folders |= await asyncio.to_thread(folders_on_disk, grounds.data_dir)
+    elif path is None:
+        return []
+    done: list[tuple[str, Action]] = []
+    for number, folder in enumerate(sorted(folders), start=1):
+        progress(f"{folder} ({number} of {len(folders)})")
+        try:
+            async with clone_lock(grounds.clone(folder)) as lock:
+                done += await _mend(grounds, lock, folder, path)
+                await _index_rescues(grounds, lock.clone, folder)
+        except (GitError, refs.InvalidNameError) as problem:
+            _log.warning("repair-error", clone=folder, error=str(problem))
+    if any(action == Action.FINISH_REMOVAL for _, action in done):
+        with worker_lock(grounds.workers) as worker:
+            await remove_all(grounds, worker)
+    if only is None:
+        await _forget_former_orphans(grounds)
+    _log.info("reconciled", clones=len(folders), mended=sum(action not in UNCHANGED for _, action in done))
+    return done
+
+
+def metadata_of(row: PlaceRow | Candidate, node: str) -> Metadata:
+    """The metadata of a worktree as its row tells it; how often it was used is lost."""
+    return Metadata(
+        id=str(row.id),
+        platform=row.platform,
+        repository_id=row.repository_id,
+        full_name=row.full_name,
+        conversations=row.conversations,
+        branch=row.branch,
+        base=row.base_branch,
+        node=node,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+async def take_away(grounds: Grounds, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
+    """Clears a path that is no worktree in use: what a commit can hold of it is rescued, and with `whole` all that is
+    there is kept as it is. `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
+    """
+    found = await rescue_first(lock, path, label)
+    commit, whole = what_is_rescued(found), whole or isinstance(found, KeepWhole)
+    size = await asyncio.to_thread(trash.size_of, path) if whole else 0
+    note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at)
+    # One transaction around it: no row tells of a directory that was not kept.
+    async with grounds.pool.acquire() as connection, connection.transaction():
+        if commit is not None:
+            await note(connection, ref=commit.ref, files=commit.files, commits=commit.commits)
+        departed = await asyncio.to_thread(depart, lock, path, label.at, whole=whole)
+        if departed.kept is not None:
+            await note(connection, kept=departed.kept.name, size=size)
+        reached("taken-away")
+
+
+async def _mend(grounds: Grounds, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
+    """What is at the clone's places and what is done about it.
+
+    Turns and removals wait for the clone's lock before they touch a worktree, so that what is seen here stays so; of
+    a turn that had the lock before, the row says that it runs.
+    """
+    done: list[tuple[str, Action]] = []
+    for found in await survey(grounds, lock.clone, folder, only):
+        for action in decide(found.place):
+            try:
+                did = await _do(grounds, lock, folder, action, found)
+            except (GitError, OSError, refs.InvalidNameError) as problem:
+                _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
+                break
+            if did is None:
+                continue
+            done.append((str(found.path), did))
+            if did not in UNCHANGED:
+                _log.info("worktree-repaired", path=str(found.path), action=did)
+    return done
+
+
+async def _do(grounds: Grounds, lock: CloneLock, folder: str, action: Action, found: Found) -> Action | None:
+    """What was done in the end; None where there was nothing to do any more. Raises GitError, OSError."""
+    path, row = found.path, found.row
+    match action:
+        case Action.LEAVE | Action.WAIT | Action.FINISH_REMOVAL:
+            pass
+        case Action.LOCK:
+            await lock.clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
+        case Action.REBUILD_METADATA:
+            if row is not None:
+                await asyncio.to_thread(metadata.write, path, metadata_of(row, grounds.node))
+        case Action.KEEP_WHOLE:
+            if row is not None:
+                label = Label(row.id, row.branch, row.conversations, grounds.clock())
+                await take_away(grounds, lock, path, label, whole=True)
+        case Action.ADOPT:
+            return action if await _adopted(grounds, path) else None
+        case Action.REBUILD_ROW:
+            if not await _row_rebuilt(grounds, folder, found):
+                return Action.ADOPT if await _adopted(grounds, path) else None
+        case Action.DROP_ENTRY:
+            users = found.known.conversations if isinstance(found.known, Metadata) else ()
+            branch = found.entry.branch if found.entry else None
+            label = Label(row.id if row else NO_WORKTREE, branch, users, grounds.clock())
+            await take_away(grounds, lock, path, label, whole=False)
+        case Action.DELETE_METADATA:
+            await asyncio.to_thread(metadata.delete, path)
+        case _:
+            assert_never(action)
+    return action
+
+
+async def _adopted(grounds: Grounds, path: Path) -> bool:
+    """Whether it was not known before."""
+    async with grounds.pool.acquire() as connection:
+        return bool(await retention.adopt(connection, grounds.node, [str(path)], grounds.clock()))
+
+
+async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
+    """Whether the row that the metadata tells of is there again: its repository must be known, and how it began."""
+    known, entry = found.known, found.entry
+    start = start_of(known, entry.head if entry else None) if isinstance(known, Metadata) else None
+    if not isinstance(known, Metadata) or start is None or not known.id.isdecimal():
+        return False
+    lost = LostRow(
+        id=int(known.id),
+        platform=known.platform,
+        repository_id=known.repository_id,
+        folder=folder,
+        node=grounds.node,
+        path=str(found.path),
+        branch=known.branch,
+        base_branch=known.base,
+        start=(start.kind, start.number, start.ref, start.sha),
+        conversations=known.conversations,
+        created_at=known.created_at,
+        updated_at=known.updated_at,
+    )
+    async with grounds.pool.acquire() as connection, connection.transaction():
+        worktree_id = await places.make_again(connection, lost)
+    if worktree_id is None:
+        return False
+    reached("row-rebuilt")
+    if str(worktree_id) != known.id:
+        await asyncio.to_thread(metadata.write, found.path, replace(known, id=str(worktree_id)))
+    return True
+
+
+async def _index_rescues(grounds: Grounds, clone: Clone, folder: str) -> None:
+    """Rescues that the database does not know of are on record again, where their worktree is one of this clone's."""
+    known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
+    async with grounds.pool.acquire() as connection:
+        ids = await places.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
+        indexed = await places.indexed(connection, sorted(ids))
+        for one in known:
+            label, kept = one.label, one.kept
+            if label.worktree_id in ids and one.ref not in indexed:
+                await rescues.record(
+                    *(connection, label.worktree_id, label.at),
+                    ref=one.ref,
+                    files=kept.files,
+                    commits=kept.commits,
+                    conversations=label.conversations,
+                )
+                _log.info("rescue-indexed", ref=one.ref)
+
+
+async def _forget_former_orphans(grounds: Grounds) -> None:
+    """What is gone, or has a row now."""
+    async with grounds.pool.acquire() as connection:
+        known = await retention.orphans(connection, grounds.node)
+        former = await retention.claimed_paths(connection, sorted(known))
+        gone = await asyncio.to_thread(lambda: {path for path in known if not os.path.lexists(path)})
+        await retention.forget_orphans(connection, grounds.node, sorted(former | gone))

@@ -1,0 +1,147 @@
+"""Carries out what was asked of a worktree, for a worker as for the command line, and ends it with a sentence."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bot import worktree_sentences
+from bot.failpoints import reached
+from bot.github.errors import GitHubError
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.run import acts, removing
+from bot.run.acts import Outcome
+from bot.run.grounds import Grounds
+from bot.run.liveness import is_alive
+from bot.run.persist import persist
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.refs import InvalidNameError
+from bot.store import conversations, operations, turns
+from bot.store.database import Connection
+from bot.store.operations import ClaimedOperation, OperationClaim, Standing
+from bot.store.turns import ClaimLostError
+
+LOOK_AGAIN_SECONDS = 0.5
+GIVEN_UP = "Whoever asked for it did not wait."
+
+Progress = Callable[[str], None]
+_log = structlog.get_logger()
+
+
+async def carry_out(grounds: Grounds, operation: ClaimedOperation) -> None:
+    """Ends when the operation has ended, was given back, or is no longer ours. Raises nothing but cancellation, and
+    what a database that stays away raises: then it is given back later, as those of dead workers are.
+    """
+    log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree_id)
+    log.info("operation-started", asked_by=operation.requested_by)
+    try:
+        outcome = await _to_an_outcome(grounds, operation)
+        reached("operation-carried-out")
+        await persist(grounds.pool, lambda connection: _finish(connection, grounds, operation, outcome))
+        log.info("operation-ended", state=outcome.state, outcome=outcome.words)
+        await removing.delete_trashed(outcome.trashed)
+    except ClaimLostError:
+        log.warning("claim-lost")
+    except asyncio.CancelledError:
+        await asyncio.shield(_give_back(grounds, operation))
+        raise
+
+
+async def _to_an_outcome(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+    try:
+        return await acts.act(grounds, operation)
+    except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+        _log.warning("operation-failed", operation=operation.id, problem=str(problem))
+        return acts.failed(operation, str(problem))
+    except ClaimLostError:
+        raise
+    except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and whoever asked hears of it all the same
+        _log.exception("operation-broke", operation=operation.id)
+        return acts.failed(operation, worktree_sentences.own_error(operation.id))
+
+
+async def _finish(connection: Connection, grounds: Grounds, operation: ClaimedOperation, outcome: Outcome) -> None:
+    """The end, the rows that change with it, and the answer, in one transaction."""
+    await operations.finish(connection, operation.claim, outcome.state, outcome.words, grounds.node)
+    if outcome.write is not None:
+        await outcome.write(connection)
+    if operation.conversation_id is not None and operation.target is not None:
+        here = Here(operation.repository, operation.conversation_id)
+        await voice.reply(connection, here, operation.target, outcome.words)
+    if operation.turn_id is not None and outcome.notice is not None:
+        await turns.add_notice(connection, operation.turn_id, outcome.notice)
+    if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
+        # A close that came meanwhile. What an operator made or brought back stays to be looked at.
+        await conversations.let_go(connection, operation.worktree_id)
+
+
+async def _give_back(grounds: Grounds, operation: ClaimedOperation) -> None:
+    async with grounds.pool.acquire() as connection:
+        if await operations.give_back(connection, operation.claim):
+            _log.info("operation-handed-back", operation=operation.id)
+
+
+async def operate(grounds: Grounds, worker: str, operation_id: int, progress: Progress) -> Standing:
+    """Carries out an operation here under the process lock `worker`, or waits for whoever does; returns how it ended.
+
+    `progress` hears what it waits for. Cancelled before anybody began, the operation is given up.
+    """
+    said, begun = "", False
+    try:
+        while True:
+            async with grounds.pool.acquire() as connection:
+                claimed = await operations.claim_next(connection, grounds.node, worker, operation_id)
+                standing = await operations.look(connection, operation_id)
+            if claimed is not None:
+                begun = True
+                await carry_out(grounds, claimed)
+                continue
+            if standing.state in ("done", "failed"):
+                return standing
+            if await _first_what_is_ahead(grounds, worker, standing):
+                continue
+            if (words := _waits_for(grounds, standing)) != said:
+                said = words
+                progress(words)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    except asyncio.CancelledError:
+        if not begun:
+            async with grounds.pool.acquire() as connection:
+                await operations.abandon(connection, operation_id, GIVEN_UP)
+        raise
+
+
+async def _first_what_is_ahead(grounds: Grounds, worker: str, standing: Standing) -> bool:
+    """Where no worker runs, nobody else does what was asked before, or gives back what a dead one had begun."""
+    await recover(grounds, lambda claim: not is_alive(grounds.workers, claim.worker))
+    if standing.operation_ahead is None:
+        return False
+    async with grounds.pool.acquire() as connection:
+        ahead = await operations.claim_next(connection, grounds.node, worker, standing.operation_ahead)
+    if ahead is None:
+        return False
+    await carry_out(grounds, ahead)
+    return True
+
+
+def _waits_for(grounds: Grounds, standing: Standing) -> str:
+    if standing.node != grounds.node:
+        return f"Waiting for a worker of the node {standing.node}, where the worktree is."
+    if standing.state == "running":
+        return "A worker is at it."
+    if standing.being_removed:
+        return "Waiting for the removal of what is at the worktree's path."
+    if standing.turns_ahead or standing.turn_running:
+        return "Waiting for the requests that were asked for before; they need a worker that runs."
+    return "Waiting for what was asked for before."
+
+
+async def recover(grounds: Grounds, is_gone: Callable[[OperationClaim], bool]) -> bool:
+    """Gives back the operations of this node whose claimer is gone; True if there was any."""
+    async with grounds.pool.acquire() as connection:
+        gone = [claim for claim in await operations.running_on(connection, grounds.node) if is_gone(claim)]
+        for claim in gone:
+            if await operations.give_back(connection, claim):
+                _log.warning("operation-cut-off", operation=claim.operation_id)
+    return bool(gone)

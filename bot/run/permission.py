@@ -1,0 +1,16 @@
+"""The requester's permission, asked once more before the agent starts: it may be gone since the request was made."""
+
+from bot import sentences
+from bot.authority import Denied, before_asking_github, by_permission
+from bot.model import Actor
+from bot.run.workshop import Workshop
+from bot.store.turns import ClaimedTurn
+
+
+async def denied(shop: Workshop, turn: ClaimedTurn) -> str | None:
+    """The reason to refuse the turn now, or None. Raises GitHubError."""
+    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in shop.policy.allowed_bots)
+    verdict = before_asking_github(shop.policy, sender, turn.repository)
+    if verdict is None:
+        verdict = by_permission(await shop.github.permission(turn.repository, turn.requested_by))
+    return sentences.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None

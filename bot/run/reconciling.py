@@ -1,0 +1,122 @@
+"""Rows, directories and git's entries: what each of their combinations means, and what mends it. Pure."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, assert_never
+
+from bot.run.worktrees import refs
+from bot.run.worktrees.metadata import Metadata
+
+Row = Literal["reserved", "ready", "removing", "removed", "lost"]
+# "unknown": there is no clone, or git cannot read it.
+EntryState = Literal["absent", "unlocked", "locked", "unfinished", "unknown"]
+MetadataState = Literal["ok", "missing", "corrupt"]
+_ISSUE_BRANCH = re.compile(rf"{re.escape(refs.ISSUE_BRANCH_PREFIX)}([0-9]+)(?:-[0-9]+)?")
+
+
+class Action(StrEnum):
+    """What is done about a place, in words for a log and a table."""
+
+    LOCK = "locked it"
+    REBUILD_METADATA = "rebuilt its metadata"
+    LEAVE = "left for its next turn, which makes it again"
+    WAIT = "left alone: something is going on there"
+    FINISH_REMOVAL = "finished its removal"
+    KEEP_WHOLE = "kept the directory, which is no worktree of this clone"
+    ADOPT = "adopted as an orphan"
+    REBUILD_ROW = "rebuilt its row from its metadata"
+    DROP_ENTRY = "rescued its HEAD and dropped git's entry"
+    DELETE_METADATA = "deleted the metadata left behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is at the path of a worktree. `row` is the live one of this path, else the one its metadata names, if any.
+
+    `busy`: a turn or an operation waits or runs there, or its removal is claimed.
+    """
+
+    row: Row | None
+    directory: bool
+    entry: EntryState
+    metadata: MetadataState
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a worktree row says of how its checkout began."""
+
+    kind: Literal["issue", "head", "detached"]
+    number: int
+    ref: str | None
+    sha: str | None
+
+
+def decide(place: Place) -> tuple[Action, ...]:
+    """What is to be done, in this order; nothing where all agree."""
+    if place.busy:
+        return (Action.WAIT,)
+    match place.row:
+        case "ready":
+            return _ready(place)
+        case "reserved":
+            return _reserved(place)
+        case "removing":
+            return (Action.FINISH_REMOVAL,)
+        case "lost":
+            return ()
+        case None | "removed":
+            return _nobodys(place)
+        case _:
+            assert_never(place.row)
+
+
+def _ready(place: Place) -> tuple[Action, ...]:
+    if not place.directory:
+        return (Action.LEAVE,)
+    match place.entry:
+        case "unknown" | "unfinished":
+            return (Action.LEAVE,)
+        case "absent":
+            return (Action.KEEP_WHOLE,)
+        case "locked":
+            return _metadata_of_ready(place)
+        case "unlocked":
+            return (Action.LOCK, *_metadata_of_ready(place))
+        case _:
+            assert_never(place.entry)
+
+
+def _metadata_of_ready(place: Place) -> tuple[Action, ...]:
+    return () if place.metadata == "ok" else (Action.REBUILD_METADATA,)
+
+
+def _reserved(place: Place) -> tuple[Action, ...]:
+    """Nothing is there yet, or what is there was made for it: the turn that makes it takes over what it finds."""
+    if place.directory and place.entry == "absent":
+        return (Action.KEEP_WHOLE,)
+    return (Action.LEAVE,) if place.directory or place.entry not in ("absent", "unknown") else ()
+
+
+def _nobodys(place: Place) -> tuple[Action, ...]:
+    """No live row. Only git's entry shows that a directory is a worktree whose row was lost."""
+    is_entry = place.entry in ("unlocked", "locked", "unfinished")
+    if place.directory:
+        finished = place.entry in ("unlocked", "locked")
+        rebuilds = place.row is None and finished and place.metadata == "ok"
+        return (Action.REBUILD_ROW,) if rebuilds else (Action.ADOPT,)
+    leftover = (Action.DELETE_METADATA,) if place.metadata != "missing" and place.entry != "unknown" else ()
+    return (Action.DROP_ENTRY, *leftover) if is_entry else leftover
+
+
+def start_of(known: Metadata, head: str | None) -> Start | None:
+    """How the checkout of a row that was lost began, as its metadata and its HEAD tell; None where they do not."""
+    number = next(iter(known.conversations), None)
+    if known.branch is None:
+        return Start("detached", number, f"refs/pull/{number}/head", head) if number and head else None
+    issue = _ISSUE_BRANCH.fullmatch(known.branch)
+    if issue is not None:
+        return Start("issue", int(issue[1]), None, None)
+    return Start("head", number, known.branch, head) if number else None

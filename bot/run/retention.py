@@ -1,0 +1,153 @@
+"""When a worktree has been without activity for long enough to go. Pure (DESIGN.md §4, retention)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Literal
+
+BRAKE_ABOVE = 10
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE = re.compile(r"([0-9]{1,6})([smhdw])")
+
+
+class Kind(StrEnum):
+    """What decides how long a worktree is kept: at a commit, on a branch, or used by no conversation any more."""
+
+    DETACHED = "detached"
+    BRANCH = "branch"
+    ORPHAN = "orphan"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long each kind is kept without activity, and how long what was rescued, as seen at `now` (aware)."""
+
+    now: datetime
+    detached: timedelta
+    branch: timedelta
+    orphan: timedelta
+    rescue: timedelta
+
+    def kept_for(self, kind: Kind) -> timedelta:
+        """How long a worktree of this kind is kept without activity."""
+        match kind:
+            case Kind.DETACHED:
+                return self.detached
+            case Kind.BRANCH:
+                return self.branch
+            case Kind.ORPHAN:
+                return self.orphan
+
+    def expired_before(self, kind: Kind) -> datetime:
+        """Whoever was active for the last time before this is due."""
+        return self.now - self.kept_for(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a worktree. Times are aware; None where there is nothing to tell the time by.
+
+    `metadata` is the state of the file beside it, and says nothing where the directory is gone. `locked` is the reason
+    a person gave to `git worktree lock`; the bot's own locks are none.
+    """
+
+    kind: Kind
+    row_at: datetime
+    directory: bool = True
+    metadata: Literal["ok", "missing", "corrupt"] = "ok"
+    metadata_at: datetime | None = None
+    changed_at: datetime | None = None
+    turns: bool = False
+    operation: bool = False
+    locked: str | None = None
+
+    @property
+    def metadata_is_lost(self) -> bool:
+        """Whether the file beside the worktree is to be written again, and nobody else is about to."""
+        return self.directory and self.metadata != "ok" and not self.turns and not self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """It may go."""
+
+    idle: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """It stays, and why, as one sentence."""
+
+    why: str
+
+
+def policy_for(
+    now: datetime,
+    *,
+    detached_days: int,
+    branch_days: int,
+    orphan_days: int,
+    rescue_days: int,
+    older_than: timedelta | None = None,
+) -> Policy:
+    """The expiries in days; `older_than` stands for all three of worktrees."""
+    days = (timedelta(days=number) for number in (detached_days, branch_days, orphan_days))
+    detached, branch, orphan = (older_than if older_than is not None else age for age in days)
+    return Policy(now, detached, branch, orphan, timedelta(days=rescue_days))
+
+
+def parse_age(text: str) -> timedelta:
+    """`90s`, `30m`, `24h`, `7d` or `2w`. Raises ValueError with a sentence for the operator."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"--older-than {text!r} is not an age; write a number and s, m, h, d or w, such as 24h or 7d.")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def kind_of(start_kind: str, conversations: Sequence[int]) -> Kind:
+    """The kind of a worktree by its row, as `store.retention.CANDIDATES` tells it."""
+    if not conversations:
+        return Kind.ORPHAN
+    return Kind.DETACHED if start_kind == "detached" else Kind.BRANCH
+
+
+def judge(facts: Facts, policy: Policy) -> Due | Skip:
+    """Whether a worktree goes. Activity is the newest of row, metadata and file changes; the future counts as now."""
+    if facts.turns:
+        return Skip("A turn is waiting or running.")
+    if facts.operation:
+        return Skip("An operation on it was asked for and has not ended.")
+    if facts.locked is not None:
+        return Skip(f"Somebody locked it: {facts.locked or 'no reason given'}.")
+    times = (facts.row_at, facts.metadata_at, facts.changed_at)
+    active = min(max(time for time in times if time is not None), policy.now)
+    idle = policy.now - active
+    kept_for = policy.kept_for(facts.kind)
+    if idle < kept_for:
+        return Skip(f"Last activity {said(idle)} ago; {_KINDS[facts.kind]} is kept for {said(kept_for)}.")
+    if facts.directory and facts.metadata != "ok":
+        return Skip(f"Its metadata is {facts.metadata}: rebuilt, and looked at again next time.")
+    return Due(idle)
+
+
+def brakes(due: int, total: int) -> bool:
+    """Whether so many due at once look like a clock that jumped: more than ten and more than half of all."""
+    return due > BRAKE_ABOVE and 2 * due > total
+
+
+def said(age: timedelta) -> str:
+    """An age for people, in its largest unit."""
+    seconds = int(age.total_seconds())
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds"
+
+
+_KINDS = {
+    Kind.DETACHED: "one without a branch",
+    Kind.BRANCH: "one on a branch",
+    Kind.ORPHAN: "one that no conversation uses",
+}

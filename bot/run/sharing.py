@@ -1,0 +1,125 @@
+"""Before a turn: a worktree that several threads use is on the branch this one needs, or the turn goes elsewhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from bot import sentences, worktree_sentences
+from bot.failpoints import reached
+from bot.fitting import NotShared, misfit
+from bot.model import Target
+from bot.reply import voice
+from bot.reply.voice import Here
+from bot.run.persist import persist
+from bot.run.workshop import Workshop
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import CloneLock
+from bot.run.worktrees.entries import Missing, inspect
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.start import Checkout, Start, resolve
+from bot.run.worktrees.switch import DoesNotFit, switch
+from bot.store import conversations, sharing
+from bot.store.database import Connection
+from bot.store.turns import ClaimedTurn, ClaimLostError
+
+_log = structlog.get_logger()
+
+
+class SentOnError(ClaimLostError):
+    """The turn waits again, in another worktree: this run stops and writes nothing more."""
+
+
+async def settle(
+    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool
+) -> tuple[ClaimedTurn, tuple[str, ...]]:
+    """The turn with its worktree on the branch that it must have, and what the reply says of that; after a fetch.
+
+    Raises SentOnError where the worktree does not fit, GitError, InvalidNameError, OSError. Unless it is known that the
+    `clone_is_whole`, damage that may be the clone's is raised and does not count against the worktree.
+    """
+    before, after = turn.branch, turn.switch_to
+    if after is None or before is None or not turn.worktree_made or before == after:
+        return turn, ()
+    instead_of = await _switch(shop, lock, turn, before, after, clone_is_whole=clone_is_whole)
+    if instead_of is not None:
+        await _go_elsewhere(shop, lock, turn, after, instead_of)
+        raise SentOnError
+    words = worktree_sentences.switched(turn.start[1], before, after)
+    told = worktree_sentences.was_switched(turn.number, before, after)
+
+    async def write(connection: Connection) -> None:
+        noted = await sharing.hold(connection, turn)
+        for other in await sharing.switched(connection, turn, after, [*noted, words]):
+            await voice.reply(connection, Here(turn.repository, other.conversation_id), Target(other.kind), told)
+
+    await persist(shop.pool, write)
+    reached("switch-saved")
+    _log.info("worktree-switched", turn=turn.id, path=turn.path, before=before, after=after)
+    return replace(turn, branch=after), (words,)
+
+
+async def join_holder(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
+    """The branch of the worktree that was to be made is checked out in another: if that is one of ours, the turn goes
+    there. Raises SentOnError then; GitError, InvalidNameError.
+    """
+    checkout = await resolve(lock, start)
+    branch = checkout.branch if isinstance(checkout, Checkout) else None
+    if branch is None:
+        return
+
+    async def write(connection: Connection) -> bool:
+        noted = await sharing.hold(connection, turn)
+        holder = await sharing.holder(connection, turn, branch)
+        if holder is None:
+            return False
+        words = worktree_sentences.in_worktree_on_branch(holder.owner, branch)
+        await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
+        return True
+
+    if await persist(shop.pool, write):
+        _log.info("worktree-joined", turn=turn.id, branch=branch)
+        raise SentOnError
+
+
+async def _switch(
+    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, before: str, after: str, *, clone_is_whole: bool
+) -> NotShared | None:
+    """Rows first, then git. None: the worktree has the branch now."""
+    owner, path = turn.start[1], Path(turn.path)
+    async with shop.pool.acquire() as connection:
+        uses = await sharing.uses(connection, [turn.worktree_id], turn.conversation_id)
+    if (reason := misfit(uses[turn.worktree_id])) is not None:
+        return reason
+    state = await inspect(lock.clone, path)
+    if isinstance(state, Missing):
+        if state.corrupt and not clone_is_whole:
+            raise GitError(GitProblem.CORRUPT, "status", state.why)
+        return NotShared(owner, "missing")
+    outcome = await switch(lock, path, before, after)
+    return NotShared(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
+
+
+async def _go_elsewhere(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: NotShared) -> None:
+    """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
+    tip = await lock.clone.commit_at(refs.remote(branch))
+    own = shop.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
+    promised = {sentences.in_worktree_of(number) for number in turn.sharers}
+    promised.add(worktree_sentences.in_worktree_on_branch(turn.start[1], branch))
+
+    async def write(connection: Connection) -> None:
+        noted = [notice for notice in await sharing.hold(connection, turn) if notice not in promised]
+        holder = await sharing.holder(connection, turn, branch)
+        if holder is not None:
+            words = worktree_sentences.not_shared_any_more(instead_of, holder.owner, branch)
+            await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
+            return
+        start = ("head", turn.number, branch, tip)
+        made = await conversations.reserve_worktree(
+            connection, turn.repository, node=shop.node, path=str(own), start=start
+        )
+        words = worktree_sentences.not_shared(instead_of, branch)
+        await sharing.send_on(connection, turn, made, shop.node, [*noted, words])
+
+    await persist(shop.pool, write)
+    _log.info("worktree-not-shared", turn=turn.id, path=turn.path, why=instead_of.why)

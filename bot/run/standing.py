@@ -1,0 +1,129 @@
+"""Before a turn: a worktree that was made is found as it should be, mended, made again, or brought in step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from bot import sentences
+from bot.run import prompt, remarks
+from bot.run.workshop import Workshop
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import CloneLock
+from bot.run.worktrees.entries import Missing
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.in_step import (
+    Ahead,
+    BranchDeleted,
+    Continued,
+    Dirty,
+    Diverged,
+    FastForwarded,
+    NoRemoteBranch,
+    OffBranch,
+    OfIssue,
+    Synced,
+    UpToDate,
+    follow_head,
+    sync,
+)
+from bot.run.worktrees.start import Refused, RefusedReason, Start, branch_gone
+from bot.run.worktrees.worktree import Created, examine, recreate
+from bot.store import rescues, setup
+from bot.store.turns import ClaimedTurn
+
+Words = tuple[tuple[str, ...], tuple[str, ...]]
+"""What the agent, and what the thread is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a worktree stands. `made_again` says why it had to be; `remarks` go to the agent, `notices` to the thread."""
+
+    branch: str | None
+    base_branch: str | None
+    head: str
+    made_again: str | None
+    remarks: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+async def stand(
+    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start: Start, rescue: str, *, clone_is_whole: bool
+) -> Standing | Refused:
+    """Examines the worktree of a turn, after a fetch. Raises GitError, InvalidNameError, OSError.
+
+    Unless it is known that the `clone_is_whole`, damage that may be the clone's is raised and not the worktree's loss.
+    """
+    path, tip = Path(turn.path), turn.pinned_sha or turn.start[3]
+    found = await examine(lock, path, turn.branch)
+    if isinstance(found.state, Missing):
+        if found.state.corrupt and not clone_is_whole:
+            raise GitError(GitProblem.CORRUPT, "status", found.state.why)
+        async with shop.pool.acquire() as connection:
+            await setup.forget(connection, turn.worktree_id)
+        made = await recreate(lock, path, turn.branch, tip, rescue, start)
+        if isinstance(made, Refused):
+            return made
+        await note_kept(shop, turn, rescue, made)
+        words = (sentences.worktree_remade(made.branch, made.kept),)
+        return Standing(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
+    if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
+        return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))
+    if turn.pinned_sha is not None:
+        synced = await follow_head(lock, path, turn.pinned_sha, rescue)
+    else:
+        synced = await sync(lock, path, turn.branch, _issue(turn))
+    unfinished = await entries.operation_in_progress(lock.clone, path)
+    told, said = _words(synced, turn, unfinished)
+    mended = (sentences.worktree_mended(),) if found.mended else ()
+    head = await entries.head_of(lock.clone, path) or ""
+    if isinstance(synced, Continued):
+        return Standing(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
+    return Standing(turn.branch, turn.base_branch, head, None, told, (*mended, *said))
+
+
+async def note_kept(shop: Workshop, turn: ClaimedTurn, rescue: str, made: Created) -> None:
+    """Puts a directory that was kept whole into the index of rescues."""
+    if made.kept is not None:
+        async with shop.pool.acquire() as connection:
+            await rescues.record(connection, turn.worktree_id, refs.rescue_time(rescue), kept=made.kept)
+
+
+def _issue(turn: ClaimedTurn) -> OfIssue | None:
+    kind, number, _, _ = turn.start
+    # A pull request that shares the issue's worktree stays on its own branch.
+    return OfIssue(number, turn.base_branch) if kind == "issue" and turn.kind == "issue" else None
+
+
+def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
+    told, said = _of_sync(synced, turn.branch or "", by_itself=turn.resuming)
+    if unfinished is None:
+        return told, said
+    return (*told, remarks.unfinished(unfinished)), (
+        *said,
+        *(() if turn.resuming else (sentences.unfinished(unfinished),)),
+    )
+
+
+def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
+    """`by_itself`: what is in the worktree is this turn's own, from before it was cut off."""
+    match synced:
+        case UpToDate() | NoRemoteBranch() | Ahead():
+            return (), ()
+        case FastForwarded(commits=commits):
+            return (prompt.fast_forwarded(commits),), ()
+        case Dirty(files=files, behind=behind):
+            said = () if by_itself and not behind else (sentences.uncommitted(files, behind),)
+            return (prompt.dirty(files, behind),), said
+        case Diverged(rewritten=True, ahead=ahead, behind=behind):
+            return (remarks.rewritten(branch, ahead, behind),), (sentences.rewritten(branch),)
+        case Diverged(ahead=ahead, behind=behind):
+            return (prompt.diverged(ahead, behind),), (sentences.diverged(branch),)
+        case OffBranch(current=current):
+            return (prompt.off_branch(current, branch),), () if by_itself else (sentences.off_branch(current, branch),)
+        case BranchDeleted():
+            return (remarks.branch_deleted(branch),), (sentences.branch_deleted(branch),)
+        case Continued(branch=after, base_branch=base):
+            return (remarks.continued(branch, after),), (sentences.continued(branch, after, base),)
+        case _:
+            assert_never(synced)

@@ -1,0 +1,143 @@
+"""What is at each place where a worktree of a clone is, was or should be: directory, git's entry, metadata, row."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from bot.run.grounds import Grounds
+from bot.run.reconciling import EntryState, MetadataState, Place
+from bot.run.worktrees import entries, metadata
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.metadata import Absent, Corrupt, Metadata
+from bot.store import places, retention
+from bot.store.places import PlaceRow
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place, and what mending it takes."""
+
+    path: Path
+    place: Place
+    row: PlaceRow | None
+    entry: entries.Entry | None
+    known: Metadata | Absent | Corrupt
+
+
+def folders_on_disk(data_dir: Path) -> set[str]:
+    """The `owner/repo` folders with worktrees, and those of the clones. Opens a directory per owner."""
+    found: set[str] = set()
+    for root, suffix in ((data_dir / "worktrees", ""), (data_dir / "repos", ".git")):
+        for owner in _folders(root):
+            names = _folders(root / owner)
+            found |= {f"{owner}/{name.removesuffix(suffix)}" for name in names if name.endswith(suffix)}
+    return found
+
+
+async def survey(grounds: Grounds, clone: Clone, folder: str, only: str | None) -> list[Found]:
+    """Every place of the clone that is in `folder`, or the one at the path `only`, in the order of their paths.
+
+    Under the clone's lock, and rows after disk and git: whatever is made there has its row before. A place that
+    another node's row claims, or one this node has lost, is left out. Opens one directory.
+    """
+    directory = grounds.data_dir / "worktrees" / folder
+    records = await _records(clone, directory)
+    on_disk = await asyncio.to_thread(_places_on_disk, directory)
+    async with grounds.pool.acquire() as connection:
+        rows = {row.path: row for row in await places.live_in(connection, folder, grounds.node)}
+        strangers = {*on_disk, *(records or ())} - rows.keys()
+        strangers -= await retention.claimed_paths(connection, sorted(strangers))
+        paths = sorted(rows.keys() | strangers)
+        if only is not None:
+            paths = [path for path in paths if path == only]
+        known = await asyncio.to_thread(_read_all, paths)
+        ids = {int(one.id) for one in known.values() if isinstance(one, Metadata) and one.id.isdecimal()}
+        named = await places.by_id(connection, sorted(ids), grounds.node)
+    return await asyncio.to_thread(_found, paths, rows, named, records, known)
+
+
+def _found(
+    paths: Sequence[str],
+    rows: Mapping[str, PlaceRow],
+    named: Mapping[int, PlaceRow],
+    records: Mapping[str, entries.Entry] | None,
+    known: Mapping[str, Metadata | Absent | Corrupt],
+) -> list[Found]:
+    found = []
+    for path in paths:
+        one = known[path]
+        row = rows.get(path)
+        if row is None and isinstance(one, Metadata) and one.id.isdecimal():
+            row = named.get(int(one.id))
+            # A number that meanwhile is another worktree's tells nothing about this one.
+            row = row if row is not None and row.path == path else None
+        entry = records.get(path) if records is not None else None
+        place = Place(
+            row=row.state if row else None,
+            directory=os.path.lexists(path),
+            entry=_entry_state(entry) if records is not None else "unknown",
+            metadata=_metadata_state(one),
+            busy=row.busy if row else False,
+        )
+        found.append(Found(Path(path), place, row, entry, one))
+    return found
+
+
+def _entry_state(entry: entries.Entry | None) -> EntryState:
+    if entry is None:
+        return "absent"
+    if entry.lock_reason is None:
+        return "unlocked"
+    return "unfinished" if entry.lock_reason in entries.UNFINISHED else "locked"
+
+
+def _metadata_state(known: Metadata | Absent | Corrupt) -> MetadataState:
+    match known:
+        case Metadata():
+            return "ok"
+        case Absent():
+            return "missing"
+        case Corrupt():
+            return "corrupt"
+
+
+async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | None:
+    """git's entries for what is directly in `directory`, by path; None where there is no clone that git can read."""
+    if not await asyncio.to_thread(clone.path.is_dir):
+        return None
+    try:
+        listed = await entries.all_entries(clone)
+    except GitError as problem:
+        _log.warning("clone-unreadable", clone=str(clone.path), error=str(problem))
+        return None
+    parent = await asyncio.to_thread(directory.resolve)
+    return {str(directory / entry.path.name): entry for entry in listed if entry.path.parent == parent}
+
+
+def _places_on_disk(directory: Path) -> set[str]:
+    """The paths of what is in the folder; a file `<name>.json` stands for the worktree beside which it is."""
+    try:
+        with os.scandir(directory) as found:
+            children = [(child.path, child.is_file(follow_symlinks=False)) for child in found]
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {path.removesuffix(".json") if is_file else path for path, is_file in children}
+
+
+def _read_all(paths: Sequence[str]) -> dict[str, Metadata | Absent | Corrupt]:
+    return {path: metadata.read(Path(path)) for path in paths}
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as found:
+            return [child.name for child in found if child.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,229 @@
+"""The sweep: worktrees that nobody used for long enough are removed, starting from their rows (DESIGN.md §4)."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from bot.failpoints import reached
+from bot.run.grounds import Grounds
+from bot.run.mending import metadata_of
+from bot.run.removing import carry_out
+from bot.run.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
+from bot.run.tidying import end_orphan, tidy
+from bot.run.worktrees import metadata, refs, trash
+from bot.run.worktrees.activity import foreign_lock, last_change
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.metadata import Absent, Corrupt, Metadata
+from bot.run.worktrees.removal import Removed
+from bot.store import removals, retention
+from bot.store.removals import ClaimedRemoval
+from bot.store.retention import Candidate
+
+Progress = Callable[[str], None]
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One worktree of a report; `id` is None for a stranger, which has no row."""
+
+    id: int | None
+    path: str
+    why: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a sweep did, or with `dry_run` would do. `braked`: why it stopped before anything was removed."""
+
+    dry_run: bool
+    deleted: list[Line] = field(default_factory=list)
+    skipped: list[Line] = field(default_factory=list)
+    errors: list[Line] = field(default_factory=list)
+    bytes_reclaimed: int = 0
+    braked: str | None = None
+
+
+async def sweep(
+    grounds: Grounds,
+    policy: Policy,
+    worker: str,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+) -> Report:
+    """Removes what is due under claims held by the process lock `worker`, then tidies up; `force` lifts the brake.
+
+    `worker` must be the sweep's own (`liveness.worker_lock`): claims of one that is not alive are given back, and so
+    are those of a Runner that has no removal under way. A dry run changes nothing, and its bytes are those that would
+    be freed. Opens a directory for what is due, whatever the number of worktrees. Raises only what a database raises
+    that is away.
+    """
+    return await _Sweep(grounds, policy, worker, Report(dry_run), progress).go(force=force)
+
+
+class _Sweep:
+    def __init__(self, grounds: Grounds, policy: Policy, worker: str, report: Report, progress: Progress) -> None:
+        self._grounds = grounds
+        self._policy = policy
+        self._worker = worker
+        self._report = report
+        self._progress = progress
+
+    async def go(self, *, force: bool) -> Report:
+        grounds, report = self._grounds, self._report
+        async with grounds.pool.acquire() as connection:
+            candidates = await retention.candidates(
+                connection,
+                grounds.node,
+                detached=self._policy.expired_before(Kind.DETACHED),
+                branch=self._policy.expired_before(Kind.BRANCH),
+                orphan=self._policy.expired_before(Kind.ORPHAN),
+            )
+            total = await retention.live(connection, grounds.node)
+        due = await self._judge_all(candidates)
+        if brakes(len(due), total) and not force:
+            report.braked = (
+                f"{len(due)} of {total} worktrees would go at once. Did the clock jump? Nothing was removed."
+            )
+            _log.warning("sweep-braked", due=len(due), of=total)
+            for candidate in due:
+                self._skipped(candidate, Skip("Too many at once."))
+        else:
+            await self._prune_all(due)
+            await self._end_orphans()
+        if not report.dry_run:
+            report.bytes_reclaimed += await tidy(grounds, self._policy, force=force)
+        counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
+        _log.info("sweep-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
+        return report
+
+    async def _judge_all(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Those that are due by all that is known of them, not only by their rows."""
+        due: list[Candidate] = []
+        for number, candidate in enumerate(candidates, start=1):
+            self._progress(f"looking at {candidate.path} ({number} of {len(candidates)})")
+            try:
+                facts = await self._facts(candidate)
+                verdict = judge(facts, self._policy)
+                if facts.metadata_is_lost and not self._report.dry_run:
+                    await self._rebuild_metadata(candidate)
+            except (GitError, OSError, refs.InvalidNameError) as problem:
+                self._failed(candidate, problem)
+                continue
+            if isinstance(verdict, Due):
+                due.append(candidate)
+            else:
+                self._skipped(candidate, verdict)
+        return due
+
+    async def _prune_all(self, due: list[Candidate]) -> None:
+        for number, candidate in enumerate(due, start=1):
+            self._progress(f"removing {candidate.path} ({number} of {len(due)})")
+            try:
+                await self._prune(candidate)
+            except (GitError, OSError, refs.InvalidNameError) as problem:
+                self._failed(candidate, problem)
+
+    async def _prune(self, candidate: Candidate) -> None:
+        grounds = self._grounds
+        if self._report.dry_run:
+            size = await asyncio.to_thread(trash.size_of, Path(candidate.path))
+            self._report.bytes_reclaimed += size
+            self._deleted(candidate)
+            return
+        claimed = await self._claim(candidate)
+        if claimed is None:
+            self._skipped(candidate, Skip("Somebody needs it again, or removes it already."))
+            return
+        reached("prune-claimed")
+        # Nobody can start anything there now: what happened until a moment ago shows.
+        verdict = judge(await self._facts(candidate), self._policy)
+        if isinstance(verdict, Skip):
+            async with grounds.pool.acquire() as connection:
+                await removals.kept(connection, claimed, grounds.node)
+            self._skipped(candidate, verdict)
+            return
+        result = await carry_out(grounds, claimed)
+        if isinstance(result, Removed):
+            self._deleted(candidate)
+            return
+        # That it could not go is no activity: the next sweep tries again.
+        async with grounds.pool.acquire() as connection:
+            await retention.set_activity(connection, candidate.id, candidate.updated_at)
+        self._skipped(candidate, Skip(result.why))
+
+    async def _claim(self, candidate: Candidate) -> ClaimedRemoval | None:
+        """None where the row is not what it was when it was judged."""
+        grounds = self._grounds
+        async with grounds.pool.acquire() as connection, connection.transaction():
+            if await retention.lock_at_rest(connection, candidate.id) != candidate.updated_at:
+                return None
+            return await removals.claim_for(connection, grounds.node, candidate.id, self._worker, "retention")
+
+    async def _facts(self, candidate: Candidate) -> Facts:
+        """Raises GitError, OSError, InvalidNameError."""
+        path, clone = Path(candidate.path), self._grounds.clone(candidate.folder)
+        known = await asyncio.to_thread(metadata.read, path)
+        return Facts(
+            kind=kind_of(candidate.start_kind, candidate.conversations),
+            row_at=candidate.updated_at,
+            directory=os.path.lexists(path),  # noqa: ASYNC240
+            metadata=_STATES[type(known)],
+            metadata_at=known.updated_at if isinstance(known, Metadata) else None,
+            changed_at=await last_change(clone, path),
+            turns=candidate.turns,
+            operation=candidate.operation,
+            locked=foreign_lock(clone.path, path),
+        )
+
+    async def _rebuild_metadata(self, candidate: Candidate) -> None:
+        """Under the clone's lock, which a turn takes before it does anything in the worktree."""
+        grounds, path = self._grounds, Path(candidate.path)
+        async with (
+            clone_lock(grounds.clone(candidate.folder)),
+            grounds.pool.acquire() as connection,
+            connection.transaction(),
+        ):
+            if await retention.lock_at_rest(connection, candidate.id) is None:
+                return
+            if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
+                await asyncio.to_thread(metadata.write, path, metadata_of(candidate, grounds.node))
+                _log.info("metadata-rebuilt", path=candidate.path)
+
+    async def _end_orphans(self) -> None:
+        grounds, report = self._grounds, self._report
+        async with grounds.pool.acquire() as connection:
+            due = await retention.due_orphans(connection, grounds.node, self._policy.expired_before(Kind.ORPHAN))
+        for path in due:
+            line = Line(None, path, f"Belonged to nobody for {said(self._policy.orphan)}; kept apart.")
+            try:
+                if report.dry_run or await end_orphan(grounds, Path(path)):
+                    report.deleted.append(line)
+                    _log.info("worktree-pruned", path=path, orphan=True, dry_run=report.dry_run)
+            except (GitError, OSError, ValueError) as problem:
+                report.errors.append(Line(None, path, str(problem)))
+                _log.warning("prune-error", path=path, error=str(problem))
+
+    def _deleted(self, candidate: Candidate) -> None:
+        idle = self._policy.now - candidate.updated_at
+        self._report.deleted.append(Line(candidate.id, candidate.path, f"Last used {said(idle)} ago."))
+        _log.info("worktree-pruned", worktree=candidate.id, path=candidate.path, dry_run=self._report.dry_run)
+
+    def _skipped(self, candidate: Candidate, skip: Skip) -> None:
+        self._report.skipped.append(Line(candidate.id, candidate.path, skip.why))
+        _log.info("worktree-prune-skipped", worktree=candidate.id, path=candidate.path, why=skip.why)
+
+    def _failed(self, candidate: Candidate, problem: Exception) -> None:
+        self._report.errors.append(Line(candidate.id, candidate.path, str(problem)))
+        _log.warning("prune-error", worktree=candidate.id, path=candidate.path, error=str(problem))
+
+
+_STATES: dict[type, Literal["ok", "missing", "corrupt"]] = {Metadata: "ok", Absent: "missing", Corrupt: "corrupt"}

@@ -1,0 +1,139 @@
+"""What expires beside the worktrees: rescues, kept directories, agents' homes, strangers, and bytes in the trash."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from bot.failpoints import reached
+from bot.run.grounds import Grounds
+from bot.run.mending import NO_WORKTREE, take_away
+from bot.run.retention import Policy, brakes
+from bot.run.surveying import folders_on_disk
+from bot.run.worktrees import metadata, refs, trash
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.rescue import Label
+from bot.run.worktrees.rescues import drop_rescue, list_rescues
+from bot.store import places, rescues, retention
+from bot.store.rescues import Rescue
+
+_log = structlog.get_logger()
+
+
+async def tidy(grounds: Grounds, policy: Policy, *, force: bool = False) -> int:
+    """Lets rescues and homes expire that nobody needs any more, and empties the trash; returns the bytes freed.
+
+    What cannot be done is logged and tried again next time. Raises only what a database raises that is away.
+    """
+    freed = await _expire_rescues(grounds, policy, force=force)
+    await _expire_homes(grounds)
+    return freed + await _emptied(grounds.data_dir)
+
+
+async def end_orphan(grounds: Grounds, path: Path) -> bool:
+    """Keeps a stranger, whole, apart from the worktrees; the HEAD of its entry in git is rescued. False if it is no
+    stranger any more. Raises GitError, OSError, InvalidNameError.
+    """
+    folder = path.parent.relative_to(grounds.data_dir / "worktrees").as_posix()
+    async with clone_lock(grounds.clone(folder)) as lock:
+        async with grounds.pool.acquire() as connection:
+            stranger = not await retention.claimed_paths(connection, [str(path)])
+        if stranger:
+            await take_away(grounds, lock, path, Label(NO_WORKTREE, None, (), grounds.clock()), whole=True)
+            await asyncio.to_thread(metadata.delete, path)
+    async with grounds.pool.acquire() as connection:
+        await retention.forget_orphans(connection, grounds.node, [str(path)])
+    return stranger
+
+
+async def _expire_rescues(grounds: Grounds, policy: Policy, *, force: bool) -> int:
+    before = policy.now - policy.rescue
+    names = await asyncio.to_thread(_names, trash.kept_folder(grounds.data_dir))
+    old = sum(since < before for name in names if (since := trash.kept_since(name)) is not None)
+    async with grounds.pool.acquire() as connection:
+        expired = await rescues.expired(connection, grounds.node, before)
+        total = await retention.rescues_of(connection, grounds.node)
+    if not force and brakes(len(expired) + old, total + len(names)):
+        _log.warning("rescues-not-expired", expired=len(expired), kept=old, why="did the clock jump?")
+        return 0
+    kept = await asyncio.to_thread(trash.expire_kept, grounds.data_dir, before)
+    for rescue in expired:
+        try:
+            await _drop(grounds, rescue)
+        except (GitError, OSError, refs.InvalidNameError) as problem:
+            _log.warning("prune-error", rescue=rescue.ref or rescue.kept, error=str(problem))
+            continue
+        reached("rescue-dropped")
+        async with grounds.pool.acquire() as connection:
+            await rescues.forget(connection, rescue.id)
+        _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
+    await _expire_rowless(grounds, before)
+    return kept.bytes_freed
+
+
+async def _expire_rowless(grounds: Grounds, before: datetime) -> None:
+    """Rescues of what never had a row, or whose row was lost: their refs tell how old they are."""
+    for folder in sorted(await asyncio.to_thread(folders_on_disk, grounds.data_dir)):
+        try:
+            clone = grounds.clone(folder)
+            if not await asyncio.to_thread(clone.path.is_dir):
+                continue
+            known = [one for one in await list_rescues(clone) if one.label.at < before]
+            async with grounds.pool.acquire() as connection:
+                indexed = await places.indexed(connection, sorted({one.label.worktree_id for one in known}))
+            async with clone_lock(clone) as lock:
+                for one in known:
+                    if one.ref not in indexed:
+                        await drop_rescue(lock, one.ref)
+                        _log.info("rescue-expired", rescue=one.ref)
+        except (GitError, OSError, refs.InvalidNameError) as problem:
+            _log.warning("prune-error", clone=folder, error=str(problem))
+
+
+async def _drop(grounds: Grounds, rescue: Rescue) -> None:
+    """Raises OSError while a kept directory is still there."""
+    if rescue.kept is not None and os.path.lexists(trash.kept_folder(grounds.data_dir) / rescue.kept):  # noqa: ASYNC240
+        raise FileExistsError(f"{rescue.kept} was not deleted")
+    clone = grounds.clone(rescue.folder)
+    if rescue.ref is None or not await asyncio.to_thread(clone.path.is_dir):
+        return
+    async with clone_lock(clone) as lock:
+        await drop_rescue(lock, rescue.ref)
+
+
+async def _expire_homes(grounds: Grounds) -> None:
+    homes = grounds.data_dir / "homes"
+    present = [int(name) for name in await asyncio.to_thread(_names, homes) if name.isdecimal()]
+    async with grounds.pool.acquire() as connection:
+        for conversation in await retention.homes_left(connection, present):
+            async with connection.transaction():
+                if not await retention.lock_left_home(connection, conversation):
+                    continue
+                try:
+                    await asyncio.to_thread(trash.move_to_trash, grounds.data_dir, homes / str(conversation))
+                except OSError as problem:
+                    _log.warning("prune-error", home=conversation, error=str(problem))
+                    continue
+            _log.info("home-expired", conversation=conversation)
+
+
+async def _emptied(data_dir: Path) -> int:
+    """In a thread, which ends soon after this is cancelled."""
+    stopped = threading.Event()
+    nobody: Callable[[int], None] = lambda _: None  # noqa: E731
+    try:
+        return await asyncio.to_thread(trash.empty_trash, data_dir, nobody, stopped.is_set)
+    finally:
+        stopped.set()
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [child.name for child in folder.iterdir()]
+    except FileNotFoundError:
+        return []

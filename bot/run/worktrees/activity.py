@@ -1,0 +1,76 @@
+"""When something last changed in a worktree, by its files: a directory's own time tells nothing of a deep edit."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bot.run.sandbox.view import private_folder
+from bot.run.worktrees import entries
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.linked import Missing, admin_directory, real
+
+_STATE = ("index", "HEAD")
+_OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)
+
+
+async def last_change(clone: Clone, path: Path) -> datetime | None:
+    """The newest time of the uncommitted files, the index and HEAD; None where nothing is. Writes nothing, opens no
+    directory but those that git cannot see into. Where git cannot tell what changed, all files count.
+    """
+    return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
+
+
+def foreign_lock(clone: Path, path: Path) -> str | None:
+    """The reason that somebody gave to `git worktree lock`; None for no lock, and for the bot's own."""
+    admin = admin_directory(clone, path)
+    if isinstance(admin, Missing):
+        return None
+    try:
+        reason = (admin / "locked").read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return None if reason in _OWN_LOCKS else reason
+
+
+async def _by_git(clone: Clone, path: Path) -> datetime | None:
+    """None where git cannot tell, or only by making a cage's private folder first."""
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        return None
+    cage = clone.git.cage
+    if cage is not None and not private_folder(cage.data_dir, real(path)).is_dir():
+        return None
+    try:
+        state = await clone.state_folder(path)
+        names = [name for _, name in await entries.changed_files(clone, path)]
+    except (GitError, OSError):
+        return None
+    changed = await asyncio.to_thread(_newest, path, names)
+    times = [changed, *(_time_of(state / name) for name in _STATE if state is not None)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _newest(top: Path, names: Iterable[str]) -> datetime | None:
+    times = (_time_of(file) for name in names for file in _files(top, name))
+    return max((time for time in times if time is not None), default=None)
+
+
+def _files(top: Path, name: str) -> Iterator[Path]:
+    """The file itself; of one that was deleted, the directory it was in; of a directory, all that is in it."""
+    path = top / name
+    while not os.path.lexists(path) and path != top:
+        path = path.parent
+    yield path
+    if path == top / name and path.is_dir() and not path.is_symlink():
+        for parent, folders, files in os.walk(path):
+            yield from (Path(parent, child) for child in (*folders, *files))
+
+
+def _time_of(path: Path) -> datetime | None:
+    with contextlib.suppress(OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    return None

@@ -1,0 +1,126 @@
+"""What a worktree holds beside its HEAD: its index, and each file that differs, whatever flags the index carries."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.own_git import TIMEOUT_SECONDS, OwnGit
+
+SUBMODULE = "160000"
+_OF_ENTRIES, _OF_HEAD = "of-entries", "of-head"
+_LISTED = ("--stage", "-v", "-z")
+_STAGED_STATES = frozenset("MTAD")
+_UNSEEN = "could not open directory"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """A file of an index. `stage` is 0 unless a merge left it unresolved.
+
+    `flagged`: git was told not to look at it on disk; `skipped`: nor to expect it there (skip-worktree).
+    """
+
+    name: str
+    mode: str
+    sha: str
+    stage: int
+    skipped: bool
+    flagged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that differs from HEAD: `staged` in the index, `unstaged` on disk, by git's letters; `.` is no change.
+
+    The name of an untracked repository ends in `/`; `inside`: a submodule with changes of its own.
+    """
+
+    name: str
+    staged: str
+    unstaged: str
+    unresolved: bool = False
+    inside: bool = False
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the index alone holds something for it."""
+        return self.staged in _STAGED_STATES and not self.unresolved
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of the index, and what differs; `unseen` says which directory could not be looked into."""
+
+    entries: Sequence[IndexEntry]
+    changes: Sequence[Change]
+    unseen: str | None
+
+
+async def look(own: OwnGit, head: str | None) -> Contents:
+    """Compares HEAD, index and disk. An index that cannot be read counts as one of HEAD. Raises GitError, OSError."""
+    entries = await _entries(own.clone, own.path)
+    if entries is None:
+        await own.run("read-tree", head or "--empty", index=_OF_HEAD)
+        entries, index = parse_entries((await own.run("ls-files", *_LISTED, index=_OF_HEAD)).stdout), Path(_OF_HEAD)
+    elif any(entry.flagged for entry in entries) or await _is_split(own):
+        # The worktree's own index would not tell of all; one of the same files without flags does.
+        lines = b"".join(os.fsencode(f"{one.mode} {one.sha} {one.stage}\t{one.name}") + b"\0" for one in entries)
+        await own.run("update-index", "-z", "--index-info", index=_OF_ENTRIES, input=lines)
+        index = Path(_OF_ENTRIES)
+    else:
+        index = own.inside.parent / "index"
+    flags = ("--porcelain=v2", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
+    shown = await own.run("status", *flags, index=index)
+    absent = {one.name for one in entries if one.skipped and not _exists(own.path / one.name)}
+    changes = [
+        replace(change, unstaged=".") if change.name in absent else change
+        for change in parse_status(shown.stdout)
+        if change.name not in absent or change.staged != "."
+    ]
+    unseen = next((line for line in shown.stderr.splitlines() if _UNSEEN in line), None)
+    return Contents(entries, changes, unseen)
+
+
+async def _entries(clone: Clone, path: Path) -> list[IndexEntry] | None:
+    """By the worktree's own git: it knows where the rest of a split index is. None if it cannot be read."""
+    state = await clone.state_folder(path)
+    if state is None or not _exists(state / "index"):
+        return None
+    listed = await clone.on_worktree(path, "ls-files", *_LISTED, check=False, timeout_seconds=TIMEOUT_SECONDS)
+    return parse_entries(listed.stdout) if listed.status == 0 else None
+
+
+async def _is_split(own: OwnGit) -> bool:
+    return any(own.folder.parent.glob("sharedindex.*"))
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def parse_entries(listed: bytes) -> list[IndexEntry]:
+    """The output of `git ls-files --stage -v -z`: https://git-scm.com/docs/git-ls-files."""
+    found: list[IndexEntry] = []
+    for line in filter(None, os.fsdecode(listed).split("\0")):
+        facts, name = line.split("\t", 1)
+        tag, mode, sha, stage = facts.split(" ")
+        # S is skip-worktree; lower case, assume-unchanged.
+        found.append(IndexEntry(name, mode, sha, int(stage), tag in "Ss", tag == "S" or tag.islower()))
+    return found
+
+
+def parse_status(shown: bytes) -> list[Change]:
+    """The output of `git status --porcelain=v2 -z --no-renames`: https://git-scm.com/docs/git-status."""
+    found: list[Change] = []
+    for line in filter(None, os.fsdecode(shown).split("\0")):
+        kind, _, rest = line.partition(" ")
+        if kind == "?":
+            found.append(Change(rest, "?", "?"))
+        elif kind in ("1", "u"):
+            facts = rest.split(" ", 7 if kind == "1" else 9)
+            submodule = facts[1]
+            inside = submodule[0] == "S" and submodule != "S..."
+            found.append(Change(facts[-1], facts[0][0], facts[0][1], kind == "u", inside))
+    return found

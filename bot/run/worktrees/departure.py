@@ -1,0 +1,209 @@
+"""How a worktree leaves its path: rescued first, then renamed away with all that git knows of it, whatever its shape.
+
+git's own `worktree remove` refuses some of the shapes, and looks at all worktrees of the clone each time.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import assert_never
+
+from bot.failpoints import reached
+from bot.run.sandbox.view import private_folder
+from bot.run.worktrees import entries, refs, trash
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.linked import Missing, admin_directory, real
+from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.run.worktrees.rescues import drop_rescue, read_rescue
+
+# What broken files raise, and a full disk or too many open files do not.
+_BROKEN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL, errno.ENXIO}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """Nothing is at the path, and git knows of nothing there. `trashed`: bytes to be deleted.
+
+    `kept`: where the directory is, if it was kept whole, and beside it in `<kept>.git` what git knew of it.
+    """
+
+    kept: Path | None
+    trashed: tuple[Path, ...]
+
+
+async def rescue_first(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
+    """The rescue of what is at `path`; what an earlier call with the same label rescued, where nothing came since.
+
+    Raises GitError, OSError when it cannot be told what there is to rescue.
+    """
+    clone = lock.clone
+    earlier = await _earlier(clone, label)
+    try:
+        _open_up(path)
+        found = await rescue(lock, path, label)
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno not in _BROKEN:
+            raise
+        return KeepWhole(f"it cannot be read: {error}", await _hold_head(clone, path, label))
+    if earlier is None or isinstance(found, KeepWhole):
+        return found
+    if isinstance(found, Rescued) and found.ref != earlier.ref:
+        if await _adds(clone, found, earlier):
+            return found
+        await drop_rescue(lock, found.ref)
+    return earlier
+
+
+async def _adds(clone: Clone, found: Rescued, earlier: Rescued) -> bool:
+    """Whether a rescue holds a commit or a file's content that neither the earlier one nor its own HEAD has."""
+    kept, before = await read_rescue(clone, found.sha), await read_rescue(clone, earlier.sha)
+    if kept is None or before is None:
+        return True
+    own = 2 if kept.staged else 1
+    if await clone.count(found.sha, f"^{earlier.sha}", "--not", "--remotes=origin") > own:
+        return True
+    new, known = await _blobs(clone, found.sha, kept.staged), await _blobs(clone, earlier.sha, before.staged, kept.head)
+    return not new <= known
+
+
+async def _blobs(clone: Clone, *commits: str | None) -> set[str]:
+    """The contents of all files of these commits, as object names."""
+    found: set[str] = set()
+    for commit in filter(None, commits):
+        listed = await clone.run("ls-tree", "-r", "-z", "--full-tree", commit)
+        found |= {line.split("\t", 1)[0] for line in listed.fields}  # with the mode: a link is no file
+    return found
+
+
+def what_is_rescued(found: Rescued | NothingToRescue | KeepWhole) -> Rescued | None:
+    """The commit among what a rescue found, if there is one."""
+    match found:
+        case Rescued():
+            return found
+        case KeepWhole(rescued=rescued):
+            return rescued
+        case NothingToRescue():
+            return None
+        case _:
+            assert_never(found)
+
+
+def depart(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Departed:
+    """Takes away what is at `path`, after its rescue: to the trash, or with `whole` to where it is kept.
+
+    Repeated with the same `at`, it goes on where it was cut off. Raises OSError (a mount, another file system) with
+    everything where it was.
+    """
+    clone = lock.clone
+    known = [(admin, f"worktrees/{admin.name}") for admin in admins_of(clone.path, path)]
+    if (cage := clone.git.cage) is not None:
+        private = private_folder(cage.data_dir, real(path))
+        cage.forget(private.name)
+        known.append((private, "private"))
+    place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
+    git_state = place.with_name(place.name + trash.GIT_STATE)
+    whole = whole or os.path.lexists(place)
+    moved: list[tuple[Path, Path]] = []
+
+    def away(folder: Path, name: str | None) -> None:
+        to = trash.place_for(clone.data_dir, folder) if not whole else place if name is None else git_state / name
+        if os.path.lexists(folder):
+            trash.move(folder, to)
+            moved.append((folder, to))
+
+    try:
+        away(path, None)
+        reached("trashed")
+        for folder, name in known:
+            away(folder, name)
+        reached("entry-dropped")
+        if any(os.path.lexists(folder) for folder in (path, *(folder for folder, _ in known))):
+            raise FileExistsError("something made it again while it was taken away")
+    except OSError:
+        for folder, to in reversed(moved):
+            with suppress(OSError):
+                trash.move(to, folder)
+        raise
+    if whole and not os.path.lexists(place):
+        place.mkdir(parents=True)
+    return Departed(place if whole else None, () if whole else tuple(to for _, to in moved))
+
+
+async def _earlier(clone: Clone, label: Label) -> Rescued | None:
+    """What an attempt rescued that was cut off after the directory had left."""
+    ref = refs.rescue_ref(str(label.worktree_id), label.at)
+    sha = await clone.commit_at(ref)
+    kept = await read_rescue(clone, sha) if sha is not None else None
+    return Rescued(ref, sha, kept.files, kept.commits) if sha is not None and kept is not None else None
+
+
+async def _hold_head(clone: Clone, path: Path, label: Label) -> Rescued | None:
+    """A ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
+    ref = refs.rescue_ref(str(label.worktree_id), label.at)
+    for admin in admins_of(clone.path, path):
+        head = head_on_record(admin)
+        if (
+            refs.is_commit(head)
+            and await clone.commit_at(head) is not None
+            and (commits := await clone.unpublished(head))
+        ):
+            if await clone.commit_at(ref) != head:
+                await clone.run("update-ref", ref, head, "0" * len(head))
+            return Rescued(ref, head, 0, commits)
+    return None
+
+
+def _open_up(path: Path) -> None:
+    """A directory that its owner may not enter hides what it is."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
+            path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+    except FileNotFoundError:
+        return
+
+
+def admins_of(clone: Path, path: Path) -> list[Path]:
+    """git's folders for the worktree at `path`, whatever is there and in them. Where each names the other: that one."""
+    try:
+        linked = admin_directory(clone, path)
+    except OSError:
+        linked = Missing("it cannot be read")
+    if not isinstance(linked, Missing):
+        return [linked]
+    named = os.fsdecode(_read(path / ".git")).removeprefix("gitdir:").strip()
+    return [admin for admin in admins(clone) if _belongs(admin, path, named)]
+
+
+def _belongs(admin: Path, path: Path, named: str) -> bool:
+    pointer = _read(admin / "gitdir").strip()
+    if pointer:
+        return pointer == os.fsencode(real(path) / ".git")
+    # It names no place any more. Nobody is making one now: the clone is locked.
+    return str(admin) == named or entries.is_unfinished(admin)
+
+
+def admins(clone: Path) -> list[Path]:
+    """git's folders for all worktrees of a clone."""
+    try:
+        return list((clone / "worktrees").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def head_on_record(admin: Path) -> str:
+    """What git's folder of a worktree says is checked out: a commit, or `ref: ` and a ref; empty if it says nothing."""
+    return os.fsdecode(_read(admin / "HEAD")).strip()
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,259 @@
+"""A worktree and what people did on GitHub meanwhile: compared before a turn, and followed where that loses nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from bot.failpoints import reached
+from bot.run.worktrees import entries, published, refs
+from bot.run.worktrees.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.importing import bring_home
+from bot.run.worktrees.linked import branch_on_record
+from bot.run.worktrees.merged import is_merged
+from bot.run.worktrees.start import Checkout, IssueBranch, resolve
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class UpToDate:
+    """Clean, and at the remote's branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastForwarded:
+    """Clean, and brought forward by `commits`."""
+
+    before: str
+    after: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Clean, with commits that were not pushed."""
+
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Clean, but the branch and the remote's each have commits of their own; left as it is.
+
+    `rewritten`: the remote's has lost commits that it had, by a force push.
+    """
+
+    ahead: int
+    behind: int
+    rewritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """Uncommitted files; left as it is."""
+
+    files: int
+    ahead: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffBranch:
+    """HEAD is not on the worktree's branch (`current` is None when detached); left as it is."""
+
+    current: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoRemoteBranch:
+    """There is nothing to compare with: never pushed, or detached."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchDeleted:
+    """The branch was on the remote and is not any more, and its commits are not in the base; left as it is."""
+
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The branch was merged, so the worktree is now on `branch`, which starts at `head` of `base_branch`."""
+
+    branch: str
+    base_branch: str | None
+    head: str
+
+
+Synced = UpToDate | FastForwarded | Ahead | Diverged | Dirty | OffBranch | NoRemoteBranch | BranchDeleted | Continued
+
+
+@dataclass(frozen=True, slots=True)
+class OfIssue:
+    """Whose worktree it is, and the branch that its work goes into. Its merged branch is followed by another."""
+
+    number: int
+    base_branch: str | None
+
+
+async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | None = None) -> Synced:
+    """Compares with the remote's branch, after a fetch; fast-forwards when clean and behind. Raises GitError.
+
+    With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base.
+    """
+    clone = lock.clone
+    await entries.clear_stale_locks(clone, path)
+    brought = await bring_what_can_be_read(lock, path, branch)
+    if branch is None:
+        return NoRemoteBranch()
+    current = await entries.branch_of(clone, path)
+    if current != branch:
+        return await _continued_before(lock, path, branch, current, of) or OffBranch(current)
+    files = len(await entries.changed_files(clone, path))
+    mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
+    if not brought or mine is None:
+        # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
+        return Dirty(files, 0, 0) if files else NoRemoteBranch()
+    if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
+        return followed
+    if theirs is None:
+        if await published.last(clone, branch) is not None:
+            return BranchDeleted(files)
+        return Dirty(files, 0, 0) if files else NoRemoteBranch()
+    ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
+    if files:
+        return Dirty(files, ahead, behind)
+    if ahead and behind:
+        return Diverged(ahead, behind, await published.is_rewritten(clone, branch))
+    if behind and not await _fast_forward(lock, path, branch, theirs):
+        return Diverged(0, behind)
+    await published.note(lock, branch, theirs)
+    if ahead:
+        return Ahead(ahead)
+    return FastForwarded(mine, theirs, behind) if behind else UpToDate()
+
+
+async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
+    """Moves a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
+    `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
+    """
+    clone = lock.clone
+    await entries.clear_stale_locks(clone, path)
+    await bring_what_can_be_read(lock, path, None)
+    head = await entries.head_of(clone, path)
+    if head is None or head == onto:
+        return UpToDate()
+    files = len(await entries.changed_files(clone, path))
+    commits = await clone.count(onto, f"^{head}")
+    if files:
+        return Dirty(files, 0, commits)
+    if await clone.unpublished(head):
+        await clone.run("update-ref", rescue, head)
+    await clone.on_worktree(path, "checkout", "--quiet", "--detach", onto)
+    await bring_what_can_be_read(lock, path, None)
+    return FastForwarded(head, onto, commits)
+
+
+async def bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
+    """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
+    view = lock.clone.view_on_record(path)
+    if view is None:
+        return True
+    try:
+        await bring_home(lock, path, branch or branch_on_record(view.admin))
+    except GitError as error:
+        _log.warning("commits-not-imported", path=str(path), problem=str(error))
+        return False
+    return True
+
+
+async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> bool:
+    """False, with all as it was, where an ignored file is in the way: git would overwrite it without a word."""
+    clone = lock.clone
+    before = await entries.head_of(clone, path)
+    try:
+        await clone.on_worktree(path, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", onto)
+    except GitError as error:
+        if error.problem is not GitProblem.OTHER or await entries.head_of(clone, path) != before:
+            raise
+        return False
+    await bring_home(lock, path, branch)
+    return True
+
+
+async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) -> Synced | None:
+    """For a clean worktree: to the issue's next branch if this one was merged, forward if it has no commit; or None."""
+    clone = lock.clone
+    mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
+    was = theirs or await published.last(clone, branch)
+    base = await _base(lock, of)
+    if mine is None or base is None or mine == base.tip:
+        return None
+    if was is None:
+        if not await clone.is_ancestor(mine, base.tip):
+            return None
+        if not await _fast_forward(lock, path, branch, base.tip):
+            return None
+        return FastForwarded(mine, base.tip, await clone.count(base.tip, f"^{mine}"))
+    return await _continue(lock, path, of) if await _is_finished(clone, branch, base) else None
+
+
+async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
+    """Whether everything on the branch was on GitHub and is in the base now."""
+    mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
+    was = theirs or await published.last(clone, branch)
+    known = await clone.commit_at(was) if was else None
+    if mine is None or known is None or not await clone.is_ancestor(mine, known):
+        return False  # there is work that nobody has seen
+    if theirs:
+        return await clone.is_ancestor(known, base.tip)
+    # What a squash brought is looked for only where the branch is gone: that takes the reading of many commits.
+    return await is_merged(clone, known, base.tip, None)
+
+
+async def _continued_before(
+    lock: CloneLock, path: Path, branch: str, current: str | None, of: OfIssue | None
+) -> Synced | None:
+    """A step to the issue's next branch that was cut off before its row said so; None if HEAD is elsewhere."""
+    clone = lock.clone
+    was, now = (refs.sequel_of(name, of.number) if of and name else None for name in (branch, current))
+    if of is None or current is None or was is None or now is None or now <= was:
+        return None
+    base = await _base(lock, of)
+    if base is None or not await _is_finished(clone, branch, base):
+        return None
+    await bring_home(lock, path, current)
+    await published.note(lock, current, await clone.commit_at(refs.remote(current)))
+    tip = await clone.commit_at(refs.local(current))
+    return Continued(current, base.name, tip) if tip else None
+
+
+async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
+    """The branch on record as the remote has it; where it is gone the default branch has another name now."""
+    known = await lock.clone.commit_at(refs.remote(of.base_branch)) if of.base_branch else None
+    if of.base_branch is not None and known is not None:
+        return DefaultBranch(of.base_branch, known)
+    default = await remote_default_branch(lock)
+    return default if isinstance(default, DefaultBranch) else None
+
+
+async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
+    """Checks out the issue's next branch; the merged one stays where it was. None where another worktree has it."""
+    clone = lock.clone
+    checkout = await resolve(lock, IssueBranch(of.number))
+    if not isinstance(checkout, Checkout) or checkout.branch is None or await _is_held(clone, checkout.branch):
+        return None
+    # A branch that is here already is never moved but forward, as `resolve` promises.
+    how = "-b" if checkout.moves_from is None else "-B"
+    options = ("--quiet", "--no-track", "--no-overwrite-ignore", how, checkout.branch, checkout.commit)
+    await clone.on_worktree(path, "checkout", *options)
+    reached("next-branch-checked-out")
+    await bring_home(lock, path, checkout.branch)
+    await published.note(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
+    return Continued(checkout.branch, checkout.base_branch, checkout.commit)
+
+
+async def _is_held(clone: Clone, branch: str) -> bool:
+    return any(entry.branch == branch for entry in await entries.all_entries(clone))

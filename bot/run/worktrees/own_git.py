@@ -1,0 +1,106 @@
+"""A git directory of our own for a worktree: no setting, attribute or flag of the worktree's hides a file."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.git import Completed, GitError, GitProblem
+from bot.run.worktrees.linked import Missing, admin_directory, real
+
+# Reading every byte of a large worktree takes its time.
+TIMEOUT_SECONDS = 3600.0
+NO_OBJECT = "0" * 40
+_PREFIX = "threadtree-git-"
+# In the place that ranks above every .gitattributes: bytes become objects, and files again, as they are.
+CONVERSIONS = ("text", "crlf", "eol", "ident", "filter", "working-tree-encoding")
+_VERBATIM = f"* {' '.join(f'-{attribute}' for attribute in CONVERSIONS)}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGit:
+    """Objects go to the clone (in a cage: to the worktree's own); settings, HEAD and indexes are in `folder`.
+
+    `inside` is the same folder as the cage knows it. What attributes say of line ends counts until `verbatim`.
+    """
+
+    clone: Clone
+    path: Path
+    folder: Path
+    inside: Path
+
+    async def run(
+        self,
+        *args: str,
+        input: bytes | None = None,  # noqa: A002
+        index: Path | str = "index",
+        environment: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        """A git command on the worktree, with an index in `folder` or at a full path. Raises GitError, OSError."""
+        clone = real(self.clone.path)
+        # Other systems' rules for names would refuse what is on this disk.
+        settings = {"core.excludesFile": clone / "info" / "exclude", "core.protectNTFS": "false"}
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        places = {
+            "GIT_DIR": str(self.inside),
+            "GIT_WORK_TREE": str(real(self.path)),
+            "GIT_OBJECT_DIRECTORY": str(clone / "objects"),
+            "GIT_INDEX_FILE": str(self.inside / index),
+        }
+        return await self.clone.on_worktree(
+            self.path,
+            *options,
+            *args,
+            input=input,
+            environment=places | dict(environment or {}),
+            check=check,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+
+    async def fill(self, index: str, entries: Iterable[tuple[str, str, str]]) -> None:
+        """Puts (mode, object, name) into an index of ours; mode "0" takes the name out. Raises GitError, OSError."""
+        await self.run("update-index", "--replace", "-z", "--index-info", index=index, input=index_lines(entries))
+
+    async def tree(self, index: str) -> str:
+        """The tree object of an index of ours. Raises GitError, OSError."""
+        return (await self.run("write-tree", index=index)).text
+
+    def verbatim(self) -> None:
+        """From now on no attribute changes bytes on their way to an object or back. Raises OSError."""
+        (self.folder / "info").mkdir(exist_ok=True)
+        (self.folder / "info" / "attributes").write_text(_VERBATIM)
+
+
+def index_lines(entries: Iterable[tuple[str, str, str]]) -> bytes:
+    """The input of `git update-index -z --index-info` for (mode, object, name); mode "0" takes the name out."""
+    return b"".join(os.fsencode(f"{mode} {sha}\t{name}") + b"\0" for mode, sha, name in entries)
+
+
+@contextlib.asynccontextmanager
+async def own_git(clone: Clone, path: Path, head: str | None) -> AsyncIterator[OwnGit]:
+    """Such a git directory with its HEAD at `head`, for as long as it is needed. Raises GitError, OSError."""
+    admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
+    if isinstance(admin, Missing) or state is None:
+        raise GitError(GitProblem.NOT_FOUND, "worktree", "it is no worktree of this clone")
+    # Beside the worktree's own index: a place that a cage shows. An agent can write there, hence the name by chance.
+    for leftover in state.glob(f"{_PREFIX}*"):
+        _delete(leftover)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=state))
+    try:
+        (folder / "refs").mkdir()
+        (folder / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
+        yield OwnGit(clone, path, folder, real(admin) / folder.name)
+    finally:
+        _delete(folder)
+
+
+def _delete(leftover: Path) -> None:
+    if leftover.is_symlink() or not leftover.is_dir():
+        leftover.unlink()
+    else:
+        shutil.rmtree(leftover)

@@ -1,0 +1,67 @@
+"""The rescues of a clone, as its refs tell: what `rescues` in the database is the index of."""
+
+import os
+from dataclasses import dataclass
+
+from bot.run.worktrees import refs, rescue_message
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.rescue_message import Kept, Label
+
+# Nothing in a message can be a NUL.
+_FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRescue:
+    """A rescue under its ref. One that is a bare commit, kept while its directory was gone, has only a head in it."""
+
+    ref: str
+    sha: str
+    label: Label
+    kept: Kept
+
+
+async def list_rescues(clone: Clone) -> list[KnownRescue]:
+    """All rescues in a clone, by worktree and time. Refs with other names than a rescue's are not. Raises GitError."""
+    listed = await clone.run("for-each-ref", f"--format={_FORMAT}", refs.RESCUE_PREFIX)
+    fields = os.fsdecode(listed.stdout).split("\0")
+    found: list[KnownRescue] = []
+    for ref, sha, parents, message in zip(*(fields[start::4] for start in range(4)), strict=False):
+        place = rescue_message.place_of(ref.strip())
+        if place is None or not place[0].isdecimal():
+            continue
+        told = rescue_message.read(message, parents.split())
+        worktree_id, at = int(place[0]), place[1]
+        label, kept = told or (Label(worktree_id, None, (), at), Kept(head=sha))
+        found.append(KnownRescue(ref.strip(), sha, label, kept))
+    return found
+
+
+async def read_rescue(clone: Clone, sha: str) -> Kept | None:
+    """What a rescue's commit holds beside its tree; None if there is no such commit. Raises GitError."""
+    if not refs.is_commit(sha) or await clone.commit_at(sha) is None:
+        return None
+    shown = os.fsdecode((await clone.run("show", "--no-patch", "--format=%P%x00%B", sha)).stdout)
+    parents, _, message = shown.partition("\0")
+    told = rescue_message.read(message, parents.split())
+    return told[1] if told else Kept(head=sha)
+
+
+async def rescue_bytes(clone: Clone, ref: str) -> int:
+    """The bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
+    arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", "--all")
+    return int((await clone.run("rev-list", *arguments)).text)
+
+
+async def drop_rescue(lock: CloneLock, ref: str) -> None:
+    """Deletes the ref; git's housekeeping deletes the objects. One that is gone is no error.
+
+    Raises GitError, InvalidNameError.
+    """
+    await lock.clone.run("update-ref", "-d", _checked(ref))
+
+
+def _checked(ref: str) -> str:
+    if rescue_message.place_of(ref) is None:
+        raise refs.InvalidNameError(f"not a rescue: {ref!r}")
+    return ref

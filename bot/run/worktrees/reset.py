@@ -1,0 +1,251 @@
+"""A worktree starts afresh at its path: what it holds is rescued, then it is as its base is on GitHub, nothing more."""
+
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from bot.failpoints import reached
+from bot.run.worktrees import entries, refs, trash
+from bot.run.worktrees.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.run.worktrees.contents import parse_entries
+from bot.run.worktrees.departure import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.importing import bring_home, move_branch
+from bot.run.worktrees.linked import Missing, admin_directory
+from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
+from bot.run.worktrees.worktree import recreate
+
+# What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
+_AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WasReset:
+    """Clean at `after`, the tip of its base, on `branch` (None: detached), before at `before` if that could be read.
+
+    `base_branch` is known for an issue's branch. What was there is in `rescue`, or in the directory `kept`, or it held
+    nothing. `submodules`: what git said of those that could not be brought up to date. `trashed`: bytes to be deleted.
+    """
+
+    branch: str | None
+    base_branch: str | None
+    before: str | None
+    after: str
+    rescue: Rescued | None
+    kept: Path | None
+    submodules: str | None = None
+    trashed: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRefused:
+    """There is nothing to start from, or its branch is checked out elsewhere; `why` ends with the next step."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Where the worktree is to be: at `commit`, on `branch`, or for an issue on it or the next that is free."""
+
+    branch: str | None
+    commit: str
+    base_branch: str | None = None
+    issue: int | None = None
+
+
+class _NotInPlaceError(Exception):
+    """The directory cannot be made clean: a new one takes its place."""
+
+    def __init__(self, why: str, submodules: str | None = None) -> None:
+        super().__init__(why)
+        self.submodules = submodules
+
+
+async def reset(
+    lock: CloneLock, path: Path, start: Start, label: Label, merged_head: str | None = None
+) -> WasReset | ResetRefused:
+    """Resets the worktree of the branch in `label`, after a fetch. No branch of an issue is moved but forward: where it
+    has commits of its own, or was merged (`merged_head`: the last commit GitHub says so of), its sequel is checked out.
+
+    To be repeated with the same label if it was cut off: it ends the same. Raises GitError, OSError, InvalidNameError.
+    """
+    clone = lock.clone
+    base = await _base(lock, start, label.branch)
+    if isinstance(base, ResetRefused):
+        return base
+    before = await _head(lock, path)
+    found = await rescue_first(lock, path, label)
+    reached("reset-rescued")
+    branch = await _branch(lock, path, base, merged_head)
+    if branch is not None and _checked_out_elsewhere(clone.path, path, branch):
+        return ResetRefused(f"`{branch}` is checked out in another worktree. Remove that one, then ask again.")
+    kept = trash.kept_folder(clone.data_dir) / trash.kept_name(path, label.at)
+    trashed: tuple[Path, ...] = ()
+    try:
+        if isinstance(found, KeepWhole):
+            raise _NotInPlaceError(found.why)
+        submodules = await _in_place(lock, path, branch, base.commit)
+    except _NotInPlaceError as problem:
+        _log.info("worktree-made-anew", path=str(path), why=str(problem))
+        submodules = problem.submodules
+        trashed = depart(lock, path, label.at, whole=isinstance(found, KeepWhole)).trashed
+        refused = await _anew(lock, path, branch, base.commit, label)
+        if refused is not None:
+            return ResetRefused(refused.next_step)
+    reached("reset-done")
+    return WasReset(
+        branch,
+        base.base_branch,
+        before,
+        base.commit,
+        what_is_rescued(found),
+        kept if os.path.lexists(kept) else None,  # noqa: ASYNC240
+        submodules,
+        trashed,
+    )
+
+
+async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | ResetRefused:
+    clone = lock.clone
+    match start:
+        case DetachedHead(sha, ref_to_fetch) if branch is None:
+            try:
+                return _Base(None, await fetch_ref(lock, ref_to_fetch))
+            except GitError as error:
+                if error.problem is not GitProblem.NOT_FOUND or await clone.commit_at(sha) is None:
+                    raise
+                return _Base(None, sha)
+        case IssueBranch(number) if branch is None or refs.sequel_of(branch, number) is not None:
+            default = await remote_default_branch(lock)
+            if isinstance(default, NoDefaultBranch):
+                return ResetRefused(default.next_step)
+            tip = await clone.commit_at(refs.remote(default.name)) or default.tip
+            return _Base(branch or refs.issue_branch(number), tip, default.name, number)
+        case IssueBranch() | HeadBranch() | DetachedHead():
+            name = branch or (start.branch if isinstance(start, HeadBranch) else "")
+            theirs = await clone.commit_at(refs.remote(name))
+            if theirs is None:
+                return ResetRefused(f"The branch `{name}` is not on GitHub any more. Restore it there, then ask again.")
+            return _Base(name, theirs)
+
+
+async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | None) -> str | None:
+    """The branch to check out. That of a pull request is GitHub's: its copy here goes where GitHub's is, after the
+    rescue of what was committed on it.
+    """
+    clone = lock.clone
+    if base.branch is None or base.issue is None:
+        return base.branch
+    first = refs.sequel_of(base.branch, base.issue) or 1
+    if merged_head is None and await _is_free(lock, base.branch, base.commit, published=True):
+        return base.branch
+    for sequel in itertools.count(first + 1):
+        branch = refs.issue_branch(base.issue, sequel)
+        free = await _is_free(lock, branch, base.commit, published=False)
+        if free and not _checked_out_elsewhere(clone.path, path, branch):
+            return branch
+    raise AssertionError("there is always a next one")
+
+
+async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool) -> bool:
+    """Whether the branch can be at `commit` without leaving a commit behind; one that GitHub has only if `published`.
+
+    One that is here and has nothing of its own may be what an attempt made that was cut off.
+    """
+    clone = lock.clone
+    theirs = await clone.commit_at(refs.remote(branch))
+    if theirs is not None and not published:
+        return False
+    tips = (theirs, await clone.commit_at(refs.local(branch)))
+    return all([tip is None or await clone.is_ancestor(tip, commit) for tip in tips])
+
+
+async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
+    """Makes the directory what `commit` is; returns what git said of submodules. Raises _NotInPlaceError, OSError."""
+    clone = lock.clone
+    try:
+        admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
+        if isinstance(admin, Missing) or state is None or entries.is_unfinished(admin):
+            raise _NotInPlaceError("it is no finished worktree of this clone")
+        _forget_what_goes_on(clone.data_dir, state)
+        await entries.clear_stale_locks(clone, path)
+        if branch is None:
+            await clone.on_worktree(path, "update-ref", "--no-deref", "HEAD", commit)
+        else:
+            ref = refs.local(branch)
+            await move_branch(lock, path, ref, commit, await clone.commit_at(ref))
+            await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
+        await clone.on_worktree(path, "reset", "--quiet", "--hard")
+        reached("reset-checked-out")
+        submodules = await _submodules(lock, path, commit)
+        await clone.on_worktree(path, "clean", "--quiet", "-ffdx")
+        left = await _what_is_left(lock, path, branch, commit)
+        if left is not None:
+            raise _NotInPlaceError(left, submodules)
+        await bring_home(lock, path, branch)
+    except GitError as error:
+        raise _NotInPlaceError(str(error)) from error
+    return submodules
+
+
+def _forget_what_goes_on(data_dir: Path, state: Path) -> None:
+    """The index, and every operation in progress, whatever git calls it."""
+    for entry in list(state.iterdir()):
+        if entry.name not in _AT_REST:
+            trash.move_to_trash(data_dir, entry)
+
+
+async def _submodules(lock: CloneLock, path: Path, commit: str) -> str | None:
+    """Those that are checked out go to the commits of `commit`; what cannot be fetched is told."""
+    clone = lock.clone
+    if (await clone.run("cat-file", "-e", f"{commit}:.gitmodules", check=False)).status:
+        return None
+    updated = await clone.on_worktree(
+        path, "submodule", "--quiet", "update", "--force", "--checkout", "--recursive", check=False
+    )
+    if updated.status:
+        return updated.stderr.strip() or f"exit status {updated.status}"
+    for clean in (("reset", "--quiet", "--hard"), ("clean", "--quiet", "-ffdx")):
+        await clone.on_worktree(path, "submodule", "--quiet", "foreach", "--recursive", "git", *clean)
+    return None
+
+
+async def _what_is_left(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
+    """Why it is not yet what it is to be, ignored files and hidden ones included."""
+    clone = lock.clone
+    if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (commit, branch):
+        return "its HEAD is not where it was put"
+    flags = ("--porcelain=v1", "-z", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=none")
+    left = (await clone.on_worktree(path, "status", *flags)).fields
+    listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
+    if left or any(entry.flagged for entry in parse_entries(listed.stdout)):
+        return f"it is not clean: {left[:3]}"
+    return None
+
+
+async def _anew(lock: CloneLock, path: Path, branch: str | None, commit: str, label: Label) -> Refused | None:
+    clone = lock.clone
+    if branch is not None:
+        tip = await clone.commit_at(refs.local(branch))
+        if tip != commit:
+            await clone.run("update-ref", refs.local(branch), commit, tip or "0" * len(commit))
+    made = await recreate(lock, path, branch, commit, refs.rescue_ref(str(label.worktree_id), label.at))
+    return made if isinstance(made, Refused) else None
+
+
+async def _head(lock: CloneLock, path: Path) -> str | None:
+    try:
+        return await entries.head_of(lock.clone, path)
+    except (GitError, OSError):
+        return None
+
+
+def _checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
+    own = admins_of(clone, path)
+    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admins(clone) if admin not in own)

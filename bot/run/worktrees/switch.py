@@ -1,0 +1,143 @@
+"""A worktree goes to another branch: only where that leaves nothing behind and overwrites nothing."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.failpoints import reached
+from bot.fitting import GitMisfit
+from bot.run.worktrees import entries, refs
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.contents import parse_entries
+from bot.run.worktrees.git import GitError, GitProblem
+from bot.run.worktrees.importing import bring_home, move_branch, only_in_cage
+from bot.run.worktrees.linked import real
+
+_INDEX = "threadtree-index"
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The worktree has the branch checked out, at `tip`; the branch it had before stays where it was."""
+
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotFit:
+    """The worktree is as it was."""
+
+    why: GitMisfit
+
+
+async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switched | DoesNotFit:
+    """Checks out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
+
+    What was cut off on the way is gone on with. Raises GitError, InvalidNameError, OSError.
+    """
+    clone = lock.clone
+    theirs = await clone.commit_at(refs.remote(after))
+    if theirs is None:
+        return DoesNotFit("branch-gone")
+    await entries.clear_stale_locks(clone, path)
+    why = await _why_not_leave(lock, path, before, after, theirs) or await _why_not_enter(clone, path, after, theirs)
+    if why is not None:
+        return DoesNotFit(why)
+    reached("switch-checked")
+    if await entries.branch_of(clone, path) != after:
+        await move_branch(lock, path, refs.local(after), theirs, await clone.commit_at(refs.local(after)))
+        await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
+        try:
+            # Ignored files are somebody's too: git would overwrite them without a word.
+            await clone.on_worktree(path, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore", after)
+        except GitError as error:
+            if error.problem is GitProblem.OTHER and await entries.branch_of(clone, path) == before:
+                return DoesNotFit("in-the-way")
+            raise
+    await bring_home(lock, path, after)
+    reached("switch-checked-out")
+    return Switched(await entries.head_of(clone, path) or theirs)
+
+
+async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, theirs: str) -> GitMisfit | None:
+    """What the worktree holds that the commit `theirs` does not."""
+    clone = lock.clone
+    if await entries.operation_in_progress(clone, path):
+        return "unfinished"
+    if await entries.branch_of(clone, path) not in (before, after):
+        return "off-branch"
+    try:
+        await bring_home(lock, path, before)
+    except GitError as error:
+        if error.problem is not GitProblem.CORRUPT:
+            raise
+        return "only-here"
+    head = await entries.head_of(clone, path)
+    for tip in (head, await clone.commit_at(refs.local(before))):
+        if tip is not None and not await clone.is_ancestor(tip, theirs):
+            return "not-contained"
+    if await _hidden_edits(clone, path):
+        return "hidden-edits"
+    changed = [name for _, name in await entries.changed_files(clone, path)]
+    if changed and not (head and await _go_on(clone, path, head, theirs, changed)):
+        return "uncommitted"
+    if await only_in_cage(lock, path) or await _stashed(clone, before):
+        return "only-here"
+    return None
+
+
+async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> GitMisfit | None:
+    """Who has the branch already."""
+    ref = refs.local(after)
+    known = await clone.commit_at(ref)
+    shown = await clone.on_worktree(path, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
+    own = shown.text if shown.status == 0 else None
+    if await entries.branch_of(clone, path) == after and own != known:
+        return "off-branch"  # the agent made a branch of that name
+    for tip in filter(None, {known, own}):
+        if not await clone.is_ancestor(tip, theirs):
+            return "branch-diverged"
+    others = (entry for entry in await entries.all_entries(clone) if entry.path != real(path))
+    return "branch-elsewhere" if any(entry.branch == after for entry in others) else None
+
+
+async def _hidden_edits(clone: Clone, path: Path) -> bool:
+    """Whether git was told not to see edits."""
+    listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
+    return any(entry.flagged for entry in parse_entries(listed.stdout))
+
+
+async def _stashed(clone: Clone, branch: str) -> bool:
+    """Whether something was stashed on this branch: all worktrees of a clone share one list."""
+    if await clone.commit_at("refs/stash") is None:
+        return False
+    listed = await clone.run("reflog", "show", "--format=%gs", "refs/stash")
+    on_this_branch = re.compile(rf"(WIP on|On) {re.escape(branch)}: ")
+    return any(on_this_branch.match(subject) for subject in listed.text.splitlines())
+
+
+async def _go_on(clone: Clone, path: Path, head: str, theirs: str, changed: list[str]) -> bool:
+    """Whether all that is not committed is what `theirs` has: git was cut off while it wrote files.
+
+    Then the index says so, and git goes on from there.
+    """
+    if any(name.endswith("/") for name in changed):
+        return False
+    # Beside the worktree's own index, a place that is the same inside a cage and outside.
+    index = (await clone.on_worktree(path, "rev-parse", "--path-format=absolute", "--git-path", _INDEX)).text
+    environment = {"GIT_INDEX_FILE": index}
+    await clone.on_worktree(path, "read-tree", head, environment=environment)
+    listed = b"".join(os.fsencode(name) + b"\0" for name in changed)
+    stage = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+    await clone.on_worktree(path, *stage, input=listed, environment=environment)
+    tree = (await clone.on_worktree(path, "write-tree", environment=environment)).text
+    if await _differing(clone, path, head, tree) & await _differing(clone, path, tree, theirs):
+        return False
+    await clone.on_worktree(path, "read-tree", tree)
+    return True
+
+
+async def _differing(clone: Clone, path: Path, one: str, other: str) -> set[str]:
+    listed = await clone.on_worktree(path, "diff-tree", "-r", "-z", "--name-only", "--no-renames", one, other)
+    return set(listed.fields)

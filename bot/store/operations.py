@@ -1,0 +1,304 @@
+"""What is asked of a worktree itself, in line with its turns: asked, claimed on its node, ended, given back."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID, uuid4
+
+from asyncpg import Record
+
+from bot.model import Repository, Target, WorktreeState
+from bot.store import bells
+from bot.store.database import Connection, repository_of
+from bot.store.jobs import defer
+from bot.store.turns import ClaimLostError, claims_of_node
+
+OperationKind = Literal["create", "reset", "restore", "remove"]
+OperationState = Literal["queued", "running", "done", "failed"]
+
+ASK = """
+-- In line behind the turns that wait or run there now. The row of the worktree is locked, so that it is not let go
+-- by somebody who does not see this yet.
+with place as (select id, node from worktrees where id = $1 for no key update)
+insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, after_turn)
+select place.id, $2, $3, $4, $5, $6, $7,
+       coalesce((select max(t.id) from turns t where t.worktree_id = $1 and t.state in ('queued', 'running')), 0)
+from place returning id, (select node from place)
+"""
+
+RESTORE_BEFORE = """
+-- Before the newest turn that waits on the thread, in whatever worktree it got; not twice.
+insert into operations (worktree_id, kind, turn_id, requested_by, asked_at)
+select t.worktree_id, 'restore', t.id, t.requested_by, t.asked_at
+from turns t
+where t.id = (select max(id) from turns where conversation_id = $1 and state = 'queued')
+  and not exists (select from operations o where o.worktree_id = t.worktree_id and o.state in ('queued', 'running'))
+"""
+
+CLAIM = """
+-- The oldest operation of this node (or this one, where an operator waits for it) whose turn it is: no turn and no
+-- other operation runs in the worktree, and none that was asked before waits. While the path is being removed it waits.
+with next as (
+    select o.id from operations o
+    join worktrees w on w.id = o.worktree_id and w.node = $1
+    where o.state = 'queued' and ($4::bigint is null or o.id = $4)
+      and not exists (select from turns t where t.worktree_id = w.id
+                      and (t.state = 'running' or (t.state = 'queued' and t.id <= o.after_turn)))
+      and not exists (select from operations e where e.worktree_id = w.id and e.id < o.id
+                                                 and e.state in ('queued', 'running'))
+      and not exists (select from worktrees x where x.node = w.node and x.path = w.path and x.state = 'removing')
+    order by o.id
+    limit 1 for update of o skip locked
+)
+update operations set state = 'running', claim = $2, worker = $3
+from next where operations.id = next.id returning operations.id
+"""
+
+CLAIMED = """
+select o.id, o.claim, o.worker, o.kind, o.worktree_id, o.conversation_id, o.source_kind, o.source_id, o.turn_id,
+       o.requested_by, o.created_at,
+       w.path, w.branch, w.base_branch, w.state as worktree_state,
+       w.start_kind, w.start_number, w.start_ref, w.start_sha,
+       b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
+       array(select c.number from conversations c where c.worktree_id = w.id order by c.number) as threads,
+       (select c.number from conversations c where c.id = o.conversation_id) as number,
+       (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id
+from operations o
+join worktrees w on w.id = o.worktree_id
+join codebases b using (platform, repository_id)
+where o.id = $1
+"""
+
+STILL_MINE = """
+select exists (select from operations where id = $1 and claim = $2)
+"""
+
+FINISH = """
+update operations set state = $3, outcome = $4, finished_at = now(), claim = null, worker = null
+where id = $1 and claim = $2 returning id
+"""
+
+GIVE_BACK = """
+-- Every step of an operation can be repeated: it waits again, at its old place.
+update operations set state = 'queued', claim = null, worker = null where id = $1 and claim = $2 returning id
+"""
+
+RUNNING_ON_NODE = """
+select o.id, o.claim, o.worker from operations o join worktrees w on w.id = o.worktree_id
+where o.state = 'running' and w.node = $1
+"""
+
+WITHDRAW = """
+-- Of a thread that was closed: what waits, also before a turn of it.
+update operations set state = 'failed', outcome = $3, finished_at = now()
+where state = 'queued' and asked_at < $2
+  and (conversation_id = $1 or turn_id in (select id from turns where conversation_id = $1))
+returning kind, source_kind, source_id
+"""
+
+ANY_WAITS = """
+select exists (select from operations where worktree_id = $1 and state in ('queued', 'running'))
+"""
+
+ABANDON = """
+update operations set state = 'failed', outcome = $2, finished_at = now() where id = $1 and state = 'queued'
+"""
+
+LOOK = """
+select o.state, o.outcome, w.node,
+       exists (select from turns t where t.worktree_id = w.id and t.state = 'running') as running,
+       (select count(*) from turns t where t.worktree_id = w.id
+        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead,
+       (select min(e.id) from operations e where e.worktree_id = w.id and e.id < o.id
+                                             and e.state in ('queued', 'running')) as operation_ahead,
+       exists (select from worktrees x where x.node = w.node and x.path = w.path and x.state = 'removing')
+           as being_removed
+from operations o join worktrees w on w.id = o.worktree_id
+where o.id = $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationClaim:
+    """The right to carry out one operation. Whoever writes an effect of it shows it; a lost claim writes nothing."""
+
+    operation_id: int
+    token: UUID
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedOperation:
+    """An operation with everything it takes to carry it out, as it was when it was claimed.
+
+    The answer goes to `conversation_id`, at `target`; or into the reply of `turn_id`; or, without either, to the
+    operator who asked. `threads` are the numbers of those that use the worktree, `number` that of who asked.
+    """
+
+    claim: OperationClaim
+    kind: OperationKind
+    worktree_id: int
+    worktree_state: WorktreeState
+    path: str
+    branch: str | None
+    base_branch: str | None
+    start: tuple[str, int, str | None, str | None]
+    repository: Repository
+    folder: str
+    conversation_id: int | None
+    target: Target | None
+    turn_id: int | None
+    requested_by: str
+    created_at: datetime
+    threads: tuple[int, ...]
+    number: int | None
+    turn_conversation_id: int | None
+
+    @property
+    def id(self) -> int:
+        """The operation's id."""
+        return self.claim.operation_id
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The numbers of the other threads that use the worktree."""
+        return tuple(number for number in self.threads if number != self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an operation stands: its end, or what goes before it."""
+
+    state: OperationState
+    outcome: str | None
+    node: str
+    turn_running: bool
+    turns_ahead: int
+    operation_ahead: int | None
+    being_removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asked, when, and where the answer belongs: a thread, or nowhere where an operator asked."""
+
+    requested_by: str
+    asked_at: datetime
+    conversation_id: int | None = None
+    target: Target | None = None
+
+
+async def ask(connection: Connection, worktree_id: int, kind: OperationKind, asker: Asker) -> int:
+    """Queues an operation and rings its node, in the caller's transaction; returns its id."""
+    target = asker.target
+    row = await connection.fetchrow(
+        ASK,
+        worktree_id,
+        kind,
+        asker.conversation_id,
+        target.kind if target else None,
+        target.id if target else None,
+        asker.requested_by,
+        asker.asked_at,
+    )
+    await defer(connection, bells.turns_bell(row["node"]))
+    operation_id: int = row["id"]
+    return operation_id
+
+
+async def restore_before_newest_turn(connection: Connection, conversation_id: int) -> None:
+    """The thread's newest waiting turn begins with what was rescued brought back; its reply says so. Rings nobody."""
+    await connection.execute(RESTORE_BEFORE, conversation_id)
+
+
+async def claim_next(
+    connection: Connection, node: str, worker: str, operation_id: int | None = None
+) -> ClaimedOperation | None:
+    """Claims the next operation of the node, or that one, in one statement; None when there is none to carry out."""
+    token = uuid4()
+    async with claims_of_node(connection, node):
+        claimed = await connection.fetchval(CLAIM, node, token, worker, operation_id)
+        row = None if claimed is None else await connection.fetchrow(CLAIMED, claimed)
+    return _claimed(row) if row else None
+
+
+def _claimed(row: Record) -> ClaimedOperation:
+    return ClaimedOperation(
+        claim=OperationClaim(row["id"], row["claim"], row["worker"]),
+        kind=row["kind"],
+        worktree_id=row["worktree_id"],
+        worktree_state=row["worktree_state"],
+        path=row["path"],
+        branch=row["branch"],
+        base_branch=row["base_branch"],
+        start=(row["start_kind"], row["start_number"], row["start_ref"], row["start_sha"]),
+        repository=repository_of(row),
+        folder=row["folder"],
+        conversation_id=row["conversation_id"],
+        target=Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None,
+        turn_id=row["turn_id"],
+        requested_by=row["requested_by"],
+        created_at=row["created_at"],
+        threads=tuple(row["threads"]),
+        number=row["number"],
+        turn_conversation_id=row["turn_conversation_id"],
+    )
+
+
+async def must_be_mine(connection: Connection, claim: OperationClaim) -> None:
+    """Raises ClaimLostError if the operation was given to somebody else."""
+    if not await connection.fetchval(STILL_MINE, claim.operation_id, claim.token):
+        raise ClaimLostError
+
+
+async def finish(
+    connection: Connection, claim: OperationClaim, state: Literal["done", "failed"], outcome: str, node: str
+) -> None:
+    """Ends it with a sentence for people, and rings for what waited behind it. Raises ClaimLostError."""
+    if await connection.fetchval(FINISH, claim.operation_id, claim.token, state, outcome) is None:
+        raise ClaimLostError
+    await defer(connection, bells.turns_bell(node))
+
+
+async def give_back(connection: Connection, claim: OperationClaim) -> bool:
+    """Its claimer is gone or stops: somebody else carries it out. False if it was no longer theirs."""
+    return await connection.fetchval(GIVE_BACK, claim.operation_id, claim.token) is not None
+
+
+async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
+    """The claims on this node, whoever holds them."""
+    rows = await connection.fetch(RUNNING_ON_NODE, node)
+    return [OperationClaim(row["id"], row["claim"], row["worker"]) for row in rows]
+
+
+async def withdraw(
+    connection: Connection, conversation_id: int, asked_before: datetime, outcome: str
+) -> list[tuple[OperationKind, Target | None]]:
+    """Ends what the thread asked for before that time and nobody began; returns (kind, what asked for it)."""
+    rows = await connection.fetch(WITHDRAW, conversation_id, asked_before, outcome)
+    return [(row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None) for row in rows]
+
+
+async def any_waits(connection: Connection, worktree_id: int) -> bool:
+    """Whether something is being done with the worktree or waits to be done."""
+    found: bool = await connection.fetchval(ANY_WAITS, worktree_id)
+    return found
+
+
+async def abandon(connection: Connection, operation_id: int, outcome: str) -> None:
+    """Whoever waited for it waits no more: unless somebody has begun, it is not done."""
+    await connection.execute(ABANDON, operation_id, outcome)
+
+
+async def look(connection: Connection, operation_id: int) -> Standing:
+    """Where it stands."""
+    row = await connection.fetchrow(LOOK, operation_id)
+    return Standing(
+        row["state"],
+        row["outcome"],
+        row["node"],
+        row["running"],
+        row["turns_ahead"],
+        row["operation_ahead"],
+        row["being_removed"],
+    )

@@ -1,0 +1,202 @@
+"""What is old: worktrees, ended sessions, agents' homes, and what lies among the worktrees and belongs to none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bot.store.database import Connection
+
+CANDIDATES = """
+-- By their row alone, whose index is by activity: of what is not old by its row nothing else is looked at.
+-- $2: nobody younger is due, whatever the kind; $3, $4, $5: those at a commit, on a branch, used by no conversation.
+with old as (
+    select w.*, array(select number from conversations c where c.worktree_id = w.id order by number) as conversations
+    from worktrees w
+    where w.node = $1 and w.state in ('reserved', 'ready') and w.updated_at < $2
+)
+select w.id, w.platform, w.repository_id, b.owner || '/' || b.name as full_name, b.folder, w.path, w.branch,
+       w.base_branch, w.start_kind, w.state, w.created_at, w.updated_at, w.conversations,
+       exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running')) as turns,
+       exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running')) as operation
+from old w join codebases b using (platform, repository_id)
+where w.updated_at < case when w.conversations = '{}' then $5::timestamptz when w.start_kind = 'detached' then $3
+                          else $4 end
+order by w.updated_at, w.id
+"""
+
+TOUCH = """
+update worktrees set updated_at = $2 where id = $1 and state in ('reserved', 'ready') returning path
+"""
+
+SET_ACTIVITY = """
+-- Unless somebody has begun to use it since.
+update worktrees w set updated_at = $2
+where w.id = $1 and w.state in ('reserved', 'ready')
+  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+"""
+
+LIVE = """
+select count(*) from worktrees where node = $1 and state in ('reserved', 'ready')
+"""
+
+AT_REST = """
+-- Locked by the caller before: whoever asks for something here waits until its transaction ends.
+select w.updated_at from worktrees w
+where w.id = $1 and w.state in ('reserved', 'ready')
+  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+  and not exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running'))
+"""
+
+LOCK_WORKTREE = """
+-- A statement of its own: what follows must see what whoever held the lock has written.
+select id from worktrees where id = $1 for no key update
+"""
+
+DELETE_OLD_SESSIONS = """
+delete from sessions where not active and ended_at < $1 and last_active_at < $1
+"""
+
+RESCUES_OF = """
+select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.node = $1
+"""
+
+LOCK_CONVERSATION = """
+-- A new turn of it waits for this lock. A statement of its own, see above.
+select id from conversations where id = $1 for update
+"""
+
+HOMES_LEFT = """
+-- Of these conversations, those whose agents' HOME nobody will need again.
+select c.id from conversations c
+where c.id = any ($1::bigint[]) and c.state = 'closed'
+  and not exists (select from sessions s where s.conversation_id = c.id)
+  and not exists (select from turns t where t.conversation_id = c.id and t.state in ('queued', 'running'))
+order by c.id
+"""
+
+ADOPT = """
+insert into orphans (node, path, seen_at) select $1, unnest($2::text[]), $3 on conflict do nothing returning path
+"""
+
+ORPHANS = """
+select path, seen_at from orphans where node = $1 order by path
+"""
+
+DUE_ORPHANS = """
+select path from orphans where node = $1 and seen_at < $2 order by seen_at, path
+"""
+
+FORGET_ORPHANS = """
+delete from orphans where node = $1 and path = any ($2::text[])
+"""
+
+CLAIMED_PATHS = """
+-- Whichever node's: where NODE_NAME was changed, the worktrees of the old name are no strangers.
+select path from worktrees where path = any ($1::text[]) and state in ('reserved', 'ready', 'removing', 'lost')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worktree that is old by its row; `conversations` are the numbers of those that use it."""
+
+    id: int
+    platform: str
+    repository_id: int
+    full_name: str
+    folder: str
+    path: str
+    branch: str | None
+    base_branch: str | None
+    start_kind: str
+    state: str
+    created_at: datetime
+    updated_at: datetime
+    conversations: tuple[int, ...]
+    turns: bool
+    operation: bool
+
+
+async def candidates(
+    connection: Connection, node: str, *, detached: datetime, branch: datetime, orphan: datetime
+) -> list[Candidate]:
+    """The node's live worktrees whose rows tell no activity since the time for their kind, the oldest first."""
+    rows = await connection.fetch(CANDIDATES, node, max(detached, branch, orphan), detached, branch, orphan)
+    return [Candidate(**{**row, "conversations": tuple(row["conversations"])}) for row in rows]
+
+
+async def touch(connection: Connection, worktree_id: int, now: datetime) -> str | None:
+    """Counts a live worktree as used now; returns its path, None where it is not there."""
+    path: str | None = await connection.fetchval(TOUCH, worktree_id, now)
+    return path
+
+
+async def set_activity(connection: Connection, worktree_id: int, at: datetime) -> None:
+    """What was done to a worktree at rest was no use of it: `at` is still the last."""
+    await connection.execute(SET_ACTIVITY, worktree_id, at)
+
+
+async def live(connection: Connection, node: str) -> int:
+    """How many worktrees the node has."""
+    count: int = await connection.fetchval(LIVE, node)
+    return count
+
+
+async def lock_at_rest(connection: Connection, worktree_id: int) -> datetime | None:
+    """The last activity of a live worktree in which nothing runs or waits, nor can before the end of the caller's
+    transaction; None for any other.
+    """
+    await connection.execute(LOCK_WORKTREE, worktree_id)
+    at: datetime | None = await connection.fetchval(AT_REST, worktree_id)
+    return at
+
+
+async def delete_old_sessions(connection: Connection, ttl_seconds: float, now: datetime) -> int:
+    """Deletes sessions that ended, and were used for the last time, longer ago than that; their turns keep their rows.
+
+    Returns how many.
+    """
+    status: str = await connection.execute(DELETE_OLD_SESSIONS, now - timedelta(seconds=ttl_seconds))
+    return int(status.rpartition(" ")[2])
+
+
+async def rescues_of(connection: Connection, node: str) -> int:
+    """How many rescues the node holds."""
+    count: int = await connection.fetchval(RESCUES_OF, node)
+    return count
+
+
+async def homes_left(connection: Connection, conversations: Sequence[int]) -> list[int]:
+    """Which of these conversations are closed and have neither a session nor a turn to come."""
+    return [row["id"] for row in await connection.fetch(HOMES_LEFT, list(conversations))]
+
+
+async def lock_left_home(connection: Connection, conversation_id: int) -> bool:
+    """Whether its HOME is still needed by nobody, nor can be before the end of the caller's transaction."""
+    await connection.execute(LOCK_CONVERSATION, conversation_id)
+    return bool(await connection.fetch(HOMES_LEFT, [conversation_id]))
+
+
+async def adopt(connection: Connection, node: str, paths: Sequence[str], now: datetime) -> list[str]:
+    """Counts the age of these strangers from `now`, unless they were seen before; returns the new ones."""
+    return [row["path"] for row in await connection.fetch(ADOPT, node, list(paths), now)]
+
+
+async def orphans(connection: Connection, node: str) -> dict[str, datetime]:
+    """The node's strangers, and since when they are known."""
+    return {row["path"]: row["seen_at"] for row in await connection.fetch(ORPHANS, node)}
+
+
+async def due_orphans(connection: Connection, node: str, before: datetime) -> list[str]:
+    """The strangers that were there before that time, the oldest first."""
+    return [row["path"] for row in await connection.fetch(DUE_ORPHANS, node, before)]
+
+
+async def forget_orphans(connection: Connection, node: str, paths: Sequence[str]) -> None:
+    """They are gone, or not strangers any more."""
+    await connection.execute(FORGET_ORPHANS, node, list(paths))
+
+
+async def claimed_paths(connection: Connection, paths: Sequence[str]) -> set[str]:
+    """Those of the paths at which some node's live worktree is."""
+    return {row["path"] for row in await connection.fetch(CLAIMED_PATHS, list(paths))}

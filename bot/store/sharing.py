@@ -1,0 +1,178 @@
+"""Rows of worktrees that several conversations use: who else does, the switch to a branch, the way to another one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bot.fitting import Use
+from bot.model import LiveWorktree, Repository, ThreadKind
+from bot.store import bells, conversations
+from bot.store.database import Connection
+from bot.store.jobs import defer
+from bot.store.turns import ClaimedTurn, ClaimLostError
+
+LOCK_PLACES = """
+-- Where the threads of a repository work is settled one after the other: two that come at the same moment must neither
+-- both make a worktree for one branch nor both take one.
+select from codebases where platform = $1 and repository_id = $2 for no key update
+"""
+
+USES = """
+-- A pull request uses a worktree as long as it refers to it, also while it is closed: its next request works there.
+select w.id, w.start_number as owner, w.state = 'ready' as made,
+       array(select c.number from conversations c
+             where c.worktree_id = w.id and c.kind = 'pull' and c.id <> $2 order by c.number) as other_pulls,
+       exists (select from turns t where t.worktree_id = w.id and t.conversation_id <> $2
+                                     and t.state in ('queued', 'running'))
+       or exists (select from operations o left join turns m on m.id = o.turn_id
+                  where o.worktree_id = w.id and o.state in ('queued', 'running')
+                    and coalesce(m.conversation_id, o.conversation_id) is distinct from $2) as busy
+from worktrees w where w.id = any ($1::bigint[])
+"""
+
+SOON_ON_BRANCH = """
+-- The worktree that a waiting turn wants to switch to the branch, locked.
+select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number from worktrees w
+where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
+  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
+order by w.id limit 1 for no key update of w
+"""
+
+HOLDER = """
+-- Another live worktree that has the branch or will have it; locked.
+select w.id, w.node, w.start_number from worktrees w
+where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready') and w.id <> $4
+  and coalesce(w.branch, case w.start_kind when 'issue' then 'threadtree/issue-' || w.start_number
+                                           when 'head' then w.start_ref end) = $3
+order by w.state = 'reserved', w.id limit 1 for no key update of w
+"""
+
+UNSETTLED = """
+-- The branch on which none of the thread's turns has seen this worktree yet: a turn that ended before it came to the
+-- switch leaves it to the next one.
+select t.switch_to from turns t
+where t.conversation_id = $1 and t.worktree_id = $2 and t.switch_to is not null
+  and not exists (select from turns s
+                  where s.conversation_id = $1 and s.worktree_id = $2 and s.head_before is not null)
+order by t.id desc limit 1
+"""
+
+HOLD = """
+-- The conversation before the turn, as everybody locks them.
+select from conversations where id = $1 for no key update
+"""
+
+HOLD_TURN = """
+select notices from turns where id = $1 and claim = $2 for update
+"""
+
+SWITCHED = """
+update worktrees set branch = $2, updated_at = now() where id = $1
+"""
+
+NOTE = """
+update turns set notices = $2 where id = $1
+"""
+
+OTHERS = """
+select id, number, kind from conversations where worktree_id = $1 and id <> $2 and state = 'open' order by number
+"""
+
+SEND_ON = """
+-- With everything of the thread's that waits in the old worktree; the claim is given up.
+with thread as (
+    update conversations set worktree_id = $3, updated_at = now() where id = $1 and worktree_id = $2
+), asked as (
+    update operations o set worktree_id = $3
+    where worktree_id = $2 and state = 'queued'
+      and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = $1
+)
+update turns set worktree_id = $3, state = 'queued', claim = null, worker = null
+where conversation_id = $1 and worktree_id = $2 and (state = 'queued' or id = $4)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """Another open thread that uses the same worktree."""
+
+    conversation_id: int
+    number: int
+    kind: ThreadKind
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A worktree that has a branch; `owner`: the thread it was made for."""
+
+    id: int
+    node: str
+    owner: int
+
+
+async def lock_places(connection: Connection, repository: Repository) -> None:
+    """Until the end of the transaction nobody else settles where a thread of this repository works."""
+    await connection.execute(LOCK_PLACES, repository.platform, repository.id)
+
+
+async def uses(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, Use]:
+    """How these worktrees are used by others than this conversation, by the worktree's id."""
+    rows = await connection.fetch(USES, list(worktrees), conversation_id)
+    return {row["id"]: Use(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
+
+
+async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
+    """The worktree that has the branch, or else the one that a waiting turn wants to switch to it; locked."""
+    found = await conversations.worktree_on_branch(connection, repository, branch)
+    if found is not None:
+        return found
+    row = await connection.fetchrow(SOON_ON_BRANCH, repository.platform, repository.id, branch)
+    if row is None:
+        return None
+    issue = row["start_number"] if row["start_kind"] == "issue" else None
+    return LiveWorktree(row["id"], row["node"], row["path"], row["branch"], issue)
+
+
+async def unsettled(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
+    """The branch this worktree was to be switched to for the conversation, while no turn has come to that yet."""
+    branch: str | None = await connection.fetchval(UNSETTLED, conversation_id, worktree_id)
+    return branch
+
+
+async def hold(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
+    """Nobody else changes where this thread works until the end of the transaction; returns what its reply is to say.
+
+    Raises ClaimLostError.
+    """
+    await lock_places(connection, turn.repository)
+    await connection.execute(HOLD, turn.conversation_id)
+    row = await connection.fetchrow(HOLD_TURN, turn.claim.turn_id, turn.claim.token)
+    if row is None:
+        raise ClaimLostError
+    return tuple(row["notices"])
+
+
+async def switched(
+    connection: Connection, turn: ClaimedTurn, branch: str, notices: Sequence[str]
+) -> tuple[Sharer, ...]:
+    """The turn's worktree has this branch now; returns who else is to be told. `notices` as of `hold`, and new ones."""
+    await connection.execute(SWITCHED, turn.worktree_id, branch)
+    await connection.execute(NOTE, turn.id, list(notices))
+    rows = await connection.fetch(OTHERS, turn.worktree_id, turn.conversation_id)
+    return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
+
+
+async def holder(connection: Connection, turn: ClaimedTurn, branch: str) -> Holder | None:
+    """Another live worktree than the turn's that has the branch or will have it. After `hold`."""
+    repository = turn.repository
+    row = await connection.fetchrow(HOLDER, repository.platform, repository.id, branch, turn.worktree_id)
+    return Holder(row["id"], row["node"], row["start_number"]) if row else None
+
+
+async def send_on(
+    connection: Connection, turn: ClaimedTurn, worktree_id: int, node: str, notices: Sequence[str]
+) -> None:
+    """The turn's thread works in this worktree from now on, and there the turn waits in its old place. After `hold`."""
+    await connection.execute(NOTE, turn.id, list(notices))
+    await connection.execute(SEND_ON, turn.conversation_id, turn.worktree_id, worktree_id, turn.id)
+    await conversations.let_go(connection, turn.worktree_id)
+    await defer(connection, bells.turns_bell(node))

@@ -1,0 +1,136 @@
+"""Rows of worktrees as what is asked of them changes them: made, reset, made again, let go by the repository."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.model import EndReason, Repository, WorktreeState
+from bot.store.database import Connection
+
+GLANCE = """
+select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
+       array(select o.number from conversations o
+             where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
+       greatest(w.updated_at, (select max(greatest(t.started_at, t.finished_at)) from turns t
+                               where t.conversation_id = c.id and t.worktree_id = w.id)) as active_at
+from conversations c join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+where c.id = $1
+"""
+
+IS_BEING_REMOVED = """
+select exists (select from conversations c join worktrees w on w.id = c.worktree_id
+               where c.id = $1 and w.state = 'removing' and w.removal in ('closed', 'retention'))
+"""
+
+IS_GOING = """
+select exists (select from worktrees where id = $1 and state = 'removing')
+"""
+
+USERS_OF_PLACE = """
+select distinct c.number from worktrees gone
+join worktrees w on w.node = gone.node and w.path = gone.path and w.state in ('reserved', 'ready')
+join conversations c on c.worktree_id = w.id
+where gone.id = $1 order by c.number
+"""
+
+MADE = """
+update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
+                     setup_done = setup_done and not $4
+where id = $1 and state in ('reserved', 'ready')
+"""
+
+REVIVE = """
+-- Made again at the same path by whoever needs it, unless that is another's now.
+update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
+where w.id = $1 and w.state = 'removed'
+  and not exists (select from worktrees o where o.node = w.node and o.path = w.path
+                                            and o.state in ('reserved', 'ready', 'removing'))
+returning w.id
+"""
+
+REJOIN = """
+-- Those of the threads that have no worktree now use this one again.
+update conversations c set worktree_id = w.id
+from worktrees w
+where w.id = $1 and (c.platform, c.repository_id) = (w.platform, w.repository_id) and c.number = any ($2::integer[])
+  and not exists (select from worktrees own where own.id = c.worktree_id and own.state <> 'removed')
+"""
+
+END_SESSIONS = """
+update sessions set active = false, ended_at = now(), end_reason = $2
+where active and conversation_id in (select id from conversations where worktree_id = $1)
+"""
+
+LEFT_OVER = """
+-- Worktrees of the repository whose threads are all closed; locked, in one order for everybody.
+select w.id from worktrees w
+where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
+  and exists (select from conversations c where c.worktree_id = w.id)
+  and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
+order by w.id for no key update of w
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A live worktree as a thread sees it: `others` are the numbers of the other threads that use it."""
+
+    id: int
+    state: WorktreeState
+    branch: str | None
+    detached: bool
+    others: tuple[int, ...]
+    active_at: datetime
+
+
+async def glance(connection: Connection, conversation_id: int) -> Glance | None:
+    """The thread's live worktree, None without one."""
+    row = await connection.fetchrow(GLANCE, conversation_id)
+    return Glance(**{**row, "others": tuple(row["others"])}) if row else None
+
+
+async def is_being_removed(connection: Connection, conversation_id: int) -> bool:
+    """Whether the thread's worktree is on its way out though nobody asked for that, and somebody is at it."""
+    found: bool = await connection.fetchval(IS_BEING_REMOVED, conversation_id)
+    return found
+
+
+async def is_going(connection: Connection, worktree_id: int) -> bool:
+    """Whether the worktree is on its way out: it can be made again afterwards."""
+    found: bool = await connection.fetchval(IS_GOING, worktree_id)
+    return found
+
+
+async def users_of_place(connection: Connection, worktree_id: int) -> tuple[int, ...]:
+    """The threads that use what is live now at the path of this worktree."""
+    return tuple(row["number"] for row in await connection.fetch(USERS_OF_PLACE, worktree_id))
+
+
+async def made(
+    connection: Connection, worktree_id: int, branch: str | None, base_branch: str | None, *, fresh: bool
+) -> None:
+    """The checkout is there, on this branch, and `fresh` where nothing is left of an earlier one.
+
+    `base_branch` None leaves what was known of it.
+    """
+    await connection.execute(MADE, worktree_id, branch, base_branch, fresh)
+
+
+async def revive(connection: Connection, worktree_id: int) -> bool:
+    """A removed worktree is reserved again, at its path; False where it is not removed or another has its path."""
+    return await connection.fetchval(REVIVE, worktree_id) is not None
+
+
+async def rejoin(connection: Connection, worktree_id: int, numbers: tuple[int, ...]) -> None:
+    """The threads with these numbers use the worktree again, if they have none."""
+    await connection.execute(REJOIN, worktree_id, list(numbers))
+
+
+async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
+    """Ends the active sessions of all threads that use the worktree."""
+    await connection.execute(END_SESSIONS, worktree_id, reason)
+
+
+async def left_over(connection: Connection, repository: Repository) -> list[int]:
+    """The live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
+    rows = await connection.fetch(LEFT_OVER, repository.platform, repository.id)
+    return [row["id"] for row in rows]

@@ -1,0 +1,131 @@
+"""`threadtree worktrees create|reset|remove|restore|touch`: one worktree's life, from the command line."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+
+from bot.decide.creating import place_for
+from bot.decide.desk import Premises
+from bot.github.errors import NotFound
+from bot.run import operating
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.run.touching import touch
+from bot.store import listings, operations
+from bot.store.listings import FoundWorktree
+from bot.store.operations import Asker, OperationKind
+from bot.worktrees_list_cli import OpenGrounds
+
+OPERATOR = "the operator"
+_THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
+_ID = re.compile(r"[0-9]{1,18}")
+
+Which = Annotated[str, typer.Argument(metavar="ID", help="Its id in `worktrees list`, or its path.")]
+
+
+def add_commands(group: typer.Typer, open_grounds: OpenGrounds) -> None:
+    """Adds the commands to the group `worktrees`. Exit status 1 where it could not be done, 2 for a wrong name."""
+
+    def on(worktree: str, act: Callable[[Grounds, FoundWorktree], Awaitable[None]]) -> None:
+        async def run() -> None:
+            async with open_grounds() as grounds:
+                await act(grounds, await find(grounds, worktree))
+
+        asyncio.run(run())
+
+    @group.command(help="Make the worktree that a thread's requests will run in.")
+    def create(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]) -> None:
+        named = _THREAD.fullmatch(thread)
+        if named is None:
+            fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
+
+        async def run() -> None:
+            async with open_grounds() as grounds:
+                await _create(grounds, named["owner"], named["name"], int(named["number"]))
+
+        asyncio.run(run())
+
+    @group.command(help="Rescue what is not on GitHub, then start again from the base branch.")
+    def reset(worktree: Which) -> None:
+        on(worktree, lambda grounds, found: _operate(grounds, found, "reset"))
+
+    @group.command(help="Rescue what is not on GitHub, then remove it.")
+    def remove(worktree: Which) -> None:
+        on(worktree, lambda grounds, found: _operate(grounds, found, "remove"))
+
+    @group.command(help="Bring back what was rescued from it last; a removed one is made again.")
+    def restore(worktree: Which) -> None:
+        on(worktree, lambda grounds, found: _operate(grounds, found, "restore"))
+
+    @group.command("touch", help="Count it as used now, so that it is not pruned.")
+    def touch_one(worktree: Which) -> None:
+        on(worktree, _touch)
+
+
+async def find(grounds: Grounds, named: str) -> FoundWorktree:
+    """The worktree of this node that somebody named by id or path; ends the command where there is none."""
+    worktree_id = int(named) if _ID.fullmatch(named) else None
+    async with grounds.pool.acquire() as connection:
+        found = await listings.find_worktree(connection, worktree_id, _absolute(named))
+    if found is None:
+        fail(f"There is no worktree {named}: `threadtree worktrees list` shows them.", 2)
+    if found.node != grounds.node:
+        fail(f"Worktree {found.id} is on the node {found.node}; run this there (NODE_NAME here is {grounds.node}).", 2)
+    return found
+
+
+def _absolute(path: str) -> str:
+    """As the rows have it: links in it are not followed."""
+    return str(Path(path).absolute())
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    """Ends the command with a sentence on stderr."""
+    typer.echo(f"threadtree: {sentence}", err=True)
+    raise typer.Exit(status)
+
+
+async def _create(grounds: Grounds, owner: str, name: str, number: int) -> None:
+    github = grounds.github
+    if github is None:
+        fail("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH: a thread is asked for.", 2)
+    try:
+        repository = await github.repository(urlsplit(grounds.server_url).netloc, owner, name)
+        premises = Premises(grounds.node, str(grounds.data_dir / "worktrees"))
+        place = await place_for(grounds.pool, github, premises, grounds.clock, repository, number)
+    except NotFound:
+        fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
+    if place.node != grounds.node:
+        fail(f"Its worktree {place.worktree_id} is on the node {place.node}; run this there.", 2)
+    async with grounds.pool.acquire() as connection, connection.transaction():
+        asker = Asker(OPERATOR, grounds.clock())
+        operation_id = await operations.ask(connection, place.worktree_id, "create", asker)
+    await carry_out(grounds, operation_id)
+    found = await find(grounds, str(place.worktree_id))
+    typer.echo(f"It is worktree {found.id}: {found.path}")
+
+
+async def _operate(grounds: Grounds, found: FoundWorktree, kind: OperationKind) -> None:
+    async with grounds.pool.acquire() as connection, connection.transaction():
+        operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, grounds.clock()))
+    await carry_out(grounds, operation_id)
+
+
+async def carry_out(grounds: Grounds, operation_id: int) -> None:
+    """Does what was asked here, or waits for the worker that has begun it; prints how it ended."""
+    with worker_lock(grounds.workers) as worker:
+        standing = await operating.operate(grounds, worker, operation_id, lambda words: typer.echo(words, err=True))
+    if standing.state == "failed":
+        fail(standing.outcome or "It was not done.")
+    typer.echo(standing.outcome)
+
+
+async def _touch(grounds: Grounds, found: FoundWorktree) -> None:
+    if not await touch(grounds, found.id):
+        fail(f"Worktree {found.id} is {found.state}; only one that is there can be touched.")
+    typer.echo(f"Worktree {found.id} counts as used now.")

@@ -1,0 +1,26 @@
+"""`python killed_at.py NAME FILE serve …`: `threadtree serve …` that kills itself at a failpoint once FILE is there."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from bot import failpoints
+from bot.cli import main
+
+
+def arm(name: str, armed: Path) -> None:
+    """From now on the process ends with SIGKILL where it first reaches this place, if `armed` exists by then."""
+
+    def kill(reached: str) -> None:
+        if reached == name and armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.listener = kill
+
+
+if __name__ == "__main__":
+    arm(sys.argv[1], Path(sys.argv[2]))
+    del sys.argv[1:3]
+    main()

@@ -1,0 +1,254 @@
+"""How each failpoint comes to be reached, and what must be so once the bot was killed there and started again."""
+
+import shutil
+from pathlib import Path
+
+from tests.end_to_end.killed_story import Scenario
+
+HELLO = "append hello.txt: hello\nsay Here it is."
+MINE = "write mine.txt: mine\nsay Ready."
+LEFT = "write left.txt: unfinished\nfail It broke."
+
+
+class Create(Scenario):
+    """The first request of a repository."""
+
+    async def act(self) -> None:
+        self.issue = await self.here.ask(HELLO)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello")
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
+class SetUp(Create):
+    """The same, with a script that prepares the checkout."""
+
+    settings = {"SETUP_SCRIPT": "true"}  # noqa: RUF012 - never changed
+
+    async def prepare(self) -> None:
+        script = "#!/bin/sh\ntrue\n"
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+
+
+class WithWork(Scenario):
+    """Issue 1 has a commit on GitHub, and in its worktree a file that nobody committed."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.here.ask(LEFT, self.issue)
+        await self.here.answered(self.issue, "It broke.")
+        await self.quiet()
+
+    @property
+    def worktree(self) -> Path:
+        return self.here.data_dir / "worktrees" / "acme" / "shop" / "issue-1"
+
+
+class BrokenClone(WithWork):
+    """The clone is found damaged, and made again under the worktree."""
+
+    async def act(self) -> None:
+        await self.git("pack-refs", "--all")
+        shutil.rmtree(self.here.data_dir / "repos" / "acme" / "shop.git" / "refs")
+        await self.here.ask(HELLO, self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "It broke.", "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine", left="unfinished")
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
+class Switch(Scenario):
+    """A pull request whose head goes on from the issue's branch: the issue's worktree is switched to it."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+        person, repository = self.here.maria, self.here.repository
+        await person.push(repository, "feature", {"more.txt": "more\n"}, "More", "threadtree/issue-1")
+        self.pull = await person.open_pull(repository, head="feature", title="Feature", body="Fixes #1")
+
+    async def act(self) -> None:
+        await self.here.ask(HELLO, self.pull)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "`feature`")
+        await self.answers(self.pull, "Here it is.")
+        await self.pushed("feature", hello="hello", mine="mine", more="more")
+        await self.pushed("threadtree/issue-1", mine="mine")
+        assert await self.live() == {"issue-1": "feature"}
+
+
+class Merged(Scenario):
+    """The issue's branch was merged: its next request goes on on another."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+        person = self.here.maria
+        pull = await person.open_pull(self.here.repository, head="threadtree/issue-1", title="Mine")
+        await person.merge(pull)
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.here.ask(HELLO, self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Here it is.")
+        assert await self.live() == {"issue-1": "threadtree/issue-1-2"}
+        await self.pushed("threadtree/issue-1-2", hello="hello", mine="mine")
+
+
+class CloseIssue(WithWork):
+    """The issue is closed: its worktree goes, what is not on GitHub is rescued."""
+
+    async def act(self) -> None:
+        await self.here.maria.close(self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "It broke.")
+        assert await self.live() == {}
+        await self.rescued_once()
+
+
+class Reset(WithWork):
+    """The worktree is reset by a command; the branch stays as it is, what was not committed is rescued."""
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/worktree reset")
+
+    async def check(self) -> None:
+        assert len(self.here.answers(self.issue)) == 3
+        await self.rescued_once()
+        assert await self.live() == {"issue-1": "threadtree/issue-1-2"}
+        assert not (self.worktree / "left.txt").exists()
+        await self.pushed("threadtree/issue-1", mine="mine")
+
+
+class Restore(WithWork):
+    """What was rescued comes back by a command."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.here.maria.comment(self.issue, "/worktree remove")
+        await self.here.until("select state = 'removed' from worktrees")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/worktree restore")
+
+    async def check(self) -> None:
+        assert len(self.here.answers(self.issue)) == 4
+        assert (self.worktree / "left.txt").read_text() == "unfinished\n"
+        assert (self.worktree / "mine.txt").read_text() == "mine\n"
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
+class Prune(WithWork):
+    """An operator prunes what nobody used."""
+
+    command = ("worktrees", "prune", "--older-than", "0h")
+
+    async def act(self) -> None:
+        return
+
+    async def check(self) -> None:
+        await self.here.run(*self.command)
+        await self.quiet()
+        assert await self.live() == {}
+        await self.rescued_once()
+
+
+class ExpireRescue(CloseIssue):
+    """A rescue is old enough to go."""
+
+    command = ("worktrees", "prune")
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.here.maria.close(self.issue)
+        await self.here.until("select state = 'removed' from worktrees")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.execute("update rescues set created_at = now() - interval '181 days'")
+
+    async def check(self) -> None:
+        await self.here.run(*self.command)
+        assert await self.rescued() == []
+        assert await self.here.value("select count(*) from rescues") == 0
+
+
+class LostRow(WithWork):
+    """The row of a worktree is gone: an operator has it rebuilt from what lies beside the directory."""
+
+    command = ("worktrees", "repair")
+
+    async def act(self) -> None:
+        await self.execute(
+            "update conversations set worktree_id = null",
+            "update turns set worktree_id = null",
+            "delete from worktrees",
+        )
+
+    async def check(self) -> None:
+        await self.here.run(*self.command)
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+        assert (self.worktree / "left.txt").read_text() == "unfinished\n"
+
+
+class LostDirectory(WithWork):
+    """The row says that the worktree is removed and its directory is gone, but git has it on record."""
+
+    command = ("worktrees", "repair")
+
+    async def act(self) -> None:
+        shutil.rmtree(self.worktree)
+        await self.execute(
+            "update conversations set worktree_id = null", "update worktrees set state = 'removed', removal = 'command'"
+        )
+
+    async def check(self) -> None:
+        await self.here.run(*self.command)
+        assert await self.live() == {}
+        await self.pushed("threadtree/issue-1", mine="mine")
+
+
+SCENARIOS: dict[str, type[Scenario]] = {
+    "branch-deleted": CloseIssue,
+    "branch-pushed": Create,
+    "clone-fetched": Create,
+    "clone-initialised": Create,
+    "clone-remade": BrokenClone,
+    "clone-set-aside": BrokenClone,
+    "commits-restored": Restore,
+    "entry-dropped": CloseIssue,
+    "files-restored": Restore,
+    "metadata-deleted": CloseIssue,
+    "next-branch-checked-out": Merged,
+    "operation-carried-out": Reset,
+    "prune-claimed": Prune,
+    "rescue-committed": CloseIssue,
+    "rescue-dropped": ExpireRescue,
+    "rescued": CloseIssue,
+    "reset-checked-out": Reset,
+    "reset-done": Reset,
+    "reset-rescued": Reset,
+    "restore-begun": Restore,
+    "row-rebuilt": LostRow,
+    "switch-checked": Switch,
+    "switch-checked-out": Switch,
+    "switch-saved": Switch,
+    "taken-away": LostDirectory,
+    "trashed": CloseIssue,
+    "turn-end-written": Create,
+    "worktree-checked-out": Create,
+    "worktree-locked": Create,
+    "worktree-registered": Create,
+    "worktree-set-up": SetUp,
+}

@@ -1,0 +1,130 @@
+"""A story with one kill in it: what every scenario of a failpoint has to hand."""
+
+import asyncio
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import asyncpg
+import orjson
+
+from bot.simulated.github.model import Issue
+from tests.end_to_end import killed_at
+from tests.end_to_end.processes import SECRET, BotProcess, Stage
+from tests.end_to_end.world import NOTHING_LEFT
+
+
+class Scenario(ABC):
+    """A story with one kill in it. `command` is what is killed, `settings` its and the restarted bot's."""
+
+    command: Sequence[str] = ("serve",)
+    settings: Mapping[str, str] = {}
+
+    def __init__(self, here: Stage, name: str, armed: Path) -> None:
+        self.here = here
+        self._name = name
+        self._armed = armed
+        self._doomed: BotProcess | None = None
+
+    async def play_until_killed(self) -> BotProcess:
+        """What happens before, and what leads to the failpoint; returns the process that ended there."""
+        if self.command == ("serve",):
+            self._doomed = await self._start_doomed()
+            self.here.github.set_webhook(f"{await self._doomed.url()}/webhooks/github", SECRET)
+            await self.prepare()
+            self._armed.touch()
+            await self.act()
+            return self._doomed
+        serve = await self.here.start_listening(**self.settings)
+        await self.prepare()
+        assert await serve.terminate() == 0
+        await self.act()
+        self._armed.touch()
+        return await self._start_doomed()
+
+    async def prepare(self) -> None:
+        """What happens before, with the failpoint not yet armed."""
+        return
+
+    @abstractmethod
+    async def act(self) -> None:
+        """What leads to the failpoint."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """What must be so after the restart, beside what always must."""
+
+    async def quiet(self) -> None:
+        """Waits until nothing is left to do."""
+        await self.here.github.settled()
+        await self.here.until(NOTHING_LEFT)
+
+    async def answers(self, thread: Issue, *phrases: str) -> None:
+        """The thread has one comment for each of these phrases, in this order, and no other."""
+        bodies = [comment.body for comment in self.here.answers(thread)]
+        assert len(bodies) == len(phrases), bodies
+        for body, phrase in zip(bodies, phrases, strict=True):
+            assert phrase in body, body
+
+    async def pushed(self, branch: str, **files: str) -> None:
+        """The branch on GitHub has these files, `txt` all of them."""
+        found = await self.here.repository.git.files(branch)
+        assert {name: found.get(f"{name}.txt") for name in files} == files
+
+    async def execute(self, *statements: str) -> None:
+        """Changes rows by hand."""
+        connection = await asyncpg.connect(self.here.dsn)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def live(self) -> dict[str, str | None]:
+        """The branches of the worktrees that are ready, by the names of their directories."""
+        found = await self.here.value("select json_object_agg(path, branch) from worktrees where state = 'ready'")
+        return {Path(path).name: branch for path, branch in orjson.loads(str(found) if found else "{}").items()}
+
+    async def rescued(self) -> list[dict[str, str]]:
+        """The files of each rescue in the clone."""
+        names = (await self.git("for-each-ref", "--format=%(refname)", "refs/threadtree/rescue/")).split()
+        found = []
+        for ref in names:
+            listed = (await self.git("ls-tree", "-r", "--name-only", ref)).split()
+            found.append({name: (await self.git("show", f"{ref}:{name}")).strip() for name in listed})
+        return found
+
+    async def rescued_once(self) -> None:
+        """What nobody committed is in the one rescue there is."""
+        rescued = await self.rescued()
+        assert [files.get("left.txt") for files in rescued] == ["unfinished"], rescued
+        assert await self.here.value("select count(*) from rescues") == 1
+
+    async def git(self, *arguments: str) -> str:
+        """git in the clone."""
+        clone = self.here.data_dir / "repos" / "acme" / "shop.git"
+        process = await asyncio.create_subprocess_exec(
+            *("git", f"--git-dir={clone}", *arguments), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0
+        return said.decode().strip()
+
+    async def _start_doomed(self) -> BotProcess:
+        pipe = asyncio.subprocess.PIPE
+        process = BotProcess(
+            self.command[0],
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, killed_at.__file__, self._name, str(self._armed), *self.command),
+                env={**self.here.environment, **self.settings},
+                cwd=self.here.directory,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+            ),
+        )
+        self.here.processes.append(process)
+        self.here.stack.push_async_callback(process.clean_up)
+        return process

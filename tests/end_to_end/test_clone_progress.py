@@ -1,0 +1,45 @@
+"""A repository that takes long to come shows in the tracking comment how far it is."""
+
+import random
+
+import pytest
+
+from bot.run import progress
+from bot.simulated.github.faults import Trickle
+from tests.end_to_end.world import World
+
+
+async def test_a_large_repository_shows_how_much_of_it_has_come(world: World) -> None:
+    noise = random.Random(1)  # noqa: S311 - what does not compress
+    await world.maria.pushes("main", {f"{number}.bin": noise.randbytes(8_000) for number in range(200)})
+    world.faults.add(Trickle(32_000, 0.1), method="POST", path="*/git-upload-pack", times=None)
+    issue = await world.maria.opens_issue("Something big")
+
+    await issue.says("@threadtree-bot say Done so.")
+
+    await issue.sees("so far.\n\nCloning the repository: receiving objects ")
+    await issue.hears("Done so.")
+
+
+async def test_a_small_repository_is_not_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 600)
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Something small")
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Done so.")
+    await issue.sees_working()
+    [comment] = issue.from_bot
+    assert [text.partition(",")[0] for text in comment.edits] == ["Working on it"]
+    assert "Cloning" not in comment.edits[0]
+    gate.open()
+    await issue.hears("Done so.")
+
+
+async def test_a_turn_that_waits_for_its_repository_can_be_stopped(world: World) -> None:
+    world.faults.add(Trickle(100, 600), method="POST", path="*/git-upload-pack", times=None)
+    issue = await world.maria.opens_issue("Something slow")
+    await issue.says("@threadtree-bot say Never.")
+    await issue.sees("so far.\n\nCloning the repository.")
+
+    await issue.says("@threadtree-bot /stop")
+
+    await issue.hears("**Stopped.**")

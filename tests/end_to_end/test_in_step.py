@@ -1,0 +1,222 @@
+"""What people do on GitHub between two requests: followed, run as it is, or gone on with elsewhere, and said."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.simulated.github.model import Repository
+from tests.end_to_end.world import Talk, World
+
+BRANCH = "threadtree/issue-1"
+
+
+async def an_issue_with_work(world: World) -> Talk:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    return issue
+
+
+def names_in(worktree: str) -> set[str]:
+    return {entry.name for entry in Path(worktree).iterdir()}
+
+
+async def with_a_pull(world: World, issue: Talk, body: str = "") -> Talk:
+    """A pull request of the issue's branch. It closes nothing, so the issue goes on."""
+    return await world.maria.opens_pull("Greeting", body, head=BRANCH)
+
+
+async def test_commits_that_were_amended_away_are_not_brought_back(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    amended = await world.maria.person.amend(world.repository, BRANCH, {"hello.txt": None, "hi.txt": "hi\n"})
+
+    await issue.says("@threadtree-bot write more.txt: more")
+
+    await issue.hears(
+        "`threadtree/issue-1` was rewritten on GitHub. The agent worked on the state before that, and what people took "
+        "out there is not pushed to it again.",
+        "`threadtree/issue-1` had changed in a way that does not merge, so the commits are on "
+        "[`threadtree/issue-1-turn-2`]",
+    )
+    assert (await world.branches())[BRANCH] == amended, "no branch is force-moved"
+    assert (await world.files(BRANCH)).keys() == {"README.md", "hi.txt"}
+    assert (await world.files(f"{BRANCH}-turn-2")).keys() == {"README.md", "hello.txt", "more.txt"}
+
+
+async def test_a_branch_deleted_unmerged_comes_back_with_new_work_only(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await world.maria.person.delete_branch(world.repository, BRANCH)
+
+    await issue.says("@threadtree-bot recall")
+    words = (
+        "`threadtree/issue-1` was deleted on GitHub. If this request changed something, it is there again, with the "
+        "earlier commits."
+    )
+    await issue.hears("I remember: blue.", words)
+    assert BRANCH not in await world.branches(), "a question brings nothing back"
+
+    await issue.says("@threadtree-bot write more.txt: more")
+    await issue.hears(words, "on [`threadtree/issue-1`]")
+    assert (await world.files(BRANCH)).keys() == {"README.md", "hello.txt", "more.txt"}
+
+
+@pytest.mark.parametrize(("method", "deleted"), [("merge", False), ("merge", True), ("squash", True)])
+async def test_after_its_branch_was_merged_an_issue_goes_on_on_the_next_one(
+    world: World, method: str, deleted: bool
+) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await with_a_pull(world, issue)
+    await world.maria.person.merge(pull.pull, "squash" if method == "squash" else "merge")
+    if deleted:
+        await world.maria.person.delete_branch(world.repository, BRANCH)
+    merged = (await world.branches()).get(BRANCH)
+
+    await issue.says("@threadtree-bot recall\nwrite more.txt: more")
+
+    await issue.hears(
+        "`threadtree/issue-1` was merged. Work goes on on `threadtree/issue-1-2`, which starts from `main`.",
+        "I remember: blue.",
+        "on [`threadtree/issue-1-2`]",
+        "1 commit, 1 file",
+    )
+    branches = await world.branches()
+    assert branches.get(BRANCH) == merged, "the merged branch stays as people left it"
+    assert (await world.files(f"{BRANCH}-2")).keys() == {"README.md", "hello.txt", "more.txt"}
+    assert await world.worktrees("branch") == [f"{BRANCH}-2"]
+
+
+async def test_a_first_question_does_not_keep_an_issue_on_the_default_branch_of_that_day(world: World) -> None:
+    issue = await world.maria.opens_issue("What is this?")
+    await issue.says("@threadtree-bot say A shop.")
+    await issue.hears("A shop.")
+    await world.maria.pushes("main", {"later.txt": "later\n"})
+
+    await issue.says("@threadtree-bot echo prompt\nappend later.txt: mine")
+
+    await issue.hears("brought up to date with 1 commit", "1 commit, 1 file")
+    assert (await world.files(BRANCH))["later.txt"] == "later\nmine"
+
+
+async def test_newer_commits_wait_for_what_an_earlier_request_left_uncommitted(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot write half.txt: half\nfail at first")
+    await issue.hears("**This failed.**")
+    await world.maria.pushes(BRANCH, {"theirs.txt": "theirs\n"})
+
+    await issue.says("@threadtree-bot write rest.txt: rest")
+
+    await issue.hears(
+        "The worktree held 1 uncommitted file of an earlier request, and the agent went on from there. "
+        "1 newer commit from GitHub had to wait for that."
+    )
+    assert (await world.files(BRANCH)).keys() == {"README.md", "hello.txt", "half.txt", "theirs.txt", "rest.txt"}
+
+
+async def test_a_pull_request_is_updated_retargeted_and_made_a_draft_between_its_requests(world: World) -> None:
+    await world.maria.pushes("feature", {"feature.txt": "1\n"})
+    pull = await world.maria.opens_pull("Feature", head="feature")
+    await pull.says("@threadtree-bot append feature.txt: 2")
+    await pull.hears("on [`feature`]")
+    await world.maria.pushes("main", {"later.txt": "later\n"})
+    await world.maria.pushes("stable", {"stable.txt": "stable\n"})
+
+    await world.maria.person.update_from_base(pull.pull)
+    await pull.says("@threadtree-bot echo prompt\nappend later.txt: mine")
+    await pull.hears("brought up to date with 2 commit(s)", "1 commit, 1 file")
+
+    await world.maria.person.retarget(pull.pull, "stable")
+    await pull.says("@threadtree-bot append feature.txt: 3")
+    await pull.hears("1 commit, 1 file")
+
+    await world.maria.person.convert_to_draft(pull.pull)
+    await pull.says("@threadtree-bot append feature.txt: 4")
+    await pull.hears("1 commit, 1 file")
+    assert (await world.files("feature"))["feature.txt"] == "1\n2\n3\n4"
+
+
+async def test_a_pull_request_whose_branch_is_gone_is_refused_with_advice(world: World) -> None:
+    await world.maria.pushes("feature", {"feature.txt": "1\n"})
+    pull = await world.maria.opens_pull("Feature", head="feature")
+    await pull.says("@threadtree-bot append feature.txt: 2")
+    await pull.hears("on [`feature`]")
+    await world.maria.person.delete_branch(world.repository, "feature")
+    await world.quiet()
+
+    await pull.says("@threadtree-bot append feature.txt: 3")
+
+    await pull.hears(
+        "**This was not started.** No worktree could be made for this conversation, and nothing was changed. "
+        "The branch `feature` is not on GitHub any more. Restore it there, then ask again."
+    )
+    assert "feature" not in await world.branches()
+
+
+async def test_the_default_branch_is_renamed(world: World) -> None:
+    issue = await world.maria.opens_issue("What is this?")
+    await issue.says("@threadtree-bot say A shop.")
+    await issue.hears("A shop.")
+    await world.maria.person.rename_branch(world.repository, "main", "trunk")
+    await world.maria.pushes("trunk", {"later.txt": "later\n"})
+
+    await issue.says("@threadtree-bot append later.txt: mine")
+    await issue.hears("1 commit, 1 file")
+    assert (await world.files(BRANCH))["later.txt"] == "later\nmine"
+
+    other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
+    await other.hears("1 commit, 1 file")
+    assert (await world.files("threadtree/issue-2")).keys() == {"README.md", "later.txt", "other.txt"}
+
+
+async def moved(world: World, how: str) -> Repository:
+    if how == "renamed":
+        await world.github.rename_repository(world.repository, "store")
+    else:
+        await world.github.transfer_repository(world.repository, world.github.person("umbrella"))
+    return world.repository
+
+
+@pytest.mark.parametrize(("how", "name"), [("renamed", "acme/store"), ("transferred", "umbrella/shop")])
+async def test_a_repository_that_was_moved_keeps_its_worktrees_and_its_old_name_is_another(
+    world: World, how: str, name: str
+) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    assert (await moved(world, how)).full_name == name
+
+    await issue.says("@threadtree-bot recall\nappend hello.txt: again")
+    await issue.hears("I remember: blue.", f"/{name}/compare/")
+    assert (await world.files(BRANCH))["hello.txt"] == "hello\nagain"
+    assert await world.worktrees("path", "state") == [(path, "ready")]
+    clone = world.data_dir / "repos" / "acme" / "shop.git"
+    assert f"/{name}.git" in (clone / "config").read_text()
+
+    reclaimed = await world.github.create_repository("acme/shop", {"other.txt": "other\n"})
+    reclaimed.allow(world.maria.user, "write")
+    stranger = await world.maria.opens_issue("Mine now", "@threadtree-bot append other.txt: mine", repository=reclaimed)
+    await stranger.hears("1 commit, 1 file")
+    assert (await reclaimed.git.files(BRANCH)).keys() == {"other.txt"}
+    assert (await world.files(BRANCH))["hello.txt"] == "hello\nagain"
+    [_, second] = await world.worktrees("path")
+    assert Path(second).parent.name == f"shop-{reclaimed.id}"
+    assert (world.data_dir / "repos" / "acme" / f"shop-{reclaimed.id}.git").is_dir()
+
+
+@pytest.mark.parametrize("name", ["2048", ".github", "shop.js", "a.git.lock"])
+async def test_repositories_with_odd_names(world: World, name: str) -> None:
+    repository = await world.github.create_repository(f"acme/{name}", {"README.md": "odd\n"})
+    repository.allow(world.maria.user, "write")
+    issue = await world.maria.opens_issue("First", "@threadtree-bot write a.txt: a", repository=repository)
+    await issue.hears("1 commit, 1 file")
+    assert (await repository.git.files(BRANCH))["a.txt"] == "a"
+
+
+@pytest.mark.parametrize("branch", ["$(touch x)", "a;touch${IFS}x", 'it\'s-"quoted"', "`x`|&>", "ünï/→", "-x/-y"])
+async def test_branch_names_are_names_and_nothing_else(world: World, branch: str) -> None:
+    head = branch.replace(" ", "-").lstrip("-")
+    await world.maria.pushes(head, {"feature.txt": "1\n"})
+    pull = await world.maria.opens_pull("Feature", head=head)
+    await pull.says("@threadtree-bot append feature.txt: 2")
+    await pull.hears("1 commit, 1 file")
+    assert (await world.files((await world.branches())[head]))["feature.txt"] == "1\n2"
+    [path] = await world.worktrees("path")
+    assert names_in(path) == {".git", "README.md", "feature.txt"}

@@ -1,0 +1,48 @@
+"""kill -9 between any two effects on a worktree: after a restart all agrees, and nothing is lost or said twice."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import bot
+from tests.end_to_end.killed_scenarios import SCENARIOS
+from tests.end_to_end.killed_story import Scenario
+from tests.end_to_end.processes import stage
+
+REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
+FAILPOINTS = sorted(
+    {name for file in Path(str(bot.__file__)).parent.rglob("*.py") for name in REACHED.findall(file.read_text())}
+)
+
+
+@pytest.mark.parametrize("name", FAILPOINTS)
+async def test_what_a_kill_leaves_is_whole_after_a_restart(tmp_path: Path, database_url: str, name: str) -> None:
+    assert name in SCENARIOS, f"no scenario reaches the failpoint {name}"
+    async with stage(tmp_path, database_url) as here:
+        scenario = SCENARIOS[name](here, name, tmp_path / "armed")
+        doomed = await scenario.play_until_killed()
+        assert await doomed.ended() == -signal.SIGKILL, doomed.stderr
+        await here.no_agents()
+
+        await here.start_listening(**scenario.settings)
+        await scenario.quiet()
+        await scenario.check()
+        await agrees(scenario)
+
+
+def test_every_scenario_belongs_to_a_failpoint() -> None:
+    assert SCENARIOS.keys() <= {*FAILPOINTS}
+
+
+async def agrees(scenario: Scenario) -> None:
+    """One directory and one entry of git for each row that is ready, and nothing else; nothing waits for anything."""
+    ready, here = sorted(await scenario.live()), scenario.here
+    folder, clone = here.data_dir / "worktrees" / "acme" / "shop", here.data_dir / "repos" / "acme" / "shop.git"
+    assert sorted(one.name for one in folder.iterdir() if one.is_dir()) == ready
+    assert sorted(one.stem for one in folder.glob("*.json")) == ready
+    pointers = [Path(pointer.read_text().strip()).parent for pointer in clone.glob("worktrees/*/gitdir")]
+    assert sorted(one.name for one in pointers) == ready
+    unfinished = "select count(*) from worktrees where state not in ('ready', 'removed') or claim is not null"
+    assert await here.value(unfinished) == 0

@@ -1,0 +1,125 @@
+"""`threadtree worktrees …` and `sessions prune` as an operator meets them, beside a bot that runs and without one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.processes import BotProcess, Stage, stage
+
+
+async def command(here: Stage, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
+    """A command that ends with this status, with its output read."""
+    process = await here.run(*arguments, **settings)
+    assert await process.ended() == status, (process.stdout.decode(), process.stderr)
+    return process
+
+
+async def listed(here: Stage) -> list[dict[str, Any]]:
+    """`worktrees list --json`."""
+    rows = json.loads((await command(here, "worktrees", "list", "--json")).stdout)
+    assert isinstance(rows, list)
+    return rows
+
+
+def complaint(process: BotProcess) -> str:
+    """What it said to the operator, beside its log."""
+    return "\n".join(line for line in process.lines if not line.startswith("{"))
+
+
+async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        bot = await here.start_listening()
+        issue = await here.ask("write hello.txt: hello\nsay Here it is.")
+        await here.answered(issue, "Here it is.")
+        await here.until("select count(*) = 0 from turns where state in ('queued', 'running')")
+        assert await bot.terminate() == 0
+        [row] = await listed(here)
+        path = Path(row["path"])
+        assert (row["state"], row["branch"], row["changed_files"], row["ahead"], row["behind"]) == (
+            "ready",
+            "threadtree/issue-1",
+            *(0, 0, 0),
+        )
+        (path / "notes.txt").write_text("not committed\n")
+
+        removed = await command(here, "worktrees", "remove", str(row["id"]))
+        assert b"removed" in removed.stdout
+        assert not os.path.lexists(path)  # noqa: ASYNC240
+        [row] = await listed(here)
+        assert row["state"] == "removed"
+        assert [(one["files"], one["restored_at"]) for one in row["rescues"]] == [(1, None)]
+        assert "Rescued work" in (await command(here, "worktrees", "list")).stdout.decode()
+
+        await command(here, "worktrees", "restore", str(row["id"]))
+        assert (path / "notes.txt").read_text() == "not committed\n"
+        [row] = await listed(here)
+        assert (row["state"], row["conversations"], row["changed_files"]) == ("ready", ["acme/shop#1"], 1)
+
+        reset = await command(here, "worktrees", "reset", str(path))
+        assert reset.stdout
+        assert not (path / "notes.txt").exists()
+
+
+async def test_prune_tells_first_and_then_removes_what_is_old(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        await command(here, "worktrees", "create", f"{here.repository.full_name}#{(await opened(here))}")
+        [row] = await listed(here)
+        path = Path(row["path"])
+        nothing = json.loads((await command(here, "worktrees", "prune", "--json")).stdout)
+        assert (nothing["deleted"], nothing["errors"], nothing["bytes_reclaimed"]) == ([], [], 0)
+
+        told = await command(here, "worktrees", "prune", "--older-than", "0s", "--dry-run")
+        assert "WOULD GO" in told.stdout.decode()
+        assert os.path.lexists(path)  # noqa: ASYNC240
+        gone = json.loads((await command(here, "worktrees", "prune", "--older-than", "0s", "--json")).stdout)
+        assert [one["path"] for one in gone["deleted"]] == [str(path)]
+        assert gone["bytes_reclaimed"] > 0
+        assert not os.path.lexists(path)  # noqa: ASYNC240
+        assert "Nothing to repair." in (await command(here, "worktrees", "repair")).stdout.decode()
+        assert (await command(here, "sessions", "prune", "--json")).stdout == b'{"deleted":0}\n'
+
+
+async def opened(here: Stage) -> int:
+    return (await here.maria.open_issue(here.repository, "Something to do")).number
+
+
+async def test_what_is_named_wrongly_is_one_line_with_the_next_step(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        name = here.repository.full_name
+        for arguments, status, words in (
+            (("remove", "7"), 2, "There is no worktree 7"),
+            (("restore", "/no/such/path"), 2, "There is no worktree /no/such/path"),
+            (("touch", "no-number"), 2, "There is no worktree no-number"),
+            (("create", "acme"), 2, "write it like octo/hello#42"),
+            (("create", f"{name}#99"), 1, f"GitHub shows the bot no {name}#99"),
+            (("create", "acme/nothing#1"), 1, "GitHub shows the bot no acme/nothing#1"),
+            (("prune", "--older-than", "soon"), 2, "--older-than 'soon' is not an age"),
+        ):
+            told = complaint(await command(here, "worktrees", *arguments, status=status))
+            assert words in told, told
+            assert len(told.splitlines()) == 1, told
+
+
+async def test_a_worktree_of_another_node_is_left_to_it(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
+        [row] = await listed(here)
+        elsewhere = await command(here, "worktrees", "reset", str(row["id"]), status=2, NODE_NAME="elsewhere")
+        assert f"is on the node {row['node']}" in complaint(elsewhere)
+
+
+async def test_damage_is_told_and_repaired(tmp_path: Path, database_url: str) -> None:
+    async with stage(tmp_path, database_url) as here:
+        await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
+        [row] = await listed(here)
+        path = Path(row["path"])
+        path.with_name(f"{path.name}.json").unlink()
+        stranger = path.with_name("stranger")
+        stranger.mkdir()
+        done = json.loads((await command(here, "worktrees", "repair", "--json")).stdout)
+        assert {one["path"] for one in done} == {str(path), str(stranger)}
+        assert path.with_name(f"{path.name}.json").is_file()
+        assert stranger.is_dir()
+        touched = await command(here, "worktrees", "touch", str(path))
+        assert b"counts as used now" in touched.stdout

@@ -1,0 +1,194 @@
+"""After a turn: WORKTREE_PURGE_ON_SUCCESS, old sessions, and what is noted beside the worktree."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bot import worker
+from bot.demo.pair import agent_in_a_folder
+from bot.run.sandbox.cage import Usable, cage_for
+from bot.run.worktrees import metadata
+from bot.run.worktrees.commit import MAX_FILE_BYTES
+from bot.run.worktrees.metadata import Metadata
+from bot.simulated.github.faults import FailBefore
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.world import World
+
+
+@pytest.fixture(params=["off", "bwrap"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Settings that purge, without a cage and in one."""
+    if request.param == "off":
+        return {"WORKTREE_PURGE_ON_SUCCESS": "true"}
+    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
+    if cage is None or not isinstance(cage.probe(), Usable):
+        pytest.skip("bubblewrap cannot be used here")
+    return {
+        "WORKTREE_PURGE_ON_SUCCESS": "true",
+        "AGENT_SANDBOX": "bwrap",
+        "AGENT_COMMAND": agent_in_a_folder(tmp_path),
+    }
+
+
+def noted(path: str) -> Metadata:
+    """The metadata beside a worktree."""
+    found = metadata.read(Path(path))
+    assert isinstance(found, Metadata)
+    return found
+
+
+def is_there(path: str) -> bool:
+    """Whether anything is at a worktree's path."""
+    return Path(path).exists()
+
+
+def checkout_at(path: str) -> int:
+    """What tells one checkout at a path from another."""
+    return Path(path, ".git").stat().st_ctime_ns
+
+
+def put(file: Path, size_bytes: int) -> None:
+    """A file that is there all at once."""
+    making = file.parent.with_name("making")
+    making.write_bytes(b"0" * size_bytes)
+    making.rename(file)
+
+
+async def registered(world: World) -> int:
+    """How many worktrees git knows of."""
+    [clone] = world.data_dir.glob("repos/acme/*.git")
+    return len(list(clone.glob("worktrees/*")))
+
+
+async def test_a_done_turn_leaves_no_tree_and_the_next_goes_on_in_its_session(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: one\nremember blue")
+        await issue.hears("I will remember blue.", "1 commit")
+        await world.quiet()
+
+        [path] = await world.worktrees("path")
+        assert await world.worktrees("state", "removal", "conversations") == [("removed", "purged", [1])]
+        assert not is_there(path)
+        assert not metadata.metadata_path(Path(path)).exists()
+        assert await registered(world) == 0
+        assert await world.sessions("active") == [True]
+
+        await issue.says("@threadtree-bot append a.txt: more\nrecall")
+        assert "worktree" not in await issue.hears("I remember: blue.", "1 commit")
+        await world.quiet()
+
+        assert (await world.files("threadtree/issue-1"))["a.txt"].splitlines() == ["one", "more"]
+        assert await world.worktrees("path", "state") == [(path, "removed")]
+        assert await world.sessions("active") == [True], "one session all the time"
+
+
+async def test_a_tree_with_a_file_that_was_left_out_stays(a_world: Worlds, settings: dict[str, str]) -> None:
+    async with a_world(settings) as world:
+        issue = await world.maria.opens_issue("A big one")
+        await issue.says("@threadtree-bot write a.txt: one\nwait big.bin\nsay Done so.")
+        await world.until("exists (select from worktrees where state = 'ready')")
+        [path] = await world.worktrees("path")
+        put(Path(path, "big.bin"), MAX_FILE_BYTES + 1)
+
+        await issue.hears("Done so.", "Too large to commit")
+
+        await world.quiet()
+        assert await world.worktrees("state", "removal") == [("ready", None)]
+        assert is_there(path)
+
+
+async def test_a_tree_whose_work_was_not_pushed_stays(a_world: Worlds, settings: dict[str, str]) -> None:
+    async with a_world(settings) as world:
+        issue = await world.maria.opens_issue("A workflow")
+
+        await issue.says("@threadtree-bot write .github/workflows/ci.yml: on push")
+
+        await issue.hears("Not pushed")
+        await world.quiet()
+        [path] = await world.worktrees("path")
+        assert await world.worktrees("state", "removal") == [("ready", None)]
+        assert world.text_of(path, ".github/workflows/ci.yml") == "on push\n"
+
+
+async def test_a_turn_that_failed_leaves_the_tree(a_world: Worlds) -> None:
+    async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
+        issue = await world.maria.opens_issue("Trouble")
+        await issue.says("@threadtree-bot fail as asked")
+        await issue.hears("**This failed.**")
+        await world.quiet()
+        assert await world.worktrees("state") == ["ready"]
+
+
+async def test_a_tree_that_another_request_waits_for_stays_until_that_is_done(a_world: Worlds) -> None:
+    async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
+        issue, gate, second = await world.maria.opens_issue("Two"), world.gate(), world.gate()
+        await issue.says(f"@threadtree-bot write ignored.txt: x\nwait {gate}\nsay One.")
+        await issue.says(f"@threadtree-bot wait {second}\nsay Two.")
+        await issue.sees("Queued. One request is ahead")
+        await world.until("exists (select from worktrees where state = 'ready')")
+        [path] = await world.worktrees("path")
+        checkout = checkout_at(path)
+        gate.open()
+        await issue.hears("One.")
+        await world.until("exists (select from turns where state = 'running' and id = 2)")
+
+        assert checkout_at(path) == checkout
+
+        second.open()
+        await issue.hears("Two.")
+        await world.quiet()
+        assert not is_there(path)
+
+
+async def test_sessions_that_ended_long_ago_are_deleted_right_after_a_run(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TICK_SECONDS", 600)  # housekeeping would do it too
+    async with a_world() as world:
+        issue = await world.maria.opens_issue("Sessions")
+        await issue.says("@threadtree-bot say One.")
+        await issue.hears("One.")
+        await issue.says("@threadtree-bot /reset-context")
+        await issue.hears("AI context reset.")
+        await issue.says("@threadtree-bot say Two.")
+        await issue.hears("Two.")
+        await world.quiet()
+        assert await world.sessions("active") == [False, True], "not yet"
+
+        world.clock.move(3601)
+        await issue.says("@threadtree-bot say Three.")
+        await issue.hears("Three.")
+
+        await world.until("not exists (select from sessions where not active)")
+        assert await world.turns("session_id") == [None, *(await world.sessions("id")) * 2]
+
+
+async def test_each_run_is_counted_beside_the_worktree_also_one_that_never_came_that_far(world: World) -> None:
+    issue = await world.maria.opens_issue("Counting")
+    await issue.says("@threadtree-bot say One.")
+    await issue.hears("One.")
+    [path] = await world.worktrees("path")
+    first = noted(path)
+    assert (first.execution_count, first.last_error) == (1, None)
+
+    world.faults.add(FailBefore(500), path="*/info/refs", times=None)
+    world.clock.move(60)
+    await issue.says("@threadtree-bot say Two.")
+    await issue.hears("**This failed.**")
+
+    second = noted(path)
+    assert second.execution_count == 2
+    assert second.last_error is not None
+    assert "It could not be carried out" in second.last_error
+    assert second.updated_at - first.updated_at >= timedelta(seconds=60)
+    [active] = await world.worktrees("updated_at")
+    assert active == (await world.turns("finished_at"))[-1], "an activity by the row too"
+
+    world.faults.clear()
+    await issue.says("@threadtree-bot say Three.")
+    await issue.hears("Three.")
+    assert (noted(path).execution_count, noted(path).last_error) == (3, None)

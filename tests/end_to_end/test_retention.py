@@ -1,0 +1,130 @@
+"""What nobody uses any more goes by itself, and nothing that was done in it is lost."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.time import eventually
+from tests.end_to_end.world import PATIENCE_SECONDS, Talk, World
+
+DAY_SECONDS = 86400
+OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.1"}
+
+
+async def an_issue_with_work(world: World) -> Talk:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    return issue
+
+
+async def test_a_worktree_without_activity_goes_and_the_next_request_makes_it_again(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        issue = await an_issue_with_work(world)
+        [path] = await world.worktrees("path")
+
+        world.clock.move(91 * DAY_SECONDS)
+        await world.until("exists (select from worktrees where state = 'removed')")
+
+        assert await world.worktrees("state", "removal", "conversations") == [("removed", "retention", [])]
+        assert left_of(path) == []
+        await issue.says("@threadtree-bot write more.txt: again")
+        await issue.hears("1 file, +1 −0")
+        assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
+
+
+async def test_what_was_not_pushed_is_rescued_before_its_worktree_goes(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        await an_issue_with_work(world)
+        [path] = await world.worktrees("path")
+        write(path, "notes.txt")
+
+        world.clock.move(91 * DAY_SECONDS)
+        await world.until("exists (select from worktrees where state = 'removed')")
+
+        [rescue] = [dict(row) for row in await world.database.fetch("select * from rescues")]
+        assert (rescue["removal"], rescue["files"], rescue["conversations"]) == ("retention", 1, [1])
+        world.clock.move(181 * DAY_SECONDS)
+        await world.until("not exists (select from rescues)")
+
+
+async def test_with_pruning_switched_off_worktrees_stay_and_sessions_go(a_world: Worlds) -> None:
+    async with a_world({**OFTEN, "WORKTREE_PRUNE_ENABLED": "false"}) as world:
+        issue = await an_issue_with_work(world)
+        await issue.says("@threadtree-bot /reset-context")
+        await issue.hears("AI context reset.")
+
+        world.clock.move(1000 * DAY_SECONDS)
+        await world.until("not exists (select from sessions)")
+
+        assert await world.worktrees("state") == ["ready"]
+        assert await world.turns("state", "session_id") == [("done", None)]
+
+
+async def test_an_agents_home_goes_with_the_last_session_of_a_closed_thread(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        issue = await an_issue_with_work(world)
+        [home] = (world.data_dir / "homes").iterdir()
+        assert home.is_dir()
+        await issue.closes()
+        await world.quiet()
+        assert home.is_dir(), "its session is still there"
+
+        world.clock.move(3700)
+
+        async def gone() -> bool:
+            return not home.exists()
+
+        await eventually(gone, PATIENCE_SECONDS, what=lambda: _listing(world))
+        assert await world.sessions("id") == []
+
+
+async def test_what_does_not_agree_is_mended_when_a_worker_starts(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        await an_issue_with_work(world)
+        [path] = await world.worktrees("path")
+        forget(path)
+
+        async def there() -> bool:
+            return len(left_of(path)) == 2
+
+        await eventually(there, PATIENCE_SECONDS, what=lambda: _listing(world))
+
+
+async def test_a_sweep_that_takes_long_delays_no_heartbeat_and_no_shutdown(a_world: Worlds) -> None:
+    with ExitStack() as stack:
+        async with a_world(OFTEN) as world:
+            await an_issue_with_work(world)
+            stack.enter_context(held(world.data_dir / "repos" / "acme" / "shop.git.lock"))
+            for _ in range(2):
+                last = await world.database.fetchval("select heartbeat_at from nodes")
+                await world.until(f"exists (select from nodes where heartbeat_at > '{last}')")
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Somebody else works on the clone."""
+    with lock.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write(worktree: str, name: str) -> None:
+    """A person leaves something there."""
+    Path(worktree, name).write_text("by hand\n")
+
+
+def left_of(worktree: str) -> list[Path]:
+    """The directory and the file beside it, as far as they are there."""
+    return sorted(Path(worktree).parent.glob(f"{Path(worktree).name}*"))
+
+
+def forget(worktree: str) -> None:
+    """Takes the file beside it away."""
+    Path(f"{worktree}.json").unlink()
+
+
+async def _listing(world: World) -> str:
+    return "\n".join(str(path) for path in world.data_dir.glob("*/*"))

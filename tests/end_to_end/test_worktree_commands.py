@@ -1,0 +1,455 @@
+"""`/reset` and `/worktree …`, read as those who write them read the answers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bot import compose, failpoints
+from bot.run import operating
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.store import operations
+from bot.store.operations import Asker, OperationKind, Standing
+from tests.end_to_end.world import Talk, World
+
+
+async def an_issue(world: World, title: str = "Greet people") -> Talk:
+    """An issue with one pushed commit and one file that was not committed."""
+    issue = await world.maria.opens_issue(title)
+    await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await issue.hears("**This failed.**")
+    return issue
+
+
+def answer(heard: str) -> str:
+    """Without the marker."""
+    return heard.partition("\n\n<!--")[0]
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+# Answered at once
+
+
+async def test_worktree_without_a_word_tells_the_words(world: World) -> None:
+    issue = await world.maria.opens_issue("Typing")
+    said = await issue.says("/worktree")
+
+    heard = await issue.hears("`/worktree list`", "`/worktree restore`", "rescued before anything is reset or removed")
+    assert said.reactions == ["👀"]
+    await issue.says("@threadtree-bot /worktree lst please")
+    assert answer(await issue.hears()) == answer(heard)
+    assert await world.turns() == []
+
+
+async def test_without_a_worktree_every_word_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Nothing yet")
+
+    for command, nothing in {
+        "/reset": "There is no worktree here yet, so there is nothing to reset. The next request makes one.",
+        "/worktree reset": "There is no worktree here yet, so there is nothing to reset. The next request makes one.",
+        "/worktree remove": "There is no worktree here yet, so there is nothing to remove. The next request makes one.",
+        "/worktree restore": "Nothing was rescued from a worktree of this thread, so there is nothing to restore.",
+        "/worktree list": (
+            "There is no worktree here yet; the next request makes one.\n\nNothing was rescued from it."
+        ),
+        "/worktree prune": ("There is nothing to prune: every worktree of this repository belongs to an open thread."),
+    }.items():
+        await issue.says(command)
+        assert answer(await issue.hears()) == nothing
+    assert await world.worktrees() == []
+
+
+async def test_a_person_who_may_not_ask_may_not_reset(world: World) -> None:
+    issue = await an_issue(world)
+
+    said = await issue.says("@threadtree-bot /reset", by=world.olaf)
+
+    await said.gets("😕")
+    await world.quiet()
+    assert await world.sessions("active") == [True]
+
+
+# Reset
+
+
+async def test_reset_starts_files_and_conversation_over_and_rescues_what_was_there(world: World) -> None:
+    issue = await an_issue(world)
+    [path] = await world.worktrees("path")
+
+    said = await issue.says("/reset")
+
+    heard = await issue.hears("The worktree was reset. It is on `threadtree/issue-1-2` now, from the tip of `main`")
+    assert answer(heard) == (
+        "The worktree was reset. It is on `threadtree/issue-1-2` now, from the tip of `main`; `threadtree/issue-1` "
+        "stays as it is. The next request starts a fresh conversation with the agent.\n\n"
+        "What was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+    )
+    assert said.reactions == ["👀"]
+    assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == (None, None)
+    assert await world.sessions("active", "end_reason") == [(False, "worktree-reset")]
+
+    await issue.says("@threadtree-bot recall\nwrite other.txt: other")
+    await issue.hears("I remember: nothing.")
+    files = await world.files("threadtree/issue-1-2")
+    assert sorted(files) == ["README.md", "other.txt"]
+    assert "hello.txt" in await world.files("threadtree/issue-1"), "the old branch stays"
+
+
+async def test_reset_waits_for_the_request_that_runs_and_says_so(world: World) -> None:
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Busy")
+    await issue.says(f"@threadtree-bot wait {gate}\nwrite a.txt: a\nsay Finished.")
+    await issue.sees_working()
+
+    said = await issue.says("/reset")
+    await said.gets("👀")
+    assert answer(await issue.hears()) == "In line: the worktree is reset after the request that is running."
+    later = await issue.says("@threadtree-bot recall\nsay Later.")
+    await later.gets("👀")
+    assert await world.turns("state") == ["running", "queued"]
+    gate.open()
+
+    await issue.hears("Finished.")
+    await issue.hears("The worktree was reset.")
+    await issue.hears("Later.")
+    assert (await world.worktrees("branch")) == ["threadtree/issue-1-2"]
+
+
+async def test_stop_all_leaves_the_reset_that_waits(world: World) -> None:
+    issue = await world.maria.opens_issue("Stuck")
+    await issue.says("@threadtree-bot write half.txt: half\nhang")
+    await issue.sees_working()
+    await issue.says("/worktree reset")
+    await issue.hears("In line: the worktree is reset after the request that is running.")
+
+    await issue.says("/stop all")
+
+    heard = await issue.hears_all()
+    assert "**Stopped.**" in heard[0]
+    assert "The worktree was reset: `threadtree/issue-1` is at the tip of `main` again." in heard[1]
+
+
+async def test_reset_says_who_else_starts_over(world: World) -> None:
+    await an_issue(world)
+    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
+    await pull.says("@threadtree-bot say here")
+    await pull.hears("here")
+
+    await pull.says("/reset")
+
+    await pull.hears("So does that of #1, which uses this worktree too.")
+    assert await world.sessions("number", "end_reason") == [(1, "worktree-reset"), (2, "worktree-reset")]
+
+
+# Restore
+
+
+async def test_restore_brings_back_what_the_reset_put_away(world: World) -> None:
+    issue = await world.maria.opens_issue("Changed my mind")
+    await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await issue.hears("**This failed.**")
+    [path] = await world.worktrees("path")
+    await issue.says("/reset")
+    await issue.hears("1 uncommitted file")
+    assert world.text_of(path, "half.txt") is None
+
+    await issue.says("/worktree restore")
+
+    assert answer(await issue.hears()) == "1 file was brought back on `threadtree/issue-1`."
+    assert world.text_of(path, "half.txt") == "half\n"
+    await issue.says("/worktree restore")
+    assert answer(await issue.hears()) == "Everything that was rescued is there already."
+
+
+async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
+    issue = await an_issue(world)
+    [path] = await world.worktrees("path")
+    await issue.says("/worktree remove")
+    await issue.hears("The worktree was removed.")
+    assert not exists(path)
+
+    await issue.says("/worktree restore")
+
+    await issue.hears("1 file was brought back on `threadtree/issue-1`.")
+    assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
+    assert await world.worktrees("state", "conversations") == [("ready", [1])]
+
+
+async def test_what_was_rescued_stays_where_newer_work_is_in_its_way(world: World) -> None:
+    issue = await an_issue(world)
+    await issue.says("/reset")
+    await issue.hears("was reset")
+    await issue.says("@threadtree-bot write half.txt: other\nfail too hard")
+    await issue.hears("**This failed.**")
+    [path] = await world.worktrees("path")
+
+    await issue.says("/worktree restore")
+
+    await issue.hears("The rescued work was not brought back", "half.txt", "It stays rescued.")
+    assert world.text_of(path, "half.txt") == "other\n"
+
+
+async def test_restore_on_a_closed_thread_tells_how(world: World) -> None:
+    issue = await an_issue(world)
+    await issue.closes()
+    await world.quiet()
+
+    await issue.says("/worktree restore")
+
+    await issue.hears("This thread is closed", "Reopen it")
+
+
+# Remove
+
+
+async def test_remove_rescues_and_the_next_request_makes_a_new_worktree(world: World) -> None:
+    issue = await an_issue(world)
+    [path] = await world.worktrees("path")
+
+    await issue.says("/worktree remove")
+
+    assert answer(await issue.hears()) == (
+        "The worktree was removed. The next request makes a new one.\n\n"
+        "What was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+    )
+    assert not exists(path)
+    assert await world.sessions("end_reason") == ["worktree-removed"]
+    await issue.says("@threadtree-bot recall\nappend hello.txt: more")
+    await issue.hears("I remember: nothing.")
+    assert (await world.files("threadtree/issue-1")) == {"README.md": "# shop", "hello.txt": "hello\nmore"}
+    assert world.text_of(path, "half.txt") is None, "it was put away on purpose"
+
+
+async def test_remove_says_who_else_used_it(world: World) -> None:
+    await an_issue(world)
+    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
+    await pull.says("@threadtree-bot say here")
+    await pull.hears("here")
+
+    await pull.says("/worktree remove")
+
+    await pull.hears("The worktree was removed. The next request makes a new one. It was also used by #1.")
+    assert await world.worktrees("state", "conversations") == [("removed", [])]
+
+
+# List
+
+
+async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> None:
+    issue = await an_issue(world)
+    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
+    await pull.says("@threadtree-bot say here")
+    await pull.hears("here")
+    await issue.says("/worktree list")
+    await issue.hears(
+        "This thread's worktree is on `threadtree/issue-1`. #2 uses it too. It was used last",
+        "Nothing was rescued from it.",
+    )
+
+    await issue.says("@threadtree-bot write more.txt: more\nfail too hard")
+    await issue.hears("**This failed.**")
+    await issue.says("/reset")
+    await issue.hears("was reset")
+    world.clock.move(7200)
+    await pull.says("/worktree list")
+
+    await pull.hears(
+        "This thread's worktree is on `threadtree/issue-1-2`. #1 uses it too.",
+        "Rescued, newest first:\n\n1. 1 uncommitted file, ",
+        ", 2 h 0 min ago",
+        "`/worktree restore` brings the first back.",
+    )
+
+
+# Prune
+
+
+async def test_prune_removes_only_what_closed_threads_left_behind(world: World) -> None:
+    closed = await an_issue(world, "Done")
+    open_one = await world.maria.opens_issue("Open")
+    await open_one.says("@threadtree-bot write b.txt: b")
+    await open_one.hears("1 file, +1 −0")
+    await closed.closes()
+    await world.quiet()
+    await world.database.execute("update worktrees set state = 'ready' where start_number = 1")
+    await world.database.execute("update conversations set worktree_id = 1 where number = 1")
+
+    await open_one.says("/worktree prune")
+
+    await open_one.hears("Removing 1 worktree whose threads are all closed. What is not on GitHub is rescued first.")
+    await world.quiet()
+    assert await world.worktrees("state") == ["removed", "ready"]
+
+
+# An operator, beside the bot
+
+
+async def operate(world: World, grounds: Grounds, worktree: int, kind: OperationKind) -> tuple[Standing, list[str]]:
+    """What `threadtree worktrees …` does; how it ended, and what the operator saw meanwhile."""
+    said: list[str] = []
+    async with grounds.pool.acquire() as connection, connection.transaction():
+        asked = await operations.ask(connection, worktree, kind, Asker("the operator", grounds.clock()))
+    with worker_lock(grounds.workers) as worker:
+        return await operating.operate(grounds, worker, asked, said.append), said
+
+
+async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:
+    await an_issue(world)
+    [(worktree, path)] = await world.worktrees("id", "path")
+    async with compose.grounds(world.pair.settings, database_url) as grounds:
+        reset, _ = await operate(world, grounds, worktree, "reset")
+        assert reset.state == "done"
+        assert "1 uncommitted file" in (reset.outcome or "")
+        assert world.text_of(path, "half.txt") is None
+
+        removed, _ = await operate(world, grounds, worktree, "remove")
+        assert removed.outcome == "The worktree was removed. The next request makes a new one. It was also used by #1."
+        assert not exists(path)
+        reset, _ = await operate(world, grounds, worktree, "reset")
+        assert (reset.state, reset.outcome) == (
+            "failed",
+            "The worktree was not reset: it is removed. The next request makes a new one.",
+        )
+
+        restored, _ = await operate(world, grounds, worktree, "restore")
+        assert restored.outcome == "1 file was brought back on `threadtree/issue-1`."
+    assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
+    assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
+
+
+async def test_an_operator_waits_for_the_request_that_runs(world: World, database_url: str) -> None:
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Busy")
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await issue.sees_working()
+
+    async with compose.grounds(world.pair.settings, database_url) as grounds:
+        resetting = asyncio.create_task(operate(world, grounds, 1, "reset"))
+        await world.until("exists (select from operations)")
+        assert await world.turns("state") == ["running"]
+        gate.open()
+        standing, said = await resetting
+
+    assert standing.state == "done"
+    assert said[0] == "Waiting for the requests that were asked for before; they need a worker that runs."
+    await issue.hears("Finished.")
+
+
+async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: World, database_url: str) -> None:
+    gate = world.gate()
+    issue = await world.maria.opens_issue("Busy")
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await issue.sees_working()
+
+    async with compose.grounds(world.pair.settings, database_url) as grounds:
+        resetting = asyncio.create_task(operate(world, grounds, 1, "reset"))
+        await world.until("exists (select from operations)")
+        resetting.cancel()
+        await asyncio.gather(resetting, return_exceptions=True)
+    gate.open()
+
+    await issue.hears("Finished.")
+    await world.quiet()
+    assert [tuple(row) for row in await world.database.fetch("select state, outcome from operations")] == [
+        ("failed", "Whoever asked for it did not wait.")
+    ]
+
+
+async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, database_url: str) -> None:
+    issue = await world.maria.opens_issue("Dead")
+    await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await issue.hears("**This failed.**")
+    await world.database.execute(
+        "insert into operations (worktree_id, kind, requested_by, asked_at, state, claim, worker)"
+        " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid(), '0123456789abcdef')"
+    )
+
+    async with compose.grounds(world.pair.settings, database_url) as grounds:
+        standing, _ = await operate(world, grounds, 1, "restore")
+
+    assert standing.outcome == "1 file was brought back on `threadtree/issue-1`."
+    assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
+
+
+async def test_without_credentials_an_operator_still_has_grounds(world: World, database_url: str) -> None:
+    settings = world.pair.settings.model_copy(update={"github_token": None})
+
+    async with compose.grounds(settings, database_url) as grounds:
+        assert grounds.github is None
+        assert grounds.git.remote_config == ()
+
+
+# A worker that stops in the middle
+
+
+def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whoever comes there first is stopped; the list grows each time somebody comes."""
+    reached: list[str] = []
+
+    def cut_off_once(name: str) -> None:
+        if name == place:
+            reached.append(name)
+            if len(reached) == 1:
+                raise asyncio.CancelledError
+
+    monkeypatch.setattr(failpoints, "listener", cut_off_once)
+    return reached
+
+
+@pytest.mark.parametrize("place", ["reset-rescued", "reset-done", "operation-carried-out"])
+async def test_a_reset_that_was_cut_off_ends_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    issue = await an_issue(world)
+    reached = cut_off_at(place, monkeypatch)
+    await issue.says("/reset")
+
+    await issue.hears("It is on `threadtree/issue-1-2` now", "was rescued first: 1 uncommitted file")
+    await world.quiet()
+    assert len(reached) > 1
+    assert await world.database.fetchval("select count(*) from rescues") == 1
+    await issue.says("/worktree restore")
+    await issue.hears("1 file and 1 commit were brought back on `threadtree/issue-1-2`.")
+
+
+@pytest.mark.parametrize("place", ["rescued", "trashed", "entry-dropped", "branch-deleted", "operation-carried-out"])
+async def test_a_removal_that_was_cut_off_ends_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    issue = await an_issue(world)
+    [path] = await world.worktrees("path")
+    reached = cut_off_at(place, monkeypatch)
+    await issue.says("/worktree remove")
+
+    await issue.hears("The worktree was removed.", "was rescued first: 1 uncommitted file")
+    await world.quiet()
+    assert len(reached) >= 1
+    assert not exists(path)
+    assert await world.worktrees("state", "conversations") == [("removed", [])]
+    assert await world.database.fetchval("select count(*) from rescues") == 1
+
+
+@pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored", "operation-carried-out"])
+async def test_a_restore_that_was_cut_off_ends_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    issue = await an_issue(world)
+    [path] = await world.worktrees("path")
+    await issue.says("/worktree remove")
+    await issue.hears("The worktree was removed.")
+    reached = cut_off_at(place, monkeypatch)
+    await issue.says("/worktree restore")
+
+    assert answer(await issue.hears()) in (
+        "1 file was brought back on `threadtree/issue-1`.",
+        "Everything that was rescued is there already.",
+    )
+    assert len(reached) > 1
+    assert world.text_of(path, "half.txt") == "half\n"
+    assert await world.worktrees("state", "conversations") == [("ready", [1])]

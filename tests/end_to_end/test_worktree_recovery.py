@@ -1,0 +1,170 @@
+"""Worktrees and clones that were damaged by hand: mended or made again with their work, and said on the thread."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot.demo.pair import agent_in_a_folder
+from bot.run.sandbox.cage import Usable, cage_for
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.world import Talk, World
+from tests.integration.git_world import git
+
+
+async def an_issue_with_work(world: World) -> Talk:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    return issue
+
+
+def leave_a_file(worktree: str) -> None:
+    Path(worktree, "precious.txt").write_text("nobody committed this")
+
+
+def emptied(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def a_file(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.write_text("notes")
+
+
+def git_file_gone(path: Path) -> None:
+    (path / ".git").unlink()
+
+
+def git_file_elsewhere(path: Path) -> None:
+    (path / ".git").write_text(f"gitdir: {path.parent}/nowhere\n")
+
+
+@pytest.mark.parametrize("damage", [emptied, a_link, a_file, git_file_gone, git_file_elsewhere])
+async def test_whatever_stands_in_its_place_is_kept_and_the_worktree_is_made_again(
+    world: World, damage: Callable[[Path], None]
+) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    leave_a_file(path)
+    damage(Path(path))
+
+    await issue.says("@threadtree-bot recall\nappend hello.txt: again")
+
+    answer = await issue.hears(
+        "It was made again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file"
+    )
+    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
+    assert await world.worktrees("path", "state") == [(path, "ready")]
+    kept = [*(world.data_dir / "kept").glob("issue-1.*Z.*[!t]")] if (world.data_dir / "kept").exists() else []
+    if damage in (emptied, a_link):
+        assert "The worktree was missing." in answer
+        assert not kept
+    else:
+        assert "The worktree was damaged." in answer
+        [place] = kept
+        assert f"What was in its place is kept on the bot's machine as `kept/{place.name}`." in answer
+        assert await world.database.fetchval("select kept from rescues") == place.name
+
+
+async def test_a_deleted_clone_is_fetched_again_and_the_files_are_kept(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    leave_a_file(path)
+    shutil.rmtree(world.data_dir / "repos" / "acme" / "shop.git")
+
+    await issue.says("@threadtree-bot append hello.txt: again")
+
+    await issue.hears("The worktree was damaged. It was made again from `threadtree/issue-1`", "1 commit, 1 file")
+    [kept] = (world.data_dir / "kept").glob("issue-1.*/precious.txt")
+    assert kept.read_text() == "nobody committed this"
+
+
+async def test_a_clone_that_git_cannot_read_is_fetched_again_with_what_was_only_there(world: World) -> None:
+    issue = await world.maria.opens_issue("Half done")
+    await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nfail after the commit")
+    await issue.hears("**This failed.**")
+    clone = world.data_dir / "repos" / "acme" / "shop.git"
+    (clone / "refs" / "heads" / "broken").write_text(f"{'01' * 20}\n")
+
+    await issue.says("@threadtree-bot recall\nwrite rest.txt: rest")
+
+    await issue.hears(
+        "The bot's copy of the repository was damaged and was fetched again. Not readable any more: "
+        "`refs/heads/broken`. The damaged one is kept on the bot's machine as `kept/shop.git.",
+        "I remember: blue.",
+        "1 commit, 1 file",
+    )
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt"}
+
+
+async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_again(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    clone = world.data_dir / "repos" / "acme" / "shop.git"
+    tree = await world.repository.git.run("rev-parse", "main^{tree}")
+    (clone / "objects" / tree[:2] / tree[2:]).unlink()
+
+    other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
+    await other.hears(
+        "The bot's copy of the repository was damaged and was fetched again. Nothing of it was lost.",
+        "1 commit, 1 file",
+    )
+    await issue.says("@threadtree-bot recall\nappend hello.txt: again")
+    answer = await issue.hears("I remember: blue.", "1 commit, 1 file")
+    assert "damaged" not in answer
+
+
+async def test_what_an_earlier_request_left_on_another_branch_is_said(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot switch idea\nwrite idea.txt: idea\ncommit Idea\nfail on the way")
+    await issue.hears("**This failed.**")
+
+    await issue.says("@threadtree-bot echo prompt")
+
+    await issue.hears(
+        "An earlier request left the worktree on `idea`. "
+        "Its work goes to `threadtree/issue-1` where it builds on that.",
+        "It belongs to branch `threadtree/issue-1`, but `idea` is checked out.",
+    )
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "idea.txt"}
+
+
+async def test_a_rebase_that_was_left_unfinished_is_said_and_loses_nothing(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    git(Path(path), "commit", "-q", "--allow-empty", "-m", "one more")
+    git(Path(path), "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-q", "-i", "HEAD~1")
+
+    await issue.says("@threadtree-bot echo prompt\nwrite more.txt: more")
+
+    await issue.hears("An earlier request left a rebase unfinished in the worktree.", "A rebase is in progress in it")
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
+
+
+@pytest.mark.parametrize("lost", ["worktrees", "."])
+async def test_in_a_cage_a_record_that_git_lost_costs_neither_files_nor_context(
+    a_world: Worlds, tmp_path: Path, lost: str
+) -> None:
+    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
+    if cage is None or not isinstance(cage.probe(), Usable):
+        pytest.skip("bubblewrap cannot be used here")
+    async with a_world({"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}) as world:
+        issue = await world.maria.opens_issue("Half done")
+        await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nwrite rest.txt: rest\nfail")
+        await issue.hears("**This failed.**")
+        shutil.rmtree(world.data_dir / "repos" / "acme" / "shop.git" / lost)
+
+        await issue.says("@threadtree-bot recall\nwrite more.txt: more")
+
+        await issue.hears(
+            "git had lost its record of the worktree and has it again. The files and commits are as they were.",
+            "I remember: blue.",
+        )
+        assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt", "more.txt"}

@@ -1,0 +1,71 @@
+"""Rules: threads close and open again, people ask to have worktrees reset, removed and restored, workers do it."""
+
+from hypothesis.stateful import rule
+
+from bot.decide import closing
+from bot.decide.actions import Close, Reopen
+from bot.decide.asks import Asks, Command
+from bot.run import operating
+from bot.run.removing import remove_all
+from bot.store import operations
+from tests.histories.ground import REPOSITORY
+from tests.histories.stage import NODE
+from tests.histories.turning import Talk, Turning, Verb, talks, verbs
+
+
+class Going(Turning):
+    """How worktrees end, and come back."""
+
+    @rule(talk=talks)
+    def closes(self, talk: Talk) -> None:
+        self.close(talk)
+
+    @rule(talk=talks)
+    def reopens(self, talk: Talk) -> None:
+        number = int(talk.split()[1])
+
+        async def reopen() -> None:
+            async with self.ground.pool.acquire() as connection, connection.transaction():
+                await closing.reopen(connection, Reopen(REPOSITORY, number, self.ground.later()))
+
+        self.bot(reopen())
+
+    @rule(talk=talks, verb=verbs)
+    def commands(self, talk: Talk, verb: Verb) -> None:
+        self.command(talk, verb)
+
+    @rule()
+    def carries_out(self) -> None:
+        self.carry_out()
+
+    def close(self, talk: Talk) -> None:
+        """The thread is closed, and what runs there hears of it."""
+        number = int(talk.split()[1])
+
+        async def close() -> None:
+            async with self.ground.pool.acquire() as connection, connection.transaction():
+                await closing.close(connection, Close(REPOSITORY, number, self.ground.later()))
+            await self.ground.stop()
+
+        self.bot(close())
+
+    def command(self, talk: Talk, verb: Verb) -> None:
+        """Somebody writes `/worktree …` in the thread."""
+        self.ask(talk, Asks(commands=(Command("worktree", verb),)))
+
+    def carry_out(self) -> None:
+        """A worker does what is not a turn: operations, then removals. What is gone is gone then."""
+
+        async def all_that_waits() -> None:
+            ground = self.ground
+            while True:
+                async with ground.pool.acquire() as connection:
+                    operation = await operations.claim_next(connection, NODE, ground.worker.name)
+                if operation is None:
+                    break
+                await operating.carry_out(ground.shop, operation)
+            await remove_all(ground.shop, ground.worker.name)
+
+        self.bot(all_that_waits(), index_too=True)
+        self.damaged &= self.live_paths()
+        self.check_order()

@@ -1,0 +1,357 @@
+"""Where a history plays: a remote, a database, workers that are killed and started, an agent whose hands are ours."""
+
+import asyncio
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import asyncpg
+import pytest
+
+from bot.authority import Policy
+from bot.decide.actions import Hear
+from bot.decide.asks import Asks
+from bot.decide.desk import Facts, Premises
+from bot.decide.serving import serve
+from bot.github.answers import ThreadState
+from bot.github.client import GitHub
+from bot.github.payloads import Thread
+from bot.model import Actor, Repository, Target
+from bot.run.agents.driver import Completed, Failed, Limits
+from bot.run.liveness import worker_lock
+from bot.run.runner import Runner
+from bot.run.turn import TurnRun
+from bot.run.workshop import Workshop
+from bot.run.worktrees.clone import Clone
+from bot.run.worktrees.git import Identity
+from bot.run.worktrees.linked import admin_directory, real
+from bot.store import turns
+from bot.store.database import Pool
+from bot.store.turns import ClaimedTurn
+from tests.histories.hands import ARRIVALS, Hands, QuietGitHub
+from tests.histories.ledger import Ledger, content_id, refs_of
+from tests.histories.stage import NODE, empty
+from tests.integration.git_world import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
+
+REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
+ADA = Actor("ada", 7)
+STEP_SECONDS = 60
+"""No git command and no turn of a history takes so long: whoever waits longer waits for nothing."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker process: alive as long as it holds its lock."""
+
+    name: str
+    runner: Runner
+    lock: ExitStack
+
+    def dies(self) -> None:
+        """kill -9: only the kernel cleans up behind it."""
+        self.lock.close()
+
+
+@dataclass(slots=True)
+class Run:
+    """One turn that runs; at its `arrival` the agent is at work."""
+
+    turn: ClaimedTurn
+    worker: Worker
+    arrival: asyncio.Future[Hands]
+    run: TurnRun
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class Ground:
+    """One node, its database, and the repository octo/hello on its remote."""
+
+    root: Path
+    pool: Pool
+    shop: Workshop
+    ledger: Ledger
+    worker: Worker
+    now: datetime
+    began: datetime
+    locks: ExitStack
+    runs: list[Run] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @classmethod
+    async def make(cls, root: Path, pool: Pool, sandbox: Literal["off", "bwrap"]) -> "Ground":
+        """A remote with a few commits on `main`, and an empty node."""
+        remote, data = root / "remotes" / "octo" / "hello.git", root / "data"
+        remote.mkdir(parents=True)
+        data.mkdir()
+        git(remote, "init", "-q", "--bare", "--initial-branch=main")
+        ground: Ground
+
+        def clock() -> datetime:
+            ground.now += timedelta(milliseconds=1)
+            return ground.now
+
+        shop = Workshop(
+            pool=pool,
+            github=cast(GitHub, QuietGitHub()),
+            git=GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data)),
+            node=NODE,
+            data_dir=data,
+            server_url=(root / "remotes").as_uri(),
+            clock=clock,
+            policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
+            author=Identity(BOT.name, BOT.email),
+            agent="custom",
+            agent_command=("true",),
+            agent_variables={},
+            search_path=SEARCH_PATH,
+            lang="C.UTF-8",
+            network="host",
+            allow_workflow_changes=False,
+            limits=Limits(STEP_SECONDS, STEP_SECONDS),
+            secrets=(),
+        )
+        clone = shop.clone("octo/hello").path
+        ledger = Ledger(remote, clone, data, {})
+        locks = ExitStack()
+        began = datetime.now(UTC)
+        ground = cls(root, pool, shop, ledger, _worker(shop, locks), began, began, locks)
+        await empty(pool)
+        for name in ("README.md", "a", "README.md"):
+            ground.push("refs/heads/main", {name: ground.content(name)})
+        return ground
+
+    # What people do on GitHub and to the remote
+
+    @property
+    def remote(self) -> Path:
+        return self.ledger.remote
+
+    def content(self, name: str) -> str:
+        """A content that nobody wrote before."""
+        text = f"{name} {next(self.numbers)}\n"
+        self.ledger.written[content_id(text.encode())] = text.strip()
+        return text
+
+    def push(
+        self,
+        ref: str,
+        files: Mapping[str, str],
+        *,
+        onto: str | None = None,
+        tree: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """A person's commit on a full ref of the remote, on top of what is there or of `onto`, with `tree` or `files`
+        changed.
+        """
+        remote = refs_of(self.remote)
+        base = onto or remote.get(ref) or remote.get("refs/heads/main")
+        number = next(self.numbers)
+        lines = [f"commit {ref}", f"committer person <person@example.com> {1_700_000_000 + number} +0000"]
+        lines += [*_data(f"change {number}"), *([f"from {base}"] if base else [])]
+        lines += [f'M 040000 {tree} ""'] if tree else []
+        for name, text in files.items():
+            lines += [f"M 100644 inline {name}", *_data(text)]
+        argv = ["git", "fast-import", "--quiet", *(["--force"] if force else [])]
+        done = subprocess.run(
+            argv,
+            cwd=self.remote,
+            input="\n".join([*lines, ""]),
+            env={"PATH": os.environ["PATH"]},
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    async def ask(self, number: int, facts: Facts, asks: Asks, kind: Literal["issue", "pull"] = "issue") -> None:
+        """Somebody asks in the thread: what decide writes down."""
+        at = self.later()
+        thread = Thread(
+            *(number, kind, f"T{number}", f"Thread {number}", "", "open", ADA),
+            *("https://example.com", at, at, None, None),
+        )
+        comment = next(self.numbers)
+        hear = Hear(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
+        premises = Premises(NODE, str(self.shop.data_dir / "worktrees"))
+        async with self.pool.acquire() as connection, connection.transaction():
+            await serve(connection, premises, hear, facts)
+
+    def later(self) -> datetime:
+        """The time, which goes on."""
+        self.now += timedelta(seconds=10)
+        return self.now
+
+    async def put_forward(self, days: int) -> None:
+        """Time passes, for the bot and for its database; for files it does not."""
+        self.now += timedelta(days=days)
+        await self.pool.execute("update clock.hand set ahead = ahead + $1", timedelta(days=days))
+
+    def facts(self, **more: Any) -> Facts:
+        """What decide looked up: an open thread, unless told otherwise."""
+        return Facts(self.now, **{"thread": ThreadState(None), **more})
+
+    # What workers do
+
+    async def claim(self, worker: Worker | None = None) -> Run | None:
+        """The next turn, begun by a worker; None where none can run now."""
+        mine = worker or self.worker
+        async with self.pool.acquire() as connection:
+            claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.shop.clock())
+        if claimed is None:
+            return None
+        assert claimed.path not in ARRIVALS, f"two turns in {claimed.path}"
+        arrival = ARRIVALS[claimed.path] = asyncio.get_running_loop().create_future()
+        turn_run = TurnRun(self.shop, claimed)
+        run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(turn_run.run()))
+        self.runs.append(run)
+        return run
+
+    async def at_work(self, run: Run) -> bool:
+        """Waits until the agent is at work; False if the turn ended before. Raises what killed it."""
+        either: set[asyncio.Future[Any]] = {run.arrival, run.task}
+        async with asyncio.timeout(STEP_SECONDS):
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if run.arrival.done():
+            return True
+        try:
+            await run.task
+        finally:
+            self._left(run)
+        return False
+
+    async def finish(self, run: Run, outcome: Literal["done", "failed"]) -> str:
+        """The agent ends, and the turn with it; its state."""
+        ended = Completed("It is done.", None) if outcome == "done" else Failed("It broke.", "")
+        run.arrival.result().outcome.set_result(ended)
+        try:
+            async with asyncio.timeout(STEP_SECONDS):
+                await run.task
+        finally:
+            self._left(run)
+        return await self.state_of(run)
+
+    async def stop(self) -> None:
+        """Turns that were asked to stop hear so, and end."""
+        query = "select id from turns where state = 'running' and stop_requested_at is not null"
+        asked = {row["id"] for row in await self.rows(query)}
+        for run in [run for run in self.runs if run.turn.id in asked]:
+            run.run.look_again()
+            async with asyncio.timeout(STEP_SECONDS):
+                await run.task
+            self._left(run)
+
+    async def state_of(self, run: Run) -> str:
+        """The state of its row, and the reason for it."""
+        row = await self.pool.fetchrow("select state, reason from turns where id = $1", run.turn.id)
+        return f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"])
+
+    async def kill(self) -> None:
+        """The worker dies with everything it runs, another takes its place and sees after what it left."""
+        dead, self.worker = self.worker, _worker(self.shop, self.locks)
+        dead.dies()
+        mine = [run for run in self.runs if run.worker is dead]
+        for run in mine:
+            # As the end of a process: nothing is handed back.
+            self._left(run)
+        await _end_without_a_word([run.task for run in mine])
+        await self.recover()
+
+    async def another_worker(self) -> Worker:
+        """One more process of this node, which never dies."""
+        return _worker(self.shop, self.locks)
+
+    async def recover(self) -> None:
+        """What a worker does at its start, and every few seconds."""
+        await self.worker.runner.recover()
+
+    def _left(self, run: Run) -> None:
+        self.runs = [one for one in self.runs if one is not run]
+        ARRIVALS.pop(run.turn.path, None)
+
+    async def rows(self, query: str, *values: object) -> list[asyncpg.Record]:
+        return list(await self.pool.fetch(query, *values))
+
+    # What there is on disk
+
+    @property
+    def clone(self) -> Clone:
+        return self.shop.clone("octo/hello")
+
+    def entry_paths(self) -> list[Path]:
+        """The worktrees that git has on record."""
+        pointers = sorted(self.clone.path.glob("worktrees/*/gitdir"))
+        return [Path(pointer.read_text().strip()).parent for pointer in pointers]
+
+    def directories(self) -> list[Path]:
+        """What lies where worktrees lie, whatever it is."""
+        folder = self.shop.data_dir / "worktrees" / "octo" / "hello"
+        return [one for one in sorted(folder.glob("*")) if one.suffix != ".json" and not one.name.startswith(".")]
+
+    def admin(self, path: Path) -> Path | None:
+        """git's folder for the worktree at this path."""
+        found = admin_directory(self.clone.path, path)
+        return found if isinstance(found, Path) else None
+
+    def state(self, path: Path) -> Path | None:
+        """The folder with a worktree's HEAD and index."""
+        admin = self.admin(path)
+        cage = self.shop.git.cage
+        if cage is None or admin is None:
+            return admin
+        return cage.view(self.clone.path.resolve(), real(path), admin).state
+
+    def agent(self, path: Path, *command: str, **environment: str) -> None:
+        """A command as the agent runs it, in its cage if there is one; whether it succeeds is the agent's affair."""
+        cage, argv = self.shop.git.cage, list(command)
+        home = self.shop.data_dir / "homes" / "1"
+        home.mkdir(parents=True, exist_ok=True)
+        if cage is not None:
+            admin = self.admin(path)
+            assert admin is not None
+            view = cage.view(self.clone.path.resolve(), real(path), real(admin))
+            argv = list(cage.agent_argv(view, command, home, path))
+        everything = {"PATH": SEARCH_PATH, "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON | environment
+        subprocess.run(argv, cwd=path, env=everything, capture_output=True, check=False)
+
+
+async def close(ground: Ground) -> None:
+    """Leaves no task and no lock."""
+    tasks = [run.task for run in ground.runs]
+    ground.runs.clear()
+    await _end_without_a_word(tasks)
+    ARRIVALS.clear()
+    ground.locks.close()
+    for path in ground.directories():
+        if ground.shop.git.cage is not None and (admin := ground.admin(path)) is not None:
+            ground.shop.git.cage.forget(ground.shop.git.cage.view(ground.clone.path.resolve(), real(path), admin).name)
+
+
+async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancels tasks in a way that hands nothing back, as if the process had ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TurnRun, "_hand_back", _nothing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _nothing(_: TurnRun) -> None:
+    return
+
+
+def _worker(shop: Workshop, locks: ExitStack) -> Worker:
+    lock = locks.enter_context(ExitStack())
+    name = lock.enter_context(worker_lock(shop.workers))
+    return Worker(name, Runner(shop, name, 10, 10), lock)
+
+
+def _data(text: str) -> list[str]:
+    return [f"data {len(text.encode())}", text]

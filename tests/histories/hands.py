@@ -1,0 +1,62 @@
+"""What stands in for the world around a history: an agent whose hands are ours, a GitHub that only says yes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bot.model import Repository
+from bot.run.agents.driver import AgentDriver, AgentEvent, Cancelled, Launch, Limits, Opened, Outcome
+
+
+class KilledError(BaseException):
+    """The process ends here: nothing behind the failpoint happens."""
+
+
+class QuietGitHub:
+    """What runs ask of GitHub, without HTTP."""
+
+    async def permission(self, repository: Repository, login: str) -> str:
+        return "write"
+
+    async def is_protected(self, repository: Repository, branch: str) -> bool:
+        return False
+
+    async def merged_head(self, repository: Repository, branch: str) -> str | None:
+        return None
+
+
+class Hands:
+    """The agent of one turn: it waits, and somebody else does its work in the worktree meanwhile."""
+
+    def __init__(self, arrival: "asyncio.Future[Hands]") -> None:
+        self._arrival = arrival
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    async def open(self, resume: str | None) -> Opened:
+        return Opened(resume or "a session", resumed=resume is not None, lost=None)
+
+    async def prompt(
+        self, blocks: Sequence[str], limits: Limits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
+    ) -> Outcome:
+        self._arrival.set_result(self)
+        stopped = asyncio.ensure_future(stop.wait())
+        both: set[asyncio.Future[Any]] = {stopped, self.outcome}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return self.outcome.result() if self.outcome.done() else Cancelled()
+        finally:
+            stopped.cancel()
+
+    async def close(self) -> None:
+        return
+
+
+ARRIVALS: dict[str, asyncio.Future[Hands]] = {}
+"""Who waits for an agent to be at work, by worktree: one turn in each."""
+
+
+@asynccontextmanager
+async def hands_for(_: str, launch: Launch) -> AsyncIterator[AgentDriver]:
+    """The agent of the turn that expects one in this worktree."""
+    yield Hands(ARRIVALS[str(launch.cwd)])

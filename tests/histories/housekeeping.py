@@ -1,0 +1,103 @@
+"""Rules: time passes, worktrees are pruned and repaired, and workers are killed between two effects."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from hypothesis import event
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+import bot
+from bot import failpoints
+from bot.run.liveness import worker_lock
+from bot.run.mending import reconcile
+from bot.run.retention import policy_for
+from bot.run.sweeping import sweep
+from tests.histories.acts import deeds
+from tests.histories.going import Going
+from tests.histories.hands import KilledError
+from tests.histories.turning import Deeds, Talk, Verb, talks, verbs
+
+REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
+FAILPOINTS = sorted(
+    {name for file in Path(str(bot.__file__)).parent.rglob("*.py") for name in REACHED.findall(file.read_text())}
+)
+RESCUE_DAYS = 180
+
+What = Literal["turn", "close", "command", "sweep", "repair"]
+
+
+class Housekeeping(Going):
+    """What timers and operators do."""
+
+    @rule(days=st.sampled_from((0, 1, 40, 100, 200)))
+    def sweeps(self, days: int) -> None:
+        """Time passes, or the clock jumps; then what nobody used is pruned."""
+        self.sweep(days)
+
+    @rule()
+    def repairs(self) -> None:
+        self.bot(self.repair(), index_too=True)
+
+    @rule(
+        name=st.sampled_from(FAILPOINTS),
+        talk=talks,
+        what=st.sampled_from(("turn", "turn", "close", "command", "sweep", "repair")),
+        doing=deeds,
+        verb=verbs,
+    )
+    def killed(self, name: str, talk: Talk, what: What, doing: Deeds, verb: Verb) -> None:
+        """A worker ends where it first reaches this place, in the middle of something; another one goes on."""
+        reached: list[str] = []
+
+        def kill(here: str) -> None:
+            if here == name:
+                failpoints.listener = None
+                reached.append(here)
+                raise KilledError
+
+        failpoints.listener = kill
+        try:
+            match what:
+                case "turn":
+                    self.turn_of(talk, doing)
+                case "close":
+                    self.close(talk)
+                    self.carry_out()
+                case "command":
+                    self.command(talk, verb)
+                    self.carry_out()
+                case "sweep":
+                    self.sweep(100)
+                case "repair":
+                    self.bot(self.repair(), index_too=True)
+        except KilledError:
+            event(f"killed at {name}")
+        finally:
+            failpoints.listener = None
+        if reached:
+            # Until somebody goes on with it, it is half done; nothing is lost all the same.
+            self.excuse_all()
+            self.bot(self.ground.kill(), index_too=True)
+            self.carry_out()
+
+    def sweep(self, days: int) -> None:
+        ground = self.ground
+        self.bot(ground.put_forward(days))
+        policy = policy_for(
+            ground.now, detached_days=30, branch_days=90, orphan_days=90, rescue_days=RESCUE_DAYS, older_than=None
+        )
+
+        async def swept() -> None:
+            with worker_lock(ground.shop.workers) as worker:
+                await sweep(ground.shop, policy, worker, force=True)
+
+        if ground.now - ground.began > timedelta(days=RESCUE_DAYS - 1):
+            # What was rescued may be too old to be kept.
+            self.seen = ground.ledger.look(rescues=False)
+        self.bot(swept(), index_too=True)
+
+    async def repair(self) -> None:
+        await reconcile(self.ground.shop, None, lambda _: None)

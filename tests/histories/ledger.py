@@ -1,0 +1,166 @@
+"""What exists: every commit that is reachable from a ref, every content that lies somewhere. Read as from outside."""
+
+import hashlib
+import os
+import re
+import struct
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Copies of what the remote has or had: no place where the bot keeps anything.
+_FETCHED = ("refs/remotes/", "refs/threadtree/fetched/")
+_INDEX_ENTRY_BYTES = 62
+_EXTENDED = 0x4000
+
+
+def content_id(content: bytes) -> str:
+    """git's name for a file of this content."""
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()  # noqa: S324 - git's own
+
+
+def refs_of(repository: Path) -> dict[str, str]:
+    """All refs of a repository, or of a folder that stands for one, and the objects they name."""
+    found = {}
+    packed = repository / "packed-refs"
+    if packed.is_file():
+        for line in packed.read_text().splitlines():
+            if _COMMIT.match(line):
+                found[line[41:]] = line[:40]
+    for folder, _, names in os.walk(repository / "refs"):
+        for name in names:
+            file = Path(folder, name)
+            value = file.read_text().strip()
+            if _COMMIT.fullmatch(value):
+                found[str(file.relative_to(repository))] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there was at a moment. `staged` are contents that only an index names."""
+
+    commits: frozenset[str]
+    contents: frozenset[str]
+    staged: frozenset[str]
+    remote: dict[str, str]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Knows every content that somebody wrote, by git's name for it."""
+
+    remote: Path
+    clone: Path
+    data: Path
+    written: dict[str, str]
+
+    def look(self, *, rescues: bool = True) -> Seen:
+        """Everything that exists now: on the remote, in the clone, in cages, in worktrees, among what was kept.
+
+        Without `rescues`: what exists beside them.
+        """
+        kept = self.data / ("kept" if rescues else "none")
+        privates = [one for one in [*self.data.glob("private/*"), *kept.glob("*.git/private")] if _is_private(one)]
+        remote = refs_of(self.remote)
+        tips = {
+            *remote.values(),
+            *_tips_of_clone(self.clone, rescues=rescues),
+            *_heads(kept.glob("*.git/worktrees/*/HEAD")),
+        }
+        for private in privates:
+            tips.update(_tips_of_private(private))
+        objects = [self.clone / "objects", *(one / "common" / "objects" for one in privates)]
+        listed = subprocess.run(
+            ["git", "rev-list", "--objects", "--ignore-missing", "--stdin"],
+            cwd=self.remote,
+            env={
+                "PATH": os.environ["PATH"],
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(str(one) for one in objects if one.is_dir()),
+            },
+            input="".join(f"{tip}\n" for tip in sorted(tips)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert listed.returncode == 0, listed.stderr
+        commits, contents = set(), set()
+        for line in listed.stdout.splitlines():
+            sha, space, _ = line.partition(" ")
+            if not space:
+                commits.add(sha)
+            elif sha in self.written:
+                contents.add(sha)
+        for place in (self.data / "worktrees", kept):
+            contents.update(name for name in _contents(place) if name in self.written)
+        indexes = [*self.clone.glob("worktrees/*/index"), *kept.glob("*.git/worktrees/*/index")]
+        indexes += [private / "state" / "index" for private in privates]
+        staged = {name for index in indexes for name in _staged(index) if name in self.written}
+        return Seen(frozenset(commits), frozenset(contents), frozenset(staged), remote)
+
+    def lost(self, before: Seen, after: Seen, *, index_too: bool) -> list[str]:
+        """What was there and is not any more, in words."""
+        gone = [f"commit {name}" for name in sorted(before.commits - after.commits)]
+        wanted = before.contents | before.staged if index_too else before.contents
+        kept = after.contents | after.staged if index_too else after.contents
+        return gone + [f"content of {self.written[name]}" for name in sorted(wanted - kept)]
+
+
+def _is_private(folder: Path) -> bool:
+    return (folder / "common").is_dir()
+
+
+def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[str]:
+    left_out = _FETCHED if rescues else (*_FETCHED, "refs/threadtree/rescue/")
+    yield from (sha for name, sha in refs_of(clone).items() if not name.startswith(left_out))
+    yield from _stashes(clone)
+    yield from _heads(clone.glob("worktrees/*/HEAD"))
+
+
+def _tips_of_private(private: Path) -> Iterator[str]:
+    # `refs` beside `common`: what is the clone's folder of refs inside.
+    yield from (sha for name, sha in refs_of(private).items() if not name.startswith(_FETCHED))
+    yield from (sha for name, sha in refs_of(private / "common").items() if not name.startswith(_FETCHED))
+    yield from _stashes(private / "common")
+    yield from _heads([private / "state" / "HEAD"])
+
+
+def _heads(files: Iterable[Path]) -> Iterator[str]:
+    for file in files:
+        if file.is_file() and _COMMIT.fullmatch(value := file.read_text().strip()):
+            yield value
+
+
+def _stashes(repository: Path) -> Iterator[str]:
+    """All but the latest stash are in a reflog only."""
+    log = repository / "logs" / "refs" / "stash"
+    if log.is_file():
+        yield from (line.split(" ", 2)[1] for line in log.read_text().splitlines())
+
+
+def _contents(directory: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if name != ".git"]
+        for name in (*names, *(one for one in folders if Path(folder, one).is_symlink())):
+            file = Path(folder, name)
+            if file.is_symlink():
+                yield content_id(os.fsencode(file.readlink()))
+            elif file.is_file():
+                yield content_id(file.read_bytes())
+
+
+def _staged(index: Path) -> Iterator[str]:
+    """https://git-scm.com/docs/index-format, versions 2 and 3."""
+    if not index.is_file():
+        return
+    data = index.read_bytes()
+    if len(data) < 12 or not data.startswith(b"DIRC"):
+        return
+    (entries,), at = struct.unpack(">I", data[8:12]), 12
+    for _ in range(entries):
+        yield data[at + 40 : at + 60].hex()
+        (flags,) = struct.unpack(">H", data[at + 60 : at + 62])
+        name = at + _INDEX_ENTRY_BYTES + (2 if flags & _EXTENDED else 0)
+        at += (data.index(b"\0", name) - at + 8) // 8 * 8

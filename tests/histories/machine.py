@@ -1,0 +1,118 @@
+"""What every rule of a history builds on: the bot acts, and what there was is still there."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import structlog
+from hypothesis.stateful import RuleBasedStateMachine
+
+from bot.store.database import Pool
+from tests.histories.ground import Ground, close
+from tests.histories.ledger import Seen
+from tests.histories.stage import NODE
+from tests.integration.git_world import git
+
+T = TypeVar("T")
+
+LIVE = """
+select id, path, branch, state from worktrees where node = $1 and state in ('reserved', 'ready', 'removing')
+order by id
+"""
+WARNED_OF = ("turn-failed", "turn-broke", "not-delivered", "commits-not-imported")
+"""What the log says where something went wrong that a history does not bring about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theatre:
+    """What histories share: the loop they are played in, the database, and whether there is a cage."""
+
+    loop: asyncio.Runner
+    pool: Pool
+    directory: Path
+    sandbox: Literal["off", "bwrap"]
+
+
+class Machine(RuleBasedStateMachine):
+    """One history. `damaged` are paths that hands have spoiled since the last turn there."""
+
+    def __init__(self, theatre: Theatre) -> None:
+        super().__init__()
+        self.theatre = theatre
+        self.root = Path(tempfile.mkdtemp(dir=theatre.directory)).resolve()
+        self.damaged: set[Path] = set()
+        self.log: list[dict[str, Any]] = []
+        structlog.configure(processors=[structlog.processors.format_exc_info, self._note])
+        self.ground = self._play(Ground.make(self.root, theatre.pool, theatre.sandbox))
+        self.seen: Seen = self.ground.ledger.look()
+
+    def teardown(self) -> None:
+        self._play(close(self.ground))
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def bot(self, doing: Coroutine[Any, Any, T], *, index_too: bool = False) -> T:
+        """The bot does something: nothing that there was may be missing afterwards."""
+        before = self.seen
+        try:
+            result = self._play(doing)
+        except AssertionError as problem:
+            problem.add_note(f"the log says: {self.wrong()}")
+            raise
+        self.seen = self.ground.ledger.look()
+        lost = self.ground.ledger.lost(before, self.seen, index_too=index_too)
+        assert not lost, f"lost: {lost}"
+        self._check_remote(before)
+        assert not self.wrong(), f"the log says: {self.wrong()}"
+        return result
+
+    def wrong(self) -> list[dict[str, Any]]:
+        """What the log says of things that a history does not bring about."""
+        return [entry for entry in self.log if entry["log_level"] == "error" or entry["event"] in WARNED_OF]
+
+    @contextmanager
+    def hands(self) -> Iterator[None]:
+        """People or agents do something: what they drop themselves nobody needs to keep."""
+        yield
+        self.seen = self.ground.ledger.look()
+
+    def live_paths(self) -> set[Path]:
+        """The paths of the worktrees that have a row."""
+        return {Path(row["path"]) for row in self._play(self.ground.rows(LIVE, NODE))}
+
+    def excuse_all(self) -> None:
+        """Something was cut off: rows, directories and entries need not agree until it is gone on with."""
+        self.damaged |= {*self.live_paths(), *self.ground.entry_paths(), *self.ground.directories()}
+
+    def check_order(self) -> None:
+        """One directory, one row and one entry of git for each worktree that was left alone."""
+        rows = self._play(self.ground.rows(LIVE, NODE))
+        entries, directories = self.ground.entry_paths(), self.ground.directories()
+        live = [Path(row["path"]) for row in rows]
+        for row, path in zip(rows, live, strict=True):
+            if row["state"] == "ready" and path not in self.damaged:
+                assert path.is_dir(), f"no directory for {dict(row)}"
+                assert entries.count(path) == 1, f"git's entries for {dict(row)}: {entries}"
+        strangers = ({*entries, *directories}) - {*live} - self.damaged
+        assert not strangers, f"nobody's: {sorted(strangers)}"
+        assert len(live) == len({*live}) or any(row["state"] == "removing" for row in rows)
+
+    def _check_remote(self, before: Seen) -> None:
+        """No branch of the remote was forced, deleted or, where it is the default one, pushed to."""
+        for ref, was in before.remote.items():
+            now = self.seen.remote.get(ref)
+            assert now is not None, f"{ref} was deleted"
+            if now != was:
+                assert ref != "refs/heads/main", "the default branch was pushed to"
+                assert git(self.ground.remote, "merge-base", was, now) == was, f"{ref} was forced"
+
+    def _play(self, doing: Coroutine[Any, Any, T]) -> T:
+        return self.theatre.loop.run(doing)
+
+    def _note(self, _: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        self.log.append({"log_level": "error" if method == "exception" else method, **event})
+        raise structlog.DropEvent

@@ -1,0 +1,78 @@
+"""Rules: people push to the remote, and hands spoil what the bot has on disk."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.histories.acts import FILES, Damage, damage, damages
+from tests.histories.ledger import refs_of
+from tests.histories.machine import Machine
+from tests.integration.git_world import git
+
+Push = Literal["forward", "amend", "force", "delete", "merge into main", "squash into main"]
+
+pushes = st.sampled_from(("forward", "amend", "force", "delete", "merge into main", "squash into main"))
+files = st.sampled_from(FILES)
+whiches = st.integers(0, 5)
+"""Which of those that there are: what is drawn never depends on them, since they depend on who was faster."""
+
+T = TypeVar("T")
+
+
+def one_of(there: Sequence[T], which: int) -> T | None:
+    """None where there is none."""
+    return there[which % len(there)] if there else None
+
+
+class People(Machine):
+    """What happens without the bot."""
+
+    @rule(name=files)
+    def someone_pushes_to_main(self, name: str) -> None:
+        with self.hands():
+            self.ground.push("refs/heads/main", {name: self.ground.content(name)})
+
+    @rule(which=whiches, push=pushes, name=files)
+    def someone_pushes_to_a_branch(self, which: int, push: Push, name: str) -> None:
+        refs, main = refs_of(self.ground.remote), "refs/heads/main"
+        if (ref := one_of(sorted(refs.keys() - {main}), which)) is None:
+            return
+        if push == "delete" and ref.startswith("refs/pull/"):
+            return  # GitHub's own
+        fresh = {name: self.ground.content(name)}
+        with self.hands():
+            match push:
+                case "forward":
+                    self.ground.push(ref, fresh)
+                case "amend":
+                    parents = git(self.ground.remote, "rev-list", "--parents", "-n1", refs[ref]).split()[1:]
+                    self.ground.push(ref, fresh, onto=parents[0] if parents else refs[main], force=True)
+                case "force":
+                    self.ground.push(ref, fresh, onto=refs[main], force=True)
+                case "delete":
+                    git(self.ground.remote, "update-ref", "-d", ref)
+                case "merge into main":
+                    if git(self.ground.remote, "merge-base", refs[main], refs[ref]) == refs[main]:
+                        git(self.ground.remote, "update-ref", main, refs[ref])
+                case "squash into main":
+                    tree = git(self.ground.remote, "rev-parse", f"{refs[ref]}^{{tree}}")
+                    self.ground.push(main, {}, tree=tree)
+
+    @rule(which=whiches, kind=damages)
+    def hands_spoil_a_worktree(self, which: int, kind: Damage) -> None:
+        path = one_of(self.idle_worktrees(), which)
+        if path is None or (kind.startswith(("clone", "ref")) and self.ground.runs):
+            return
+        with self.hands():
+            damage(self.ground, path, kind)
+        self.damaged.add(path)
+        if kind.startswith("clone"):
+            self.damaged.update(self.ground.directories())
+
+    def idle_worktrees(self) -> list[Path]:
+        """Where no turn runs."""
+        busy = {Path(run.turn.path) for run in self.ground.runs}
+        return [path for path in self.ground.directories() if path not in busy]

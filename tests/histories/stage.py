@@ -1,0 +1,52 @@
+"""The database of one history after another, whose clock is moved by hand."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from bot import failpoints
+from bot.store.database import Pool
+from tests.histories.hands import hands_for
+
+NODE = "here"
+CLOCK = """
+-- now() as the database's own, put forward.
+create schema clock;
+create table clock.hand (ahead interval not null);
+insert into clock.hand values (interval '0');
+create function clock.now() returns timestamptz stable language sql
+    as 'select pg_catalog.now() + ahead from clock.hand'
+"""
+DEFAULTS = """
+select format('alter table %I alter column %I set default clock.now()', table_name, column_name) as statement
+from information_schema.columns where table_schema = 'public' and column_default like '%now()%'
+"""
+
+
+@asynccontextmanager
+async def stage(dsn: str) -> AsyncIterator[Pool]:
+    """A database for one history after another; agents are people's hands, and no failpoint is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bot.run.turn.driver_for", hands_for)
+        patch.setattr(failpoints, "listener", None)
+        path = {"search_path": "clock, public, pg_catalog"}
+        async with asyncpg.create_pool(dsn, min_size=2, max_size=6, server_settings=path) as pool:
+            await pool.execute(CLOCK)
+            for column in await pool.fetch(DEFAULTS):
+                await pool.execute(column["statement"])
+            yield pool
+
+
+async def empty(pool: Pool) -> None:
+    """No row but that of the node, and the right time."""
+    tables = [
+        row["tablename"]
+        for row in await pool.fetch("select tablename from pg_tables where schemaname = 'public'")
+        if not row["tablename"].startswith("procrastinate_") and "migration" not in row["tablename"]
+    ]
+    await pool.execute(f"truncate {', '.join(tables)} restart identity cascade")
+    await pool.execute("delete from procrastinate_jobs")
+    await pool.execute("update clock.hand set ahead = interval '0'")
+    await pool.execute("insert into nodes (name) values ($1)", NODE)

@@ -1,0 +1,162 @@
+"""A node's real worktrees with their rows, as old as a test wants them: real git, a real database."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from bot.model import Repository
+from bot.run.grounds import Grounds
+from bot.run.liveness import worker_lock
+from bot.run.mending import metadata_of
+from bot.run.retention import Policy, policy_for
+from bot.run.sweeping import Report, sweep
+from bot.run.worktrees import metadata
+from bot.run.worktrees.start import DetachedHead, IssueBranch
+from bot.store import conversations, places
+from bot.store.database import Connection, database
+from tests.integration.git_world import GitWorld, git
+
+NODE = "here"
+HELLO = Repository("github.com", 1, "octo", "hello", "main")
+LONG_AGO_DAYS = 365
+
+
+@dataclass(slots=True)
+class Node:
+    """One node with one repository. `clock` stands still until a test moves it."""
+
+    git: GitWorld
+    db: Connection
+    grounds: Grounds
+    now: list[datetime] = field(default_factory=list)
+
+    def path(self, number: int) -> Path:
+        return self.git.path.with_name(f"issue-{number}")
+
+    async def add(self, number: int, *, days: float = LONG_AGO_DAYS, detached: bool = False) -> int:
+        """A real, clean, published worktree of an issue, last used so long ago; returns its id."""
+        path = self.path(number)
+        sha = self.git.remote_tip("main")
+        start = DetachedHead(sha, "refs/heads/main") if detached else IssueBranch(number)
+        await self.git.created(start, path)
+        kind = ("detached", number, f"refs/pull/{number}/head", sha) if detached else ("issue", number, None, None)
+        worktree = await conversations.reserve_worktree(self.db, HELLO, node=NODE, path=str(path), start=kind)
+        await self.db.execute(
+            "update worktrees set state = 'ready', base_branch = 'main', branch = $2 where id = $1",
+            *(worktree, None if detached else f"threadtree/issue-{number}"),
+        )
+        await self.talk(number, worktree)
+        await self.age(worktree, days)
+        return worktree
+
+    def copies_of(self, number: int, others: Iterable[int]) -> None:
+        """Worktrees like that one, faster than git makes them; without rows."""
+        admin = self.git.clone.path / "worktrees" / self.path(number).name
+        for other in others:
+            path, copy = self.path(other), admin.with_name(self.path(other).name)
+            shutil.copytree(self.path(number), path)
+            shutil.copytree(admin, copy)
+            (path / ".git").write_text(f"gitdir: {copy}\n")
+            (copy / "gitdir").write_text(f"{path}/.git\n")
+
+    async def talk(self, number: int, worktree: int | None) -> int:
+        """An open thread in that worktree; returns the conversation's id."""
+        row = await conversations.save_conversation(self.db, HELLO, number, "issue", "A title", None)
+        await conversations.use_worktree(self.db, row.id, worktree)
+        return row.id
+
+    async def age(self, worktree: int, days: float) -> None:
+        """Row, metadata and every file were last touched so long ago."""
+        at = self.grounds.clock() - timedelta(days=days)
+        await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
+        row = await self.row(worktree)
+        path = Path(row.path)
+        await self.write_metadata(worktree)
+        state = self.git.clone.path / "worktrees" / path.name
+        if self.git.clone.git.cage is not None:
+            state = self.git.view(path).state
+        set_times(path, at, state / "index", state / "HEAD")
+
+    async def row(self, worktree: int) -> places.PlaceRow:
+        return (await places.by_id(self.db, [worktree], NODE))[worktree]
+
+    async def write_metadata(self, worktree: int) -> None:
+        row = await self.row(worktree)
+        metadata.write(Path(row.path), metadata_of(row, NODE))
+
+    async def states(self) -> dict[int, str]:
+        return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}
+
+    def policy(self, **changes: Any) -> Policy:
+        days = {"detached_days": 30, "branch_days": 90, "orphan_days": 90, "rescue_days": 180}
+        return policy_for(self.grounds.clock(), **{**days, **changes})
+
+    async def sweep(self, **options: Any) -> Report:
+        policy = options.pop("policy", None) or self.policy()
+        with worker_lock(self.grounds.workers) as worker:
+            return await sweep(self.grounds, policy, worker, **options)
+
+    def move_clock(self, days: float) -> None:
+        self.now[0] += timedelta(days=days)
+
+    def listing(self) -> dict[str, tuple[Any, ...]]:
+        """Everything under DATA_DIR, with what a change of it would show in."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for folder, folders, names in os.walk(self.grounds.data_dir):
+            for name in (*folders, *names):
+                file = Path(folder, name)
+                state = file.lstat()
+                content = file.read_bytes() if file.is_file() and not file.is_symlink() else b""
+                found[str(file)] = (state.st_mode, state.st_ino, state.st_mtime_ns, state.st_size, content)
+        return found
+
+    async def rows(self) -> dict[str, list[str]]:
+        """Everything in the tables that a sweep could change."""
+        tables = ("worktrees", "conversations", "sessions", "turns", "operations", "rescues", "orphans")
+        return {
+            table: [row[0] for row in await self.db.fetch(f"select t::text from {table} t order by 1")]  # noqa: S608 -- names above
+            for table in tables
+        }
+
+
+@asynccontextmanager
+async def node_world(root: Path, database_url: str, sandbox: Literal["off", "bwrap"] = "off") -> AsyncIterator[Node]:
+    """A node whose repository octo/hello has one commit."""
+    world = GitWorld.make(root, sandbox)
+    # Where the bot would clone it from.
+    (root / "octo").mkdir()
+    (root / "octo" / "hello.git").symlink_to(world.remote)
+    await world.update()
+    now = [datetime.now(UTC)]
+    async with database(database_url, size=8) as pool, pool.acquire() as db:
+        await db.execute("insert into nodes (name) values ($1)", NODE)
+        await conversations.save_codebase(db, HELLO)
+        grounds = Grounds(
+            pool=pool,
+            git=world.clone.git,
+            node=NODE,
+            data_dir=root / "data",
+            server_url=root.as_uri(),
+            clock=lambda: now[0],
+            github=None,
+        )
+        yield Node(world, db, grounds, now)
+
+
+def set_times(top: Path, at: datetime, *more: Path) -> None:
+    """All below `top` was last touched then."""
+    for file in (*more, *top.rglob("*")):
+        os.utime(file, (at.timestamp(), at.timestamp()), follow_symlinks=False)
+
+
+def commit_in(path: Path, name: str, content: str = "work\n") -> str:
+    """A commit that is in this worktree only."""
+    (path / name).write_text(content)
+    git(path, "add", "-A")
+    git(path, "commit", "-q", "-m", f"change {name}")
+    return git(path, "rev-parse", "HEAD")

@@ -1,0 +1,259 @@
+"""A worktree and what people did on GitHub meanwhile: followed where that loses nothing."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.entries import Valid, inspect
+from bot.run.worktrees.in_step import (
+    Ahead,
+    BranchDeleted,
+    Continued,
+    Dirty,
+    Diverged,
+    FastForwarded,
+    NoRemoteBranch,
+    OffBranch,
+    OfIssue,
+    Synced,
+    UpToDate,
+    sync,
+)
+from bot.run.worktrees.publish import NothingToPush, Parked, Pushed, PushResult, push
+from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
+
+
+@pytest.fixture(params=SANDBOXES)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    return GitWorld.make(tmp_path, request.param)
+
+
+async def synced(world: GitWorld, branch: str | None = "threadtree/issue-1") -> Synced:
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        return await sync(lock, world.path, branch)
+
+
+async def nobody_pushed(world: GitWorld) -> Synced:
+    return NoRemoteBranch()
+
+
+async def same_commit(world: GitWorld) -> Synced:
+    await world.publish()
+    return UpToDate()
+
+
+async def someone_pushed(world: GitWorld) -> Synced:
+    before = world.agent("rev-parse", "HEAD")
+    world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
+    after = world.someone_pushes("threadtree/issue-1", {"a": "2"})
+    return FastForwarded(before, after, 2)
+
+
+async def agent_committed(world: GitWorld) -> Synced:
+    await world.publish()
+    world.agent_commits({"mine": "1"})
+    return Ahead(1)
+
+
+async def both_committed(world: GitWorld) -> Synced:
+    world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
+    world.agent_commits({"mine": "1"})
+    return Diverged(1, 1)
+
+
+async def dirty_and_behind(world: GitWorld) -> Synced:
+    world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
+    (world.path / "mine").write_text("1")
+    return Dirty(1, 0, 1)
+
+
+async def on_another_branch(world: GitWorld) -> Synced:
+    world.agent("switch", "-q", "-c", "idea")
+    return OffBranch("idea")
+
+
+@pytest.mark.parametrize(
+    "story",
+    [nobody_pushed, same_commit, someone_pushed, agent_committed, both_committed, dirty_and_behind, on_another_branch],
+)
+async def test_sync_tells_how_the_branch_stands(
+    world: GitWorld, story: Callable[[GitWorld], Awaitable[Synced]]
+) -> None:
+    await world.created()
+    expected = await story(world)
+    before = world.agent("status", "--porcelain")
+    assert await synced(world) == expected
+    assert world.agent("status", "--porcelain") == before
+    if isinstance(expected, FastForwarded):
+        assert world.agent("rev-parse", "HEAD") == expected.after
+
+
+async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitWorld) -> None:
+    await world.created()
+    await someone_pushed(world)
+    (world.state / "index.lock").touch()
+    assert isinstance(await synced(world), FastForwarded)
+
+
+ISSUE = OfIssue(1, "main")
+
+
+async def followed(world: GitWorld) -> Synced:
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        return await sync(lock, world.path, "threadtree/issue-1", ISSUE)
+
+
+async def with_published_work(world: GitWorld) -> str:
+    await world.created()
+    mine = world.agent_commits({"mine": "1"})
+    await world.publish()
+    assert await followed(world) == UpToDate()
+    return mine
+
+
+async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitWorld) -> None:
+    before = (await world.created()).tip
+    after = world.someone_pushes("main", {"later": "1"})
+    assert await followed(world) == FastForwarded(before, after, 1)
+    assert world.agent("rev-parse", "HEAD") == world.agent("rev-parse", "threadtree/issue-1") == after
+    assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == after
+
+
+async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitWorld) -> None:
+    before = (await world.created()).tip
+    after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    git(world.remote, "update-ref", "-d", "refs/heads/main")
+    assert await followed(world) == FastForwarded(before, after, 1)
+
+
+def merged(world: GitWorld) -> str:
+    world.someone_pushes("main", {"later": "1"})
+    git(world.person, "merge", "-q", "--no-ff", "--no-edit", "origin/threadtree/issue-1")
+    git(world.person, "push", "-q", "origin", "HEAD:main")
+    return world.remote_tip("main")
+
+
+def merged_and_deleted(world: GitWorld) -> str:
+    tip = merged(world)
+    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    return tip
+
+
+def squashed_and_deleted(world: GitWorld) -> str:
+    world.someone_pushes("main", {"later": "1"})
+    git(world.person, "merge", "-q", "--squash", "origin/threadtree/issue-1")
+    git(world.person, "commit", "-q", "-m", "squashed")
+    git(world.person, "push", "-q", "origin", "HEAD:main")
+    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    return world.remote_tip("main")
+
+
+@pytest.mark.parametrize("finish", [merged, merged_and_deleted, squashed_and_deleted])
+async def test_after_its_branch_was_merged_the_work_goes_on_on_the_next_one(
+    world: GitWorld, finish: Callable[[GitWorld], str]
+) -> None:
+    mine = await with_published_work(world)
+    base = finish(world)
+    assert await followed(world) == Continued("threadtree/issue-1-2", "main", base)
+    assert world.agent("symbolic-ref", "HEAD") == "refs/heads/threadtree/issue-1-2"
+    assert (world.path / "later").read_text() == "1"
+    assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine, "the old branch stays"
+    assert await world.clone.commit_at("refs/heads/threadtree/issue-1-2") == base
+    assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", dirty=False)
+
+
+async def test_what_nobody_has_seen_stays_on_the_merged_branch(world: GitWorld) -> None:
+    await with_published_work(world)
+    unseen = world.agent_commits({"unseen": "1"})
+    merged(world)
+    assert await followed(world) == Ahead(1)
+    assert world.agent("rev-parse", "HEAD") == unseen
+
+
+async def test_uncommitted_files_stay_on_the_merged_branch(world: GitWorld) -> None:
+    await with_published_work(world)
+    (world.path / "unseen").write_text("1")
+    merged(world)
+    assert await followed(world) == Dirty(1, 0, 0)
+
+
+async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(world: GitWorld) -> None:
+    await world.created()
+    world.agent_commits({"mine": "1"})
+    assert await followed(world) == NoRemoteBranch()
+    await world.publish()
+    assert await followed(world) == UpToDate()
+    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    assert await followed(world) == BranchDeleted(0)
+    (world.path / "more").write_text("1")
+    assert await followed(world) == BranchDeleted(1)
+
+
+async def test_a_force_push_is_told_from_a_push(world: GitWorld) -> None:
+    await with_published_work(world)
+    amended(world)
+    assert await followed(world) == Diverged(1, 1, rewritten=True)
+
+
+async def test_an_ignored_file_is_not_overwritten_by_following(world: GitWorld) -> None:
+    world.someone_pushes("main", {".gitignore": "*.log\n"})
+    await with_published_work(world)
+    (world.path / "x.log").write_text("precious")
+    git(world.person, "fetch", "-q", "origin")
+    git(world.person, "checkout", "-q", "-B", "t", "origin/threadtree/issue-1")
+    (world.person / "x.log").write_text("theirs")
+    git(world.person, "add", "-f", "x.log")
+    world.push_commit("threadtree/issue-1", {})
+    assert await followed(world) == Diverged(0, 1)
+    assert (world.path / "x.log").read_text() == "precious"
+
+
+def amended(world: GitWorld) -> str:
+    git(world.person, "fetch", "-q", "origin")
+    git(world.person, "checkout", "-q", "-B", "t", "origin/threadtree/issue-1")
+    git(world.person, "commit", "-q", "--amend", "-m", "another message")
+    git(world.person, "push", "-q", "--force", "origin", "HEAD:threadtree/issue-1")
+    return world.remote_tip("threadtree/issue-1")
+
+
+async def pushed(world: GitWorld) -> PushResult:
+    async with clone_lock(world.clone) as lock:
+        return await push(lock, world.path, "threadtree/issue-1", frozenset({"main"}), "threadtree/issue-1-turn-1", BOT)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_commits_that_were_taken_out_on_github_are_not_brought_back(world: GitWorld, seen: bool) -> None:
+    await with_published_work(world)
+    theirs = amended(world)
+    if seen:
+        await followed(world)
+    mine = world.agent_commits({"more": "1"})
+    result = await pushed(world)
+    assert isinstance(result, Parked)
+    assert world.remote_tip("threadtree/issue-1") == theirs
+    assert world.remote_tip("threadtree/issue-1-turn-1") == mine
+
+
+async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(world: GitWorld) -> None:
+    await with_published_work(world)
+    amended(world)
+    await followed(world)
+    world.agent("reset", "-q", "--hard", "origin/threadtree/issue-1")
+    mine = world.agent_commits({"more": "1"})
+    assert isinstance(await pushed(world), Pushed)
+    assert world.remote_tip("threadtree/issue-1") == mine
+
+
+async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitWorld) -> None:
+    await with_published_work(world)
+    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    await followed(world)
+    assert await pushed(world) == NothingToPush()
+    mine = world.agent_commits({"more": "1"})
+    assert isinstance(await pushed(world), Pushed)
+    assert world.remote_tip("threadtree/issue-1") == mine

@@ -1,0 +1,112 @@
+"""Whatever people put into repositories and branch names goes through unchanged: made, edited, committed, pushed."""
+
+import os
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.commit import Committed, commit_all
+from bot.run.worktrees.entries import Valid, inspect
+from bot.run.worktrees.publish import Pushed, push
+from bot.run.worktrees.start import HeadBranch
+from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
+
+FILES = [
+    b"with space",
+    b"line\nbreak",
+    b"tab\there",
+    b"\xff\xfe not utf-8",
+    "é composed".encode(),
+    unicodedata.normalize("NFD", "é decomposed").encode(),
+    b"README",
+    b"readme",
+    b"x" * 255,
+    b"-dash",
+    b":(glob)*",
+    b'"quoted"',
+    b"back\\slash",
+    b"$(touch x)",
+]
+BRANCHES = ["$(touch x)", "a;touch${IFS}x", 'it\'s-"quoted"', "`x`|&>", "ünï/→", "a/-b", "refs/heads/main", "x" * 200]
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.fixture(params=SANDBOXES)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    return GitWorld.make(tmp_path, request.param)
+
+
+def put(folder: Path, name: bytes, content: str) -> None:
+    Path(os.fsdecode(os.path.join(bytes(folder), name))).write_text(content)  # noqa: PTH118
+
+
+def blobs(world: GitWorld, branch: str) -> dict[str, str]:
+    listed = git(world.remote, "ls-tree", "-r", "-z", f"refs/heads/{branch}")
+    return {line.split("\t", 1)[1]: line.split()[2] for line in listed.split("\0") if line}
+
+
+async def committed_and_pushed(world: GitWorld, branch: str) -> Committed:
+    async with clone_lock(world.clone) as lock:
+        done = await commit_all(lock, world.path, "All of it", BOT, None)
+        assert isinstance(done, Committed), done
+        pushed = await push(lock, world.path, branch, frozenset({"main"}), f"{branch}-turn-1", BOT)
+        assert isinstance(pushed, Pushed), pushed
+        return done
+
+
+async def test_file_names_of_every_kind_are_checked_out_edited_and_pushed(world: GitWorld) -> None:
+    for name in FILES:
+        put(world.person, name, "theirs")
+    world.push_commit("main", {})
+    before = blobs(world, "main")
+    await world.created()
+    for name in FILES:
+        put(world.path, name, "mine")
+        put(world.path, name[:250] + b".new", "mine")
+    done = await committed_and_pushed(world, "threadtree/issue-1")
+    assert done.files == 2 * len(FILES)
+    after = blobs(world, "threadtree/issue-1")
+    assert after.keys() == before.keys() | {os.fsdecode(name[:250] + b".new") for name in FILES}
+    assert len({after[os.fsdecode(name)] for name in FILES}) == 1
+
+
+async def test_pointers_to_large_files_stay_pointers(world: GitWorld) -> None:
+    world.someone_pushes("main", {".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n", "a.bin": POINTER})
+    await world.created()
+    assert (world.path / "a.bin").read_text() == POINTER
+    (world.path / "b.bin").write_text(POINTER)
+    assert (await committed_and_pushed(world, "threadtree/issue-1")).files == 1
+    after = blobs(world, "threadtree/issue-1")
+    assert after["a.bin"] == after["b.bin"]
+
+
+@pytest.mark.parametrize("address", ["https://example.invalid/private.git", "../../clone", "ext::sh -c 'touch x'"])
+async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitWorld, address: str) -> None:
+    (world.person / ".gitmodules").write_text(f'[submodule "lib"]\n\tpath = lib\n\turl = "{address}"\n')
+    inside = git(world.person, "rev-parse", "HEAD")
+    git(world.person, "update-index", "--add", "--cacheinfo", f"160000,{inside},lib")
+    git(world.person, "add", ".gitmodules")
+    git(world.person, "commit", "-q", "-m", "a submodule")
+    git(world.person, "push", "-q", "origin", "HEAD:main")
+    made = await world.created()
+    assert list((world.path / "lib").iterdir()) == []
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    (world.path / "new").write_text("1")
+    assert (await committed_and_pushed(world, "threadtree/issue-1")).files == 1
+    assert blobs(world, "threadtree/issue-1")["lib"] == inside
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+async def test_branch_names_are_names_and_nothing_else(world: GitWorld, branch: str) -> None:
+    branch = branch.replace(" ", "-")
+    world.someone_pushes("plain", {"a": "1"}, start="origin/main")
+    git(world.remote, "update-ref", f"refs/heads/{branch}", "refs/heads/plain")
+    made = await world.created(HeadBranch(branch))
+    assert made.branch == branch
+    (world.path / "mine").write_text("1")
+    await committed_and_pushed(world, branch)
+    assert blobs(world, branch).keys() == {"README.md", "a", "mine"}
+    assert {entry.name for entry in world.path.iterdir()} == {".git", "README.md", "a", "mine"}
+    assert not [*world.root.rglob("x")]

@@ -1,0 +1,356 @@
+"""What counts as work that exists only here, how it is kept and told, and what no commit can hold."""
+
+import os
+import shutil
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.git import GitError
+from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.run.worktrees.rescues import drop_rescue, list_rescues, read_rescue, rescue_bytes
+from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.rescue_states import BASE, BRANCH, photo, write
+
+AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+REF = refs.rescue_ref("7", AT)
+
+
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    world = GitWorld.make(tmp_path, request.param)
+    world.someone_pushes("main", BASE)
+    await world.created()
+    return world
+
+
+async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+    async with clone_lock(world.clone) as lock:
+        return await rescue(lock, world.path, Label(7, branch, (1, 2), AT))
+
+
+async def kept(world: GitWorld) -> Rescued:
+    found = await rescued(world)
+    assert isinstance(found, Rescued), found
+    return found
+
+
+async def kept_whole(world: GitWorld) -> KeepWhole:
+    found = await rescued(world)
+    assert isinstance(found, KeepWhole), found
+    return found
+
+
+def rescue_refs(world: GitWorld) -> list[str]:
+    return git(world.clone.path, "for-each-ref", "--format=%(refname)", refs.RESCUE_PREFIX).split()
+
+
+def reaches(world: GitWorld, rescue: str, commit: str) -> bool:
+    return commit in git(world.clone.path, "rev-list", rescue).split()
+
+
+async def test_what_github_has_needs_no_rescue(world: GitWorld) -> None:
+    write(world, "ignored-file")
+    (world.path / "README.md").touch()
+    assert await rescued(world) == NothingToRescue()
+    world.agent_commits({"a": "1"})
+    await world.publish()
+    await world.update()
+    assert await rescued(world) == NothingToRescue()
+    assert rescue_refs(world) == []
+
+
+async def test_nothing_is_left_beside_the_index(world: GitWorld) -> None:
+    write(world, "new")
+    before = {name.name for name in world.state.iterdir()}
+    (world.state / "threadtree-git-of-a-killed-rescue").mkdir()
+    (world.state / "threadtree-git-link").symlink_to(world.root)
+    await kept(world)
+    assert {name.name for name in world.state.iterdir()} == before
+
+
+async def test_a_rescue_explains_itself(world: GitWorld) -> None:
+    commit = world.agent_commits({"a": "1"})
+    write(world, "README.md", "staged\n")
+    world.agent("add", "README.md")
+    write(world, "new")
+    found = await kept(world)
+    assert (found.ref, found.files, found.commits) == (REF, 2, 1)
+    assert git(world.clone.path, "rev-parse", REF) == found.sha
+    (listed,) = await list_rescues(world.clone)
+    assert (listed.ref, listed.sha, listed.label) == (REF, found.sha, Label(7, BRANCH, (1, 2), AT))
+    assert (listed.kept.head, listed.kept.files, listed.kept.commits) == (commit, 2, 1)
+    assert listed.kept.staged is not None
+    assert git(world.clone.path, "show", f"{listed.kept.staged}:README.md") == "staged"
+    assert git(world.clone.path, "log", "-1", "--format=%P", REF).split() == [commit, listed.kept.staged]
+    assert await read_rescue(world.clone, found.sha) == listed.kept
+    shown = git(world.clone.path, "log", "-1", "--format=%an <%ae>%n%cI%n%B", REF)
+    assert shown.startswith("Threadtree <threadtree@localhost>\n2025-01-02T03:04:05")
+    assert "Rescue of worktree 7 on threadtree/issue-1" in shown
+    assert "#1, #2" in shown
+
+
+async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: GitWorld) -> None:
+    write(world, "new", "first\n")
+    first = await kept(world)
+    assert await kept(world) == first
+    write(world, "new", "second\n")
+    second = await kept(world)
+    assert second.ref == refs.rescue_ref("7", AT + timedelta(microseconds=1))
+    assert rescue_refs(world) == [first.ref, second.ref]
+    assert git(world.clone.path, "show", f"{first.ref}:new") == "first"
+
+
+@pytest.mark.parametrize("place", ["rescue-committed", "rescued"])
+async def test_a_rescue_that_was_cut_off_is_done_again(
+    world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(world, "new")
+
+    def cut_off(name: str) -> None:
+        if name == place:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "listener", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        await rescued(world)
+    monkeypatch.setattr(failpoints, "listener", None)
+    assert (await kept(world)).ref == REF
+    assert rescue_refs(world) == [REF]
+
+
+async def test_a_rescue_can_be_weighed_and_dropped(world: GitWorld) -> None:
+    write(world, "new", os.urandom(100_000))
+    found = await kept(world)
+    assert 100_000 < await rescue_bytes(world.clone, REF) < 110_000
+    async with clone_lock(world.clone) as lock:
+        await drop_rescue(lock, REF)
+        await drop_rescue(lock, REF)
+        with pytest.raises(refs.InvalidNameError):
+            await drop_rescue(lock, "refs/heads/main")
+    assert await list_rescues(world.clone) == []
+    assert await read_rescue(world.clone, found.sha[::-1]) is None
+
+
+async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitWorld) -> None:
+    tip = git(world.clone.path, "rev-parse", BRANCH)
+    for name in ("x/y", "7/not-a-time", "7/20250102T030405.678901Z", "word/20250102T030405.678901Z"):
+        git(world.clone.path, "update-ref", refs.RESCUE_PREFIX + name, tip)
+    (listed,) = await list_rescues(world.clone)
+    assert (listed.label, listed.kept.head) == (Label(7, None, (), AT), tip)
+
+
+async def test_a_message_is_believed_only_about_its_own_parents(world: GitWorld) -> None:
+    tip = git(world.clone.path, "rev-parse", BRANCH)
+    lie = f"x\n\nThreadtree-Worktree: 7\nThreadtree-Time: 2025-01-02T03:04:05+00:00\nThreadtree-Stash: {tip}\n"
+    forged = git(world.clone.path, "commit-tree", "-m", lie, f"{tip}^{{tree}}")
+    found = await read_rescue(world.clone, forged)
+    assert found is not None
+    assert found.parents == ()
+
+
+@pytest.mark.parametrize("where", ["nested", "deep/er/nested", "dir", "nested without a commit"])
+async def test_a_repository_inside_is_kept_whole(world: GitWorld, where: str) -> None:
+    world.agent("init", "-q", where)
+    if "without" not in where:
+        world.agent("-C", where, "commit", "-q", "--allow-empty", "-m", "its own")
+    found = await kept_whole(world)
+    assert f"{where}/" in found.why
+    assert found.rescued is None
+    write(world, "new")
+    found = await kept_whole(world)
+    assert found.rescued is not None
+    assert git(world.clone.path, "show", f"{found.rescued.ref}:new") == "new"
+
+
+async def test_an_ignored_repository_is_as_ignored_as_all_else_there(world: GitWorld) -> None:
+    world.agent("init", "-q", "build/dependency")
+    assert await rescued(world) == NothingToRescue()
+
+
+@pytest.fixture
+def submodule(world: GitWorld) -> str:
+    """A submodule that was checked out in the worktree, clean, and all on GitHub."""
+    library = world.root / "library.git"
+    git(world.root, "init", "-q", "--bare", "--initial-branch=main", str(library))
+    git(world.root, "clone", "-q", str(library), str(world.root / "library"))
+    git(world.root / "library", "commit", "-q", "--allow-empty", "-m", "one")
+    git(world.root / "library", "push", "-q", "origin", "HEAD:main")
+    git(world.person, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
+    world.push_commit("main", {"unrelated": "1\n"})
+    return str(library)
+
+
+async def test_submodules(world: GitWorld, submodule: str) -> None:
+    await world.update()
+    await world.clone.on_worktree(world.path, "merge", "-q", "--ff-only", "refs/remotes/origin/main")
+    assert await rescued(world) == NothingToRescue(), "not checked out"
+    write(world, "lib/stray")
+    assert "lib" in (await kept_whole(world)).why
+    (world.path / "lib" / "stray").unlink()
+    modules = world.state / "modules" / "lib"
+    modules.parent.mkdir()
+    git(world.root, "clone", "-q", "--separate-git-dir", str(modules), submodule, str(world.root / "checkout"))
+    admin = (world.path / ".git").read_text().removeprefix("gitdir: ").strip()
+    (world.path / "lib" / ".git").write_text(f"gitdir: {admin}/modules/lib\n")
+    git(world.root, "config", "--file", str(modules / "config"), "core.worktree", str(world.path / "lib"))
+    assert await rescued(world) == NothingToRescue(), "clean"
+    write(world, "lib/new")
+    assert "lib" in (await kept_whole(world)).why
+    world.agent("-C", "lib", "add", "new")
+    world.agent("-C", "lib", "commit", "-q", "-m", "two")
+    assert "lib" in (await kept_whole(world)).why
+    world.agent("add", "lib")
+    world.agent("commit", "-q", "-m", "the outer commit names what only the submodule has")
+    assert "lib" in (await kept_whole(world)).why
+
+
+async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world: GitWorld) -> None:
+    commit = world.agent_commits({"a": "1"})
+    (world.path / ".git").unlink()
+    found = await kept_whole(world)
+    assert found.rescued is not None
+    assert reaches(world, found.rescued.ref, commit)
+
+
+async def test_the_commits_of_a_directory_that_is_gone(world: GitWorld) -> None:
+    write(world, "README.md", "stashed\n")
+    world.agent("stash", "-q")
+    stash = world.agent("rev-parse", "refs/stash")
+    world.agent("checkout", "-q", "--detach")
+    commit = world.agent_commits({"a": "1"})
+    shutil.rmtree(world.path)
+    found = await kept(world)
+    assert found.files == 0
+    assert reaches(world, found.ref, commit)
+    assert reaches(world, found.ref, stash)
+
+
+async def test_a_directory_that_is_gone_with_nothing(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    assert await rescued(world) == NothingToRescue()
+
+
+async def test_without_its_clone_a_directory_is_kept_whole(world: GitWorld) -> None:
+    shutil.rmtree(world.clone.path)
+    assert await rescued(world) == KeepWhole("its clone is gone")
+    shutil.rmtree(world.path)
+    assert await rescued(world) == NothingToRescue()
+
+
+async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
+    """In a cage, where permissions hold for root too."""
+    world = GitWorld.make(tmp_path, "bwrap")
+    await world.created()
+    commit = world.agent_commits({"a": "1"})
+    write(world, "secret")
+    (world.path / "secret").chmod(0)
+    found = await kept_whole(world)
+    assert "secret" in found.why
+    assert found.rescued is not None
+    assert reaches(world, found.rescued.ref, commit)
+    (world.path / "secret").unlink()
+    write(world, "closed/file")
+    (world.path / "closed").chmod(0)
+    assert "closed" in (await kept_whole(world)).why
+    (world.path / "closed").chmod(stat.S_IRWXU)
+
+
+async def test_a_name_that_no_clone_should_have_is_kept_whole(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path, "bwrap")
+    await world.created()
+    write(world, "git~1")
+    assert isinstance(await rescued(world), KeepWhole)
+
+
+async def test_a_full_disk_is_an_error_and_no_reason_to_keep_whole(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path)
+    await world.created()
+    write(world, "new")
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    full = "fatal: Unable to process path new: No space left on device"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *--add*) echo "{full}" >&2; exit 128;; esac\nexec /usr/bin/git "$@"\n')
+    program.chmod(0o755)
+    runner = replace(world.clone.git, search_path=f"{program.parent}:/usr/bin:/bin")
+    with pytest.raises(GitError, match="No space left"):
+        await rescued(replace(world, clone=replace(world.clone, git=runner)))
+
+
+async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitWorld) -> None:
+    world.agent("switch", "-q", "-c", "idea")
+    idea = world.agent_commits({"idea": "1"})
+    world.agent("switch", "-q", BRANCH)
+    if world.clone.git.cage is None:
+        # The branch is the clone's own, and stays.
+        assert await rescued(world) == NothingToRescue()
+        world.agent("merge", "-q", "--no-commit", "--no-ff", "idea")
+        world.agent("branch", "-q", "-D", "idea")
+    found = await kept(world)
+    assert reaches(world, found.ref, idea)
+
+
+async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitWorld) -> None:
+    other = world.path.with_name("issue-2")
+    git(world.clone.path, "worktree", "add", "-q", "-b", "other", str(other), "refs/remotes/origin/main")
+    (other / "README.md").write_text("stashed there\n")
+    git(other, "stash", "-q")
+    assert await rescued(world) == NothingToRescue()
+
+
+async def test_the_tree_does_not_hold_what_is_seen_through_a_link(world: GitWorld) -> None:
+    outside = world.root / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("a secret\n")
+    shutil.rmtree(world.path / "dir")
+    (world.path / "dir").symlink_to(outside)
+    found = await kept(world)
+    tree = git(world.clone.path, "ls-tree", "-r", "--name-only", found.sha).split()
+    assert "dir" in tree
+    assert "dir/a" not in tree
+
+
+async def test_a_sparse_checkout_is_not_taken_for_deletions(world: GitWorld) -> None:
+    world.agent("-c", "core.sparseCheckout=true", "update-index", "--skip-worktree", "dir/a", "dir/b")
+    (world.path / "dir" / "a").unlink()
+    assert await rescued(world) == NothingToRescue()
+    write(world, "dir/b", "edited all the same\n")
+    found = await kept(world)
+    assert git(world.clone.path, "show", f"{found.ref}:dir/a") == "a"
+    assert git(world.clone.path, "show", f"{found.ref}:dir/b") == "edited all the same"
+    assert found.files == 1
+
+
+async def test_what_is_staged_where_a_sparse_checkout_has_no_file_is_kept(world: GitWorld) -> None:
+    content = git(world.clone.path, "rev-parse", "refs/remotes/origin/main:dir/b")
+    world.agent("update-index", "--cacheinfo", f"100644,{content},dir/a")
+    world.agent("update-index", "--skip-worktree", "dir/a")
+    (world.path / "dir" / "a").unlink()
+    found = await kept(world)
+    assert git(world.clone.path, "show", f"{found.ref}:dir/a") == "b"
+
+
+async def test_settings_of_an_agent_hide_nothing(world: GitWorld) -> None:
+    if world.clone.git.cage is None:
+        for key, value in {
+            "core.fileMode": "false",
+            "core.autocrlf": "input",
+            "core.symlinks": "false",
+            "filter.lfs.clean": "echo cleaned",
+            "status.showUntrackedFiles": "no",
+            "core.worktree": str(world.root),
+        }.items():
+            git(world.clone.path, "config", key, value)
+    before = photo(world.path)
+    (world.path / "run.sh").chmod(0o755)
+    write(world, "new.lfs", b"1\r\n2\n")
+    found = await kept(world)
+    assert photo(world.path) != before
+    assert "100755" in git(world.clone.path, "ls-tree", found.sha, "run.sh")
+    assert git(world.clone.path, "cat-file", "-s", f"{found.ref}:new.lfs") == "5"

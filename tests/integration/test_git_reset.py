@@ -1,0 +1,399 @@
+"""Reset: the worktree is as its base on GitHub, what it held is rescued, and no branch loses a commit."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.run.worktrees import trash
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.entries import Valid, all_entries, inspect, operation_in_progress
+from bot.run.worktrees.rescue import Label
+from bot.run.worktrees.reset import ResetRefused, WasReset, reset
+from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Start
+from tests.integration.git_world import SANDBOXES, GitWorld, git
+
+BRANCH = "threadtree/issue-1"
+SEQUEL = "threadtree/issue-1-2"
+LABEL = Label(7, BRANCH, (1,), datetime(2026, 5, 1, 12, tzinfo=UTC))
+FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
+
+
+class KilledError(BaseException):
+    """The process ended here."""
+
+
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    world = GitWorld.make(tmp_path, request.param)
+    world.someone_pushes("main", FILES)
+    await world.created()
+    return world
+
+
+@pytest.fixture
+def kill_at() -> Iterator[Callable[[str], None]]:
+    """Ends the next run at the failpoint of this name; the runs after it go on."""
+
+    def arm(name: str) -> None:
+        def listen(reached: str) -> None:
+            if reached == name:
+                failpoints.listener = None
+                raise KilledError(name)
+
+        failpoints.listener = listen
+
+    yield arm
+    assert failpoints.listener is None, "the failpoint was not reached"
+    failpoints.listener = None
+
+
+async def tried(
+    world: GitWorld, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+) -> WasReset | ResetRefused:
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        return await reset(lock, world.path, start or IssueBranch(1), label, merged_head)
+
+
+async def was_reset(
+    world: GitWorld, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+) -> WasReset:
+    result = await tried(world, label, start, merged_head)
+    assert isinstance(result, WasReset), result
+    assert await inspect(world.clone, world.path) == Valid(result.after, result.branch, dirty=False)
+    assert await operation_in_progress(world.clone, world.path) is None
+    assert world.agent("status", "--porcelain", "--ignored=matching") == ""
+    assert not any(line[0].islower() or line[0] == "S" for line in world.agent("ls-files", "-v").splitlines())
+    if result.branch is not None:
+        assert await world.clone.commit_at(f"refs/heads/{result.branch}") == result.after
+    assert [entry.path for entry in await all_entries(world.clone)].count(world.path) == 1
+    return result
+
+
+def rescued_file(world: GitWorld, result: WasReset, name: str) -> str:
+    assert result.rescue is not None
+    return git(world.clone.path, "show", f"{result.rescue.sha}:{name}")
+
+
+def edit(world: GitWorld) -> None:
+    (world.path / "README.md").write_text("mine")
+
+
+def staged(world: GitWorld) -> None:
+    edit(world)
+    world.agent("add", "-A")
+
+
+def hidden_edit(world: GitWorld) -> None:
+    world.agent("update-index", "--skip-worktree", "README.md")
+    edit(world)
+
+
+def unseen_edit(world: GitWorld) -> None:
+    world.agent("update-index", "--assume-unchanged", "README.md")
+    edit(world)
+
+
+def broken_index(world: GitWorld) -> None:
+    edit(world)
+    (world.state / "index").write_text("not an index")
+
+
+def stale_lock(world: GitWorld) -> None:
+    edit(world)
+    (world.state / "index.lock").touch()
+
+
+def sparse(world: GitWorld) -> None:
+    (world.state / "info").mkdir(exist_ok=True)
+    (world.state / "info" / "sparse-checkout").write_text("/README.md\n")
+    world.agent("-c", "core.sparseCheckout=true", "read-tree", "-m", "-u", "HEAD")
+    edit(world)
+
+
+def bisecting(world: GitWorld) -> None:
+    world.agent("bisect", "start")
+    edit(world)
+
+
+def without_permissions(world: GitWorld) -> None:
+    edit(world)
+    (world.path / "deep").chmod(0o500)
+
+
+ODD = [edit, staged, hidden_edit, unseen_edit, broken_index, stale_lock, sparse, bisecting, without_permissions]
+
+
+@pytest.mark.parametrize("work", ODD)
+async def test_whatever_was_there_is_rescued_and_the_tree_is_as_the_default_branch(
+    world: GitWorld, work: Callable[[GitWorld], None]
+) -> None:
+    before = world.agent("rev-parse", "HEAD")
+    work(world)
+    (world.path / "new").write_text("new")
+    (world.path / "x.log").write_text("ignored")
+    theirs = world.someone_pushes("main", {"theirs": "1"})
+
+    result = await was_reset(world)
+
+    assert (result.branch, result.base_branch, result.before, result.after) == (BRANCH, "main", before, theirs)
+    if work is not without_permissions:
+        assert result.trashed == (), "it was reset in its place"
+    assert sorted(file.name for file in world.path.iterdir()) == [".git", ".gitignore", "README.md", "deep", "theirs"]
+    assert (world.path / "README.md").read_text() == "hello\n"
+    assert (world.path / "deep" / "tracked").read_text() == "tracked\n"
+    assert [rescued_file(world, result, name) for name in ("README.md", "new")] == ["mine", "new"]
+
+
+async def test_a_clean_worktree_needs_no_rescue(world: GitWorld) -> None:
+    result = await was_reset(world)
+    assert (result.branch, result.rescue, result.kept, result.submodules) == (BRANCH, None, None, None)
+
+
+@pytest.mark.parametrize("operation", ["merge", "rebase", "cherry-pick", "revert"])
+async def test_an_operation_in_progress_is_ended(world: GitWorld, operation: str) -> None:
+    theirs = world.someone_pushes("main", {"README.md": "theirs"})
+    world.agent_commits({"README.md": "mine"})
+    world.agent_commits({"README.md": "mine again"})
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+    what = {"cherry-pick": theirs, "revert": "HEAD~1"}.get(operation, "origin/main")
+    with pytest.raises(AssertionError):
+        world.agent(operation, *(("--no-edit",) if operation == "revert" else ()), what)
+    assert await operation_in_progress(world.clone, world.path) == operation
+
+    result = await was_reset(world)
+
+    assert result.after == theirs
+    assert result.rescue is not None
+
+
+# No branch is moved but forward
+
+
+async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+
+    result = await was_reset(world)
+
+    assert (result.branch, result.after) == (SEQUEL, world.remote_tip("main"))
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+async def test_a_pushed_branch_with_commits_of_its_own_stays(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    await world.publish()
+
+    result = await was_reset(world)
+
+    assert (result.branch, result.rescue) == (SEQUEL, None)
+    assert (world.remote_tip(BRANCH), await world.clone.commit_at(f"refs/heads/{BRANCH}")) == (mine, mine)
+
+
+async def test_the_next_branch_is_free_here_and_on_the_remote(world: GitWorld) -> None:
+    world.agent_commits({"a": "1"})
+    world.someone_pushes(SEQUEL, {"b": "1"}, start="origin/main")
+    await world.bring_home()
+    git(world.clone.path, "branch", "threadtree/issue-1-3", BRANCH)
+
+    assert (await was_reset(world)).branch == "threadtree/issue-1-4"
+
+
+async def test_a_merged_branch_is_not_used_again(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    await world.publish()
+    git(world.remote, "update-ref", "refs/heads/main", mine)
+    assert (await was_reset(world, merged_head=mine)).branch == SEQUEL
+
+
+async def test_a_branch_that_its_base_contains_goes_on(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    await world.publish()
+    git(world.remote, "update-ref", "refs/heads/main", mine)
+    later = world.someone_pushes("main", {"b": "1"})
+    result = await was_reset(world)
+    assert (result.branch, result.after) == (BRANCH, later)
+
+
+async def test_the_default_branch_is_the_one_the_remote_names(world: GitWorld) -> None:
+    trunk = world.someone_pushes("trunk", {"b": "1"}, start="origin/main")
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    result = await was_reset(world)
+    assert (result.base_branch, result.after) == ("trunk", trunk)
+
+
+async def test_a_pull_requests_branch_is_as_it_is_on_github(world: GitWorld) -> None:
+    other = world.path.with_name("pr-2")
+    theirs = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
+    await world.created(HeadBranch("feature"), other)
+    mine = world.agent_commits({"mine": "1"}, other)
+    label = replace(LABEL, branch="feature")
+
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        result = await reset(lock, other, HeadBranch("feature"), label)
+
+    assert isinstance(result, WasReset)
+    assert (result.branch, result.after) == ("feature", theirs)
+    assert await inspect(world.clone, other) == Valid(theirs, "feature", dirty=False)
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitWorld) -> None:
+    tip = world.someone_pushes("fork", {"a": "1"}, start="origin/main")
+    git(world.remote, "update-ref", "refs/pull/7/head", tip)
+    start = DetachedHead(tip, "refs/pull/7/head")
+    label = replace(LABEL, branch=None)
+    world.agent("checkout", "-q", "--detach")
+    mine = world.agent_commits({"mine": "1"})
+
+    result = await was_reset(world, label, start)
+
+    assert (result.branch, result.after) == (None, tip)
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+async def test_without_a_branch_on_github_it_is_refused_and_nothing_changes(world: GitWorld) -> None:
+    edit(world)
+    result = await tried(world, replace(LABEL, branch="feature"), HeadBranch("feature"))
+    assert isinstance(result, ResetRefused)
+    assert "Restore it there" in result.why
+    assert (world.path / "README.md").read_text() == "mine"
+
+
+async def test_an_empty_remote_is_refused(world: GitWorld) -> None:
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/none")
+    edit(world)
+    assert isinstance(await tried(world), ResetRefused)
+    assert (world.path / "README.md").read_text() == "mine"
+
+
+# What cannot be reset in place
+
+
+def nested_repository(world: GitWorld) -> None:
+    git(world.path, "init", "-q", "nested")
+    (world.path / "nested" / "mine").write_text("mine")
+
+
+def link_gone(world: GitWorld) -> None:
+    (world.path / "mine").write_text("mine")
+    (world.path / ".git").unlink()
+
+
+@pytest.mark.parametrize("damage", [nested_repository, link_gone])
+async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
+    world: GitWorld, damage: Callable[[GitWorld], None]
+) -> None:
+    damage(world)
+    result = await was_reset(world)
+    assert result.kept is not None
+    assert [file.read_text() for file in result.kept.rglob("mine")] == ["mine"]
+    assert result.branch == BRANCH
+
+
+async def test_a_directory_that_is_gone_is_made_anew(world: GitWorld) -> None:
+    mine = world.agent_commits({"a": "1"})
+    trash.delete_bytes(world.path)
+    result = await was_reset(world)
+    assert result.branch == SEQUEL
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+# Submodules
+
+
+@pytest.fixture
+def library(world: GitWorld, tmp_path: Path) -> Path:
+    """A repository that the default branch has as a submodule."""
+    place = tmp_path / "library"
+    git(tmp_path, "init", "-q", str(place))
+    (place / "lib").write_text("one")
+    git(place, "add", "-A")
+    git(place, "commit", "-q", "-m", "one")
+    git(world.person, "checkout", "-q", "main")
+    git(world.person, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", place.as_uri(), "library")
+    world.push_commit("main", {})
+    return place
+
+
+@pytest.mark.usefixtures("library")
+async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitWorld) -> None:
+    result = await was_reset(world)
+    assert result.submodules is None
+    assert list((world.path / "library").iterdir()) == []
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
+    world: GitWorld, library: Path, *, reachable: bool
+) -> None:
+    if world.clone.git.cage is not None:
+        pytest.skip("in a cage the shared configuration cannot be written: no submodule gets checked out")
+    await was_reset(world)
+    world.agent("-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")
+    (library / "lib").write_text("two")
+    git(library, "commit", "-q", "-a", "-m", "two")
+    git(world.person, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--remote", "library")
+    world.push_commit("main", {"pin": "2"})
+    git(world.clone.path, "config", "protocol.file.allow", "always")
+    if not reachable:
+        library.rename(library.with_name("moved"))  # noqa: ASYNC240
+
+    result = await was_reset(world, replace(LABEL, at=datetime(2026, 5, 2, tzinfo=UTC)))
+
+    if reachable:
+        assert (result.submodules, (world.path / "library" / "lib").read_text()) == (None, "two")
+    else:
+        assert result.submodules
+        assert list((world.path / "library").iterdir()) == []
+
+
+# Cut off and repeated
+
+
+@pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "reset-checked-out", "reset-done"])
+async def test_a_reset_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
+    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    mine = world.agent_commits({"a": "1"})
+    edit(world)
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await tried(world)
+
+    result = await was_reset(world)
+
+    assert result.branch == SEQUEL
+    assert rescued_file(world, result, "README.md") == "mine"
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
+    refs = git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue").split()
+    assert result.rescue is not None
+    assert refs == [result.rescue.ref]
+    assert (result.rescue.files, result.rescue.commits) == (1, 1)
+    assert await world.clone.is_ancestor(mine, result.rescue.sha)
+
+
+@pytest.mark.parametrize("cut", ["reset-rescued", "trashed", "entry-dropped", "reset-done"])
+async def test_a_worktree_that_is_made_anew_survives_the_cut(
+    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    nested_repository(world)
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await tried(world)
+
+    result = await was_reset(world)
+
+    assert result.kept is not None
+    assert (result.kept / "nested" / "mine").read_text() == "mine"
+    assert result.branch == BRANCH

@@ -1,0 +1,266 @@
+"""From any state: rescued, removed brutally, made anew and restored, a worktree is as it was, byte for byte."""
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, restore
+from bot.run.worktrees.restoring_kept import restore_kept
+from bot.run.worktrees.start import DetachedHead
+from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
+
+AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    world = GitWorld.make(tmp_path, request.param)
+    world.someone_pushes("main", BASE)
+    await world.created()
+    return world
+
+
+async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+    async with clone_lock(world.clone) as lock:
+        return await rescue(lock, world.path, Label(7, branch, (1, 2), AT))
+
+
+async def restored(world: GitWorld, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
+    async with clone_lock(world.clone) as lock:
+        return await restore(lock, world.path, branch, sha)
+
+
+async def vanish(world: GitWorld) -> None:
+    """Directory, git's record, branch, stashes and every object that only these reached: all but the rescue."""
+    world.forget(world.path)
+    shutil.rmtree(world.path)
+    shutil.rmtree(world.clone.path / "worktrees")
+    shutil.rmtree(world.root / "data" / "private", ignore_errors=True)
+    for ref in git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash").split():
+        git(world.clone.path, "update-ref", "-d", ref)
+    shutil.rmtree(world.clone.path / "logs", ignore_errors=True)
+    git(world.clone.path, "-c", "gc.pruneExpire=now", "gc", "-q", "--prune=now")
+
+
+def index_of(world: GitWorld) -> str:
+    return world.agent("ls-files", "--stage")
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+async def test_every_state_comes_back(world: GitWorld, state: State) -> None:
+    state.build(world)
+    before = photo(world.path)
+    index = index_of(world) if state.index else ""
+    tip = world.agent("rev-parse", BRANCH)
+    stashed = world.agent("stash", "list", "--format=%H %gs") if state.name == "stashes" else ""
+    kept = await rescued(world)
+    assert isinstance(kept, Rescued)
+    assert photo(world.path) == before, "the worktree stays as it is"
+    await vanish(world)
+    await world.created()
+    done = await restored(world, kept.sha)
+    assert isinstance(done, Restored), done
+    assert photo(world.path) == before
+    if state.index:
+        assert index_of(world) == index
+    if state.tip:
+        assert world.agent("rev-parse", "HEAD", BRANCH).split() == [tip, tip]
+    assert world.agent("symbolic-ref", "HEAD") == f"refs/heads/{BRANCH}"
+    assert git(world.clone.path, "rev-parse", BRANCH) == world.agent("rev-parse", "HEAD")
+    assert world.agent("fsck", "--no-dangling", "--no-progress") == ""
+    if state.name == "stashes":
+        assert world.agent("stash", "list", "--format=%H %gs") == stashed
+    again = await restored(world, kept.sha)
+    assert again == Restored(0, 0, done.elsewhere)
+    assert photo(world.path) == before
+
+
+async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitWorld) -> None:
+    world.agent_commits({"one": "1\n"})
+    tip = world.agent_commits({"README.md": "two\n"})
+    (world.path / "new").write_text("1")
+    kept = await rescued(world)
+    assert isinstance(kept, Rescued)
+    await vanish(world)
+    await world.created()
+    assert await restored(world, kept.sha) == Restored(2, 1)
+    assert world.agent("rev-parse", "HEAD") == tip
+    assert world.agent("status", "--porcelain") == "?? new"
+
+
+async def test_a_branch_that_went_on_keeps_its_newer_commits(world: GitWorld) -> None:
+    sha = await _rescued_edits(world)
+    world.agent("checkout", "-q", "--", ".")
+    world.agent("clean", "-q", "-f", "-d")
+    newer = world.agent_commits({"README.md": "newer\n", "dos.bat": "newer\n", "newer": "1\n"})
+    assert await restored(world, sha) == Restored(0, 3)
+    assert world.agent("rev-parse", "HEAD") == newer
+    assert world.agent("status", "--porcelain").splitlines() == [" M dir/a", " D other/c", "?? new"]
+    assert (world.path / "README.md").read_text() == "newer\n"
+    assert (world.path / "dos.bat").read_text() == "newer\n"
+
+
+@pytest.mark.parametrize("newer", ["dir/a", "new", "new/inside", "other/c"])
+async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitWorld, newer: str) -> None:
+    sha = await _rescued_edits(world)
+    world.agent("reset", "-q", "--hard")
+    world.agent("clean", "-q", "-f", "-d")
+    (world.path / newer).parent.mkdir(exist_ok=True)
+    world.agent_commits({newer: "newer\n"})
+    before = photo(world.path)
+    refused = await restored(world, sha)
+    assert isinstance(refused, RestoreRefused)
+    assert repr(newer.removesuffix("/inside")) in refused.why
+    assert photo(world.path) == before
+    assert world.agent("status", "--porcelain") == ""
+
+
+async def test_a_branch_that_went_another_way_is_left_alone(world: GitWorld) -> None:
+    commit = world.agent_commits({"one": "1\n"})
+    kept = await rescued(world)
+    assert isinstance(kept, Rescued)
+    await vanish(world)
+    await world.created()
+    mine = world.agent_commits({"another": "1\n"})
+    refused = await restored(world, kept.sha)
+    assert isinstance(refused, RestoreRefused)
+    assert commit in refused.why
+    assert world.agent("rev-parse", "HEAD") == mine
+    # The next step that the refusal names.
+    world.agent("merge", "-q", "--no-edit", commit)
+    assert {"one", "another"} <= photo(world.path).keys()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+async def test_uncommitted_work_is_not_overwritten(world: GitWorld, *, staged: bool) -> None:
+    sha = await _rescued_edits(world)
+    (world.path / "dir" / "a").write_text("edited since\n")
+    if staged:
+        world.agent("add", "dir/a")
+        (world.path / "dir" / "a").write_text("edited\n")
+    before = photo(world.path)
+    refused = await restored(world, sha)
+    assert isinstance(refused, RestoreRefused)
+    assert "'dir/a'" in refused.why
+    assert photo(world.path) == before
+    assert world.agent("diff", "--cached", "--name-only") == ("dir/a" if staged else "")
+
+
+async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitWorld) -> None:
+    sha = await _rescued_edits(world)
+    assert await restored(world, "0" * 40) == RestoreRefused("the rescued commit is not in this clone any more")
+    world.agent("reset", "-q", "--hard")
+    world.agent("switch", "-q", "-c", "idea")
+    assert isinstance(await restored(world, sha), RestoreRefused)
+    world.agent("switch", "-q", BRANCH)
+    (world.state / "MERGE_HEAD").write_text(sha + "\n")
+    assert isinstance(await restored(world, sha), RestoreRefused)
+    shutil.rmtree(world.path)
+    assert isinstance(await restored(world, sha), RestoreRefused)
+
+
+@pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored"])
+async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
+    world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent_commits({"one": "1\n"})
+    sha = await _rescued_edits(world)
+    before, index = photo(world.path), index_of(world)
+    await vanish(world)
+    await world.created()
+
+    def cut_off(name: str) -> None:
+        if name == place:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "listener", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        await restored(world, sha)
+    monkeypatch.setattr(failpoints, "listener", None)
+    # A file of which a killed git had written one half.
+    (world.path / "dir" / "a").write_text("ed")
+    assert isinstance(await restored(world, sha), Restored)
+    assert (photo(world.path), index_of(world)) == (before, index)
+
+
+async def test_nothing_of_an_agents_making_is_followed_out_of_the_worktree(world: GitWorld) -> None:
+    sha = await _rescued_edits(world)
+    world.agent("reset", "-q", "--hard")
+    world.agent("clean", "-q", "-f", "-d")
+    victim = world.root / "victim"
+    victim.write_text("untouched")
+    (world.state / MARK).symlink_to(victim)
+    assert isinstance(await restored(world, sha), Restored)
+    assert victim.read_text() == "untouched"
+
+
+async def test_detached_worktrees(world: GitWorld) -> None:
+    head = git(world.clone.path, "rev-parse", "refs/remotes/origin/main")
+    git(world.remote, "update-ref", "refs/pull/3/head", head)
+    pull = DetachedHead(head, "refs/pull/3/head")
+    world.agent("checkout", "-q", "--detach")
+    world.agent_commits({"detached": "1\n"})
+    (world.path / "new").write_text("1")
+    before = photo(world.path)
+    kept = await rescued(world, None)
+    assert isinstance(kept, Rescued)
+    await vanish(world)
+    await world.created(pull)
+    assert await restored(world, kept.sha, None) == Restored(1, 1)
+    assert photo(world.path) == before
+    assert world.agent("rev-parse", "HEAD~1") == head
+
+
+async def test_a_directory_that_was_kept_whole_comes_back(world: GitWorld) -> None:
+    world.agent("init", "-q", "nested")
+    world.agent("-C", "nested", "commit", "-q", "--allow-empty", "-m", "its own")
+    commit = world.agent("-C", "nested", "rev-parse", "HEAD")
+    outside = world.root / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("not the worktree's")
+    shutil.rmtree(world.path / "dir")
+    (world.path / "dir").symlink_to(outside)
+    (world.path / "README.md").unlink()
+    (world.path / "README.md").mkdir()
+    (world.path / "README.md" / "inside").write_text("1")
+    (world.path / "win.bat").unlink()
+    (world.path / "run.sh").chmod(0o755)
+    (world.path / "ignored-too").write_text("1")
+    os.mkfifo(world.path / "pipe")
+    assert isinstance(await rescued(world), KeepWhole)
+    before = photo(world.path)
+    kept, state = world.root / "data" / "kept" / "issue-1.x", world.root / "data" / "kept" / "issue-1.x.git"
+    modules = state / ("worktrees/issue-1/modules/lib" if world.clone.git.cage is None else "private/state/modules/lib")
+    modules.mkdir(parents=True)
+    (modules / "HEAD").write_text("ref: refs/heads/main\n")
+    world.path.rename(kept)
+    await world.recreate(BRANCH)
+    async with clone_lock(world.clone) as lock:
+        done = await restore_kept(lock, world.path, BRANCH, kept)
+        assert isinstance(done, Restored)
+        assert photo(world.path) == before
+        assert world.agent("-C", "nested", "rev-parse", "HEAD") == commit
+        assert (outside / "a").read_text() == "not the worktree's"
+        assert (world.state / "modules" / "lib" / "HEAD").is_file()
+        assert await restore_kept(lock, world.path, BRANCH, kept) == Restored(0, 0)
+        (world.path / "run.sh").write_text("edited since")
+        assert isinstance(await restore_kept(lock, world.path, BRANCH, kept), RestoreRefused)
+        assert isinstance(await restore_kept(lock, world.path, BRANCH, kept.with_name("gone")), RestoreRefused)
+    assert (world.path / "run.sh").read_text() == "edited since"
+
+
+async def _rescued_edits(world: GitWorld) -> str:
+    """A file edited, one new, one deleted; the worktree still holds it all."""
+    (world.path / "dir" / "a").write_text("edited\n")
+    (world.path / "new").write_text("1")
+    (world.path / "other" / "c").unlink()
+    kept = await rescued(world)
+    assert isinstance(kept, Rescued)
+    return kept.sha

@@ -1,0 +1,301 @@
+"""A worktree goes to the branch of a pull request, or stays as it is where that would leave or overwrite work."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.fitting import GitMisfit
+from bot.run.worktrees import refs
+from bot.run.worktrees.clone import clone_lock, fetch
+from bot.run.worktrees.entries import Valid, entry_of, inspect
+from bot.run.worktrees.in_step import UpToDate, sync
+from bot.run.worktrees.start import HeadBranch
+from bot.run.worktrees.switch import DoesNotFit, Switched, switch
+from tests.integration.git_world import SANDBOXES, GitWorld, git
+
+ISSUE, HEAD = "threadtree/issue-1", "feature"
+
+
+@pytest.fixture(params=SANDBOXES)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    return GitWorld.make(tmp_path, request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_listener() -> Iterator[None]:
+    yield
+    failpoints.listener = None
+
+
+async def switched(world: GitWorld, path: Path | None = None) -> Switched | DoesNotFit:
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        return await switch(lock, path or world.path, ISSUE, HEAD)
+
+
+async def an_issue_and_a_pull_request(world: GitWorld) -> str:
+    """The worktree of issue 1 with a pushed commit, and a pull request that goes on from there; returns its head."""
+    await world.created()
+    world.agent_commits({"hello.txt": "hello\n", "gone.txt": "gone\n"})
+    await world.publish()
+    world.someone_pushes(HEAD, {"hello.txt": "hello world\n", "more/new.txt": "new\n"}, start=f"origin/{ISSUE}")
+    git(world.person, "rm", "-q", "gone.txt")
+    return world.push_commit(HEAD, {"other.txt": "other\n"})
+
+
+async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitWorld) -> None:
+    head = await an_issue_and_a_pull_request(world)
+    before = git(world.clone.path, "rev-parse", refs.local(ISSUE))
+
+    assert await switched(world) == Switched(head)
+
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+    assert (world.path / "hello.txt").read_text() == "hello world\n"
+    assert not (world.path / "gone.txt").exists()
+    assert git(world.clone.path, "rev-parse", refs.local(ISSUE)) == before, "the branch before stays"
+    entry = await entry_of(world.clone, world.path)
+    assert entry is not None
+    assert (entry.branch, entry.head) == (HEAD, head), "git's record knows it too"
+
+
+async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    await switched(world)
+
+    assert world.agent("status", "--short", "--branch").startswith(f"## {HEAD}...origin/{HEAD}")
+    commit = world.agent_commits({"mine.txt": "mine\n"})
+    async with clone_lock(world.clone) as lock:
+        await sync(lock, world.path, HEAD)
+    assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == commit
+    assert world.remote_tip(ISSUE) != commit
+
+
+async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitWorld) -> None:
+    await world.created()
+    head = world.someone_pushes(HEAD, {"a.txt": "a\n"}, start="origin/main")
+
+    assert await switched(world) == Switched(head)
+
+
+async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    behind = git(world.remote, "rev-parse", f"{HEAD}~1")
+    git(world.clone.path, "fetch", "-q")
+    git(world.clone.path, "branch", HEAD, behind)
+    head = world.remote_tip(HEAD)
+
+    assert await switched(world) == Switched(head)
+    assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
+
+
+def dirty(world: GitWorld) -> None:
+    (world.path / "hello.txt").write_text("mine\n")
+
+
+def untracked(world: GitWorld) -> None:
+    (world.path / "mine.txt").write_text("mine\n")
+
+
+def staged(world: GitWorld) -> None:
+    dirty(world)
+    world.agent("add", "-A")
+
+
+def merging(world: GitWorld) -> None:
+    world.agent("commit", "-q", "--allow-empty", "-m", "side")
+    world.agent("update-ref", "MERGE_HEAD", "HEAD~1")
+
+
+def elsewhere(world: GitWorld) -> None:
+    world.agent("switch", "-q", "-c", "elsewhere")
+
+
+def detached(world: GitWorld) -> None:
+    world.agent("switch", "-q", "--detach")
+
+
+def hidden(world: GitWorld) -> None:
+    world.agent("update-index", "--skip-worktree", "hello.txt")
+    dirty(world)
+
+
+def stashed(world: GitWorld) -> None:
+    dirty(world)
+    world.agent("stash", "-q")
+
+
+def a_commit_more(world: GitWorld) -> None:
+    world.agent_commits({"mine.txt": "mine\n"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (dirty, "uncommitted"),
+        (untracked, "uncommitted"),
+        (staged, "uncommitted"),
+        (merging, "unfinished"),
+        (elsewhere, "off-branch"),
+        (detached, "off-branch"),
+        (hidden, "hidden-edits"),
+        (stashed, "only-here"),
+        (a_commit_more, "not-contained"),
+    ],
+)
+async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
+    world: GitWorld, spoil: Callable[[GitWorld], None], why: GitMisfit
+) -> None:
+    await an_issue_and_a_pull_request(world)
+    spoil(world)
+    before = snapshot(world)
+
+    assert await switched(world) == DoesNotFit(why)
+
+    assert snapshot(world) == before
+
+
+def snapshot(world: GitWorld) -> tuple[object, ...]:
+    """All that a person would see of the worktree."""
+    files = {
+        str(file.relative_to(world.path)): file.read_bytes()
+        for file in sorted(world.path.rglob("*"))
+        if file.is_file() and file.name != ".git"
+    }
+    shown = [world.agent(*command) for command in (("status", "--porcelain"), ("branch", "--list"), ("stash", "list"))]
+    return files, shown, world.agent("rev-parse", "HEAD")
+
+
+async def test_an_ignored_file_is_not_overwritten(world: GitWorld) -> None:
+    await world.created()
+    world.agent_commits({".gitignore": "local.env\n"})
+    await world.publish()
+    world.someone_pushes(HEAD, {".gitignore": "", "local.env": "theirs\n"}, start=f"origin/{ISSUE}")
+    (world.path / "local.env").write_text("precious\n")
+
+    assert await switched(world) == DoesNotFit("in-the-way")
+
+    assert (world.path / "local.env").read_text() == "precious\n"
+    assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, dirty=False)
+
+
+async def test_a_branch_that_is_gone_from_the_remote_is_nothing_to_switch_to(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    git(world.person, "push", "-q", "origin", f":{HEAD}")
+
+    assert await switched(world) == DoesNotFit("branch-gone")
+
+
+async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    other = world.path.with_name("pr-2")
+    await world.created(HeadBranch(HEAD), other)
+
+    assert await switched(world) == DoesNotFit("branch-elsewhere")
+
+    assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, dirty=False)
+
+
+async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    git(world.clone.path, "fetch", "-q")
+    tree = git(world.clone.path, "rev-parse", f"refs/remotes/origin/{HEAD}^{{tree}}")
+    mine = git(world.clone.path, "commit-tree", "-m", "mine", "-p", f"refs/remotes/origin/{HEAD}", tree)
+    git(world.clone.path, "branch", HEAD, mine)
+
+    assert await switched(world) == DoesNotFit("branch-diverged")
+
+    assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == mine
+
+
+async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pull_requests(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    world.agent("switch", "-q", "-c", HEAD)
+    mine = world.agent_commits({"mine.txt": "mine\n"})
+
+    assert isinstance(await switched(world), DoesNotFit)
+
+    assert world.agent("rev-parse", "HEAD") == mine
+
+
+async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path, "bwrap")
+    await an_issue_and_a_pull_request(world)
+    head = world.remote_tip(HEAD)
+    git(world.clone.path, "fetch", "-q")
+    git(world.clone.path, "branch", HEAD, head)
+    world.agent("switch", "-q", "--no-guess", "-c", HEAD)
+
+    assert await switched(world) == DoesNotFit("off-branch")
+
+    assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out"])
+async def test_what_was_cut_off_is_gone_on_with(world: GitWorld, place: str) -> None:
+    head = await an_issue_and_a_pull_request(world)
+    reached: list[str] = []
+
+    def end(name: str) -> None:
+        reached.append(name)
+        if name == place:
+            raise Cut
+
+    failpoints.listener = end
+    with pytest.raises(Cut):
+        await switched(world)
+    failpoints.listener = None
+    assert reached[-1] == place
+
+    assert await switched(world) == Switched(head)
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+    async with clone_lock(world.clone) as lock:
+        assert await sync(lock, world.path, HEAD) == UpToDate()
+
+
+async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitWorld) -> None:
+    head = await an_issue_and_a_pull_request(world)
+    (world.path / "hello.txt").write_text("hello world\n")
+    (world.path / "gone.txt").unlink()
+    (world.path / "more").mkdir()
+    (world.path / "more" / "new.txt").write_text("new\n")
+    (world.state / "index.lock").touch()
+
+    assert await switched(world) == Switched(head)
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+
+
+async def test_beside_them_a_file_of_somebody_counts(world: GitWorld) -> None:
+    await an_issue_and_a_pull_request(world)
+    (world.path / "hello.txt").write_text("hello world\n")
+    (world.path / "gone.txt").write_text("changed\n")
+    before = snapshot(world)
+
+    assert await switched(world) == DoesNotFit("uncommitted")
+
+    assert snapshot(world) == before
+
+
+@pytest.mark.parametrize("name", ["a'b;$(touch${IFS}x)", "ünï/→", "dash-", "x@y", "HEAD2", "refs/heads/x"])
+async def test_a_branch_may_be_called_as_git_allows(world: GitWorld, name: str) -> None:
+    await world.created()
+    head = world.someone_pushes("other", {"a.txt": "a\n"}, start="origin/main")
+    git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        assert await switch(lock, world.path, ISSUE, name) == Switched(head)
+        assert await sync(lock, world.path, name) == UpToDate()
+    assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
+
+
+@pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])
+async def test_what_git_would_read_otherwise_does_not_reach_it(world: GitWorld, name: str) -> None:
+    await world.created()
+    async with clone_lock(world.clone) as lock:
+        with pytest.raises(refs.InvalidNameError):
+            await switch(lock, world.path, ISSUE, name)

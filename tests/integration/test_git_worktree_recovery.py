@@ -1,0 +1,297 @@
+"""Worktrees that were damaged from outside: noticed, and made again at the same path with their commits."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from bot.run.worktrees.clone import clone_lock, ensure, fetch
+from bot.run.worktrees.entries import Missing, Valid, all_entries, entry_of, inspect
+from bot.run.worktrees.linked import real
+from bot.run.worktrees.start import DetachedHead, IssueBranch, Refused, RefusedReason
+from bot.run.worktrees.worktree import Created, examine, recreate
+from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
+
+
+@pytest.fixture(params=SANDBOXES)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
+    return GitWorld.make(tmp_path, request.param)
+
+
+async def test_a_directory_deleted_by_hand_comes_back_with_its_commits(world: GitWorld) -> None:
+    await world.created()
+    mine = world.agent_commits({"a": "1"})
+    shutil.rmtree(world.path)
+    assert await inspect(world.clone, world.path) == Missing("the directory is gone")
+    assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, mine)
+    assert (world.path / "a").read_text() == "1"
+    entry = await entry_of(world.clone, world.path)
+    assert entry is not None
+    assert entry.lock_reason == "threadtree: in use"
+
+
+async def test_a_lost_detached_worktree_comes_back_where_its_head_was(world: GitWorld) -> None:
+    git(world.remote, "update-ref", "refs/pull/7/head", "main")
+    made = await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"))
+    mine = world.agent_commits({"a": "1"})
+    shutil.rmtree(world.path)
+    assert await world.recreate(None, made.tip) == Created(None, None, mine)
+
+
+async def test_commits_only_a_lost_head_reached_are_kept(world: GitWorld) -> None:
+    made = await world.created()
+    world.agent("checkout", "-q", "--detach")
+    stray = world.agent_commits({"a": "1"})
+    shutil.rmtree(world.path)
+    assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, made.tip)
+    assert await world.clone.commit_at(RESCUE) == stray
+
+
+async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world: GitWorld) -> None:
+    await world.created()
+    shutil.rmtree(world.path)
+    shutil.rmtree(world.root / "data" / "private", ignore_errors=True)
+    theirs = world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
+    await world.update()
+    git(world.clone.path, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, theirs)
+
+
+async def test_nothing_left_to_come_back_from_is_refused(world: GitWorld) -> None:
+    await world.update()
+    refused = await world.recreate("never-was", "0123456789012345678901234567890123456789")
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusedReason.COMMITS_GONE
+
+
+def link_elsewhere(world: GitWorld) -> None:
+    world.path.rename(world.root / "moved")
+    world.path.symlink_to(world.root / "moved")
+
+
+def foreign_git_file(world: GitWorld) -> None:
+    (world.path / ".git").write_text(f"gitdir: {world.person}/.git\n")
+
+
+def no_git_file(world: GitWorld) -> None:
+    (world.path / ".git").unlink()
+
+
+def copied_from_another(world: GitWorld) -> None:
+    shutil.move(world.path, world.root / "original")
+    shutil.copytree(world.root / "original", world.path.with_name("copy"))
+    (world.root / "original").rename(world.path)
+    world.path.rename(world.root / "hidden")
+    world.path.with_name("copy").rename(world.path)
+    admin = world.clone.path / "worktrees" / "issue-1" / "gitdir"
+    admin.write_text(f"{world.root}/hidden/.git\n")
+
+
+@pytest.mark.parametrize("damage", [link_elsewhere, foreign_git_file, no_git_file, copied_from_another, shutil.rmtree])
+async def test_only_a_worktree_of_this_clone_is_valid(world: GitWorld, damage: Callable[[object], None]) -> None:
+    await world.created()
+    damage(world.path if damage is shutil.rmtree else world)
+    assert isinstance(await inspect(world.clone, world.path), Missing)
+
+
+async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world: GitWorld) -> None:
+    world.someone_pushes("main", {".gitignore": "*.log\n"})
+    made = await world.created()
+    (world.path / "x.log").write_text("ignored")
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    (world.path / "line\nbreak").write_text("untracked")
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=True)
+
+
+BRANCH = "threadtree/issue-1"
+
+
+def data(world: GitWorld) -> Path:
+    return world.root / "data"
+
+
+async def with_work(world: GitWorld) -> str:
+    """A worktree with a commit that nobody pushed and a file that nobody committed; the commit."""
+    await world.created()
+    mine = world.agent_commits({"mine": "1"})
+    (world.path / "uncommitted").write_text("2")
+    return mine
+
+
+async def recovered(world: GitWorld) -> Created:
+    """What a turn does before it starts."""
+    async with clone_lock(world.clone) as lock:
+        await ensure(lock, world.url)
+        await fetch(lock)
+        examined = await examine(lock, world.path, BRANCH)
+        if isinstance(examined.state, Valid):
+            return Created(BRANCH, None, examined.state.head or "")
+        made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
+        assert isinstance(made, Created), made
+        return made
+
+
+def deleted(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+
+
+def emptied(world: GitWorld) -> None:
+    shutil.rmtree(world.path)
+    world.path.mkdir()
+
+
+def a_file_instead(world: GitWorld) -> None:
+    world.path.rename(world.root / "elsewhere")
+    world.path.write_text("notes of somebody")
+
+
+def a_link_instead(world: GitWorld) -> None:
+    world.path.rename(world.root / "elsewhere")
+    world.path.symlink_to(world.root / "elsewhere")
+
+
+def git_file_gone(world: GitWorld) -> None:
+    (world.path / ".git").unlink()
+
+
+def git_file_elsewhere(world: GitWorld) -> None:
+    (world.path / ".git").write_text(f"gitdir: {world.person}/.git\n")
+
+
+def git_folder_instead(world: GitWorld) -> None:
+    (world.path / ".git").unlink()
+    git(world.path, "init", "-q")
+
+
+HOLDING = {a_file_instead, git_file_gone, git_file_elsewhere, git_folder_instead}
+
+
+@pytest.mark.parametrize("damage", [deleted, emptied, a_link_instead, *sorted(HOLDING, key=lambda one: one.__name__)])
+async def test_a_damaged_worktree_comes_back_with_its_commits_and_its_files_are_kept(
+    world: GitWorld, damage: Callable[[GitWorld], None]
+) -> None:
+    mine = await with_work(world)
+    damage(world)
+    made = await recovered(world)
+    assert made.tip == mine
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=False)
+    assert bool(made.kept) is (damage in HOLDING)
+    if made.kept is not None:
+        kept = data(world) / "kept" / made.kept
+        assert (kept if kept.is_file() else kept / "uncommitted").read_text() in ("2", "notes of somebody")
+    entry = await entry_of(world.clone, world.path)
+    assert entry is not None
+    assert entry.lock_reason == "threadtree: in use"
+
+
+def record_gone(world: GitWorld) -> None:
+    shutil.rmtree(world.clone.path / "worktrees")
+
+
+def clone_gone(world: GitWorld) -> None:
+    shutil.rmtree(world.clone.path)
+
+
+@pytest.mark.parametrize("damage", [record_gone, clone_gone])
+async def test_a_record_that_git_lost_costs_no_file(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+    mine = await with_work(world)
+    damage(world)
+    made = await recovered(world)
+    if world.clone.git.cage is not None:
+        assert made == Created(BRANCH, None, mine)
+        assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=True)
+        assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
+        assert (world.path / "uncommitted").read_text() == "2"
+        return
+    # Without a cage the index and what is checked out was in the record, and unpushed commits in the clone.
+    assert made.tip == (mine if damage is record_gone else world.remote_tip("main"))
+    assert made.kept is not None
+    assert (data(world) / "kept" / made.kept / "uncommitted").read_text() == "2"
+    assert (data(world) / "kept" / made.kept / "mine").read_text() == "1"
+
+
+async def test_commits_of_a_cage_survive_the_loss_of_directory_and_clone_together(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path, "bwrap")
+    mine = await with_work(world)
+    shutil.rmtree(world.clone.path)
+    shutil.rmtree(world.path)
+    assert (await recovered(world)).tip == mine
+    assert (world.path / "mine").read_text() == "1"
+
+
+@pytest.mark.parametrize("branch", [BRANCH, None])
+async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitWorld, branch: str | None) -> None:
+    if branch is None:
+        git(world.remote, "update-ref", "refs/pull/7/head", "main")
+        await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"))
+    else:
+        await world.created()
+    git(world.clone.path, "worktree", "unlock", str(world.path))
+    async with clone_lock(world.clone) as lock:
+        assert isinstance((await examine(lock, world.path, branch)).state, Valid)
+    entry = await entry_of(world.clone, world.path)
+    assert entry is not None
+    assert entry.lock_reason == "threadtree: in use"
+
+
+async def test_a_branch_that_is_gone_under_its_worktree_is_not_started_from_nothing(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path)
+    mine = await with_work(world)
+    git(world.clone.path, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    made = await recovered(world)
+    assert made.tip == mine
+    assert made.kept is not None
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=False)
+
+
+def rebasing(world: GitWorld) -> None:
+    world.agent("checkout", "-q", "-b", "other", "origin/main")
+    world.agent_commits({"mine": "conflict"})
+    git_fails(world, "rebase", BRANCH)
+
+
+def merging(world: GitWorld) -> None:
+    world.agent("checkout", "-q", "-b", "other", "origin/main")
+    world.agent_commits({"mine": "conflict"})
+    world.agent("checkout", "-q", BRANCH)
+    git_fails(world, "merge", "other")
+
+
+def detached(world: GitWorld) -> None:
+    world.agent("checkout", "-q", "--detach")
+    world.agent_commits({"detached": "1"})
+
+
+def git_fails(world: GitWorld, *args: str) -> None:
+    with pytest.raises(AssertionError):
+        world.agent(*args)
+
+
+@pytest.mark.parametrize("state", [rebasing, merging, detached])
+async def test_what_an_agent_left_unfinished_is_no_damage(world: GitWorld, state: Callable[[GitWorld], None]) -> None:
+    await world.created()
+    world.agent_commits({"mine": "1"})
+    state(world)
+    before = world.agent("status")
+    made = await recovered(world)
+    assert made.kept is None
+    assert world.agent("status") == before
+
+
+@pytest.mark.parametrize("place", ["worktree-registered", "worktree-checked-out", "worktree-locked"])
+async def test_making_it_can_be_cut_off_anywhere(world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(reached: str) -> None:
+        if reached == place:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(failpoints, "listener", cut_off)
+    with pytest.raises(asyncio.CancelledError):
+        await world.create()
+    monkeypatch.undo()
+    made = await world.created()
+    assert made.kept is None
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    assert [entry.path for entry in await all_entries(world.clone)] == [real(world.path)]

@@ -1,0 +1,334 @@
+"""Rows, directories and git's entries that do not agree are mended, and nothing that was written is lost."""
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.run.mending import reconcile
+from bot.run.reconciling import Action
+from bot.run.worktrees import entries, metadata
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.metadata import Metadata
+from bot.run.worktrees.rescue import Label, Rescued, rescue
+from bot.run.worktrees.start import IssueBranch
+from bot.store import rescues
+from tests.integration.git_world import SANDBOXES, git
+from tests.integration.prune_world import NODE, Node, node_world
+from tests.integration.turn_world import World
+
+
+@pytest.fixture
+async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url) as made:
+        yield made
+
+
+@pytest.fixture(params=SANDBOXES)
+async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url, request.param) as made:
+        yield made
+
+
+async def mended(node: Node, only: int | None = None) -> dict[str, list[Action]]:
+    """What was done, by the name of the place."""
+    done: dict[str, list[Action]] = {}
+    for path, action in await reconcile(node.grounds, only):
+        done.setdefault(Path(path).name, []).append(action)
+    return done
+
+
+async def lock_of(node: Node, number: int) -> str | None:
+    entry = await entries.entry_of(node.git.clone, node.path(number))
+    assert entry is not None
+    return entry.lock_reason
+
+
+async def forget_row(node: Node, worktree: int) -> None:
+    """As an older backup of the database has it."""
+    await node.db.execute("update conversations set worktree_id = null where worktree_id = $1", worktree)
+    await node.db.execute("delete from worktrees where id = $1", worktree)
+
+
+async def test_where_all_agree_nothing_is_done(each: Node) -> None:
+    await each.add(1)
+    before, rows = each.listing(), await each.rows()
+
+    assert await mended(each) == {}
+
+    assert await each.rows() == rows
+    assert each.listing() == before
+
+
+async def test_a_worktree_that_is_not_locked_is_locked_again(node: Node) -> None:
+    await node.add(1)
+    git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
+
+    assert await mended(node) == {"issue-1": [Action.LOCK]}
+    assert await lock_of(node, 1) == entries.LIVE
+    assert await mended(node) == {}
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"id": 7}'])
+async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, content: str | None) -> None:
+    worktree = await node.add(1)
+    file = metadata.metadata_path(node.path(1))
+    file.unlink() if content is None else file.write_text(content)
+
+    assert await mended(node) == {"issue-1": [Action.REBUILD_METADATA]}
+
+    known, row = metadata.read(node.path(1)), await node.row(worktree)
+    assert isinstance(known, Metadata)
+    assert (known.id, known.full_name, known.conversations) == (str(worktree), "octo/hello", (1,))
+    assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
+    assert await mended(node) == {}
+
+
+@pytest.mark.parametrize("gone", ["directory", "directory and entry"])
+async def test_what_is_gone_waits_for_its_next_turn(node: Node, gone: str) -> None:
+    worktree = await node.add(1)
+    shutil.rmtree(node.path(1))
+    if gone != "directory":
+        shutil.rmtree(node.git.clone.path / "worktrees" / "issue-1")
+
+    assert await mended(node) == {"issue-1": [Action.LEAVE]}
+    assert await node.states() == {worktree: "ready"}
+
+
+async def test_a_directory_that_is_no_worktree_is_kept_whole(each: Node) -> None:
+    worktree = await each.add(1)
+    commit = each.git.agent_commits({"work.txt": "committed\n"}, each.path(1))
+    await each.git.bring_home()
+    (each.path(1) / "new.txt").write_text("not committed\n")
+    shutil.rmtree(each.git.clone.path / "worktrees" / "issue-1")
+
+    assert await mended(each) == {"issue-1": [Action.KEEP_WHOLE]}
+
+    kept = [one.kept for one in await rescues.of_worktree(each.db, worktree) if one.kept]
+    assert [(each.grounds.data_dir / "kept" / name / "new.txt").read_text() for name in kept] == ["not committed\n"]
+    assert not each.path(1).exists()
+    assert commit in git(each.git.clone.path, "rev-list", "--all")
+    assert await mended(each) == {"issue-1": [Action.LEAVE]}
+
+
+async def test_without_its_clone_nothing_is_moved(node: Node) -> None:
+    await node.add(1)
+    shutil.rmtree(node.git.clone.path)
+
+    assert await mended(node) == {"issue-1": [Action.LEAVE]}
+    assert node.path(1).is_dir()
+
+
+async def test_one_with_a_turn_is_left_to_it(node: Node) -> None:
+    await node.add(1)
+    git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
+    await World(node.db).ask(await node.db.fetchval("select id from conversations"))
+
+    assert await mended(node) == {"issue-1": [Action.WAIT]}
+    assert await lock_of(node, 1) is None
+
+
+async def test_a_removal_that_was_left_is_finished(node: Node) -> None:
+    worktree = await node.add(1)
+    await node.db.execute("update worktrees set state = 'removing', removal = 'command'")
+
+    assert await mended(node) == {"issue-1": [Action.FINISH_REMOVAL]}
+    assert await node.states() == {worktree: "removed"}
+    assert not node.path(1).exists()
+
+
+# Rows that were lost
+
+
+async def test_a_row_is_rebuilt_from_its_metadata_and_its_conversations_use_it_again(each: Node) -> None:
+    worktree = await each.add(1)
+    await each.talk(2, worktree)
+    await each.write_metadata(worktree)
+    row = await each.row(worktree)
+    await forget_row(each, worktree)
+    await each.db.execute("select setval('worktrees_id_seq', 1, false)")
+
+    assert await mended(each) == {"issue-1": [Action.REBUILD_ROW]}
+
+    assert await each.row(worktree) == row
+    start = await each.db.fetchrow("select start_kind, start_number, start_ref, start_sha from worktrees")
+    assert tuple(start) == ("issue", 1, None, None)
+    assert await mended(each) == {}
+    assert await each.add(3) != worktree, "its number is not given a second time"
+
+
+async def test_a_row_of_a_detached_worktree_is_rebuilt_at_its_commit(node: Node) -> None:
+    worktree = await node.add(1, detached=True)
+    await forget_row(node, worktree)
+
+    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
+
+    row = await node.db.fetchrow("select branch, start_kind, start_number, start_ref, start_sha from worktrees")
+    assert tuple(row) == (None, "detached", 1, "refs/pull/1/head", node.git.remote_tip("main"))
+
+
+async def test_a_rebuilt_row_whose_number_is_taken_gets_another(node: Node) -> None:
+    first, other = await node.add(1), await node.add(2)
+    known = metadata.read(node.path(1))
+    assert isinstance(known, Metadata)
+    await forget_row(node, first)
+    text = metadata.metadata_path(node.path(1)).read_text().replace(f'"id": "{first}"', f'"id": "{other}"')
+    metadata.metadata_path(node.path(1)).write_text(text)
+
+    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
+
+    again = await node.db.fetchval("select id from worktrees where path = $1", str(node.path(1)))
+    assert again not in (first, other)
+    known = metadata.read(node.path(1))
+    assert isinstance(known, Metadata)
+    assert known.id == str(again)
+    assert await mended(node) == {}
+
+
+async def test_a_conversation_that_uses_another_worktree_keeps_it(node: Node) -> None:
+    first, second = await node.add(1), await node.add(2)
+    await node.talk(1, second)
+    await node.db.execute("delete from worktrees where id = $1", first)
+
+    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
+    assert await node.db.fetchval("select worktree_id from conversations where number = 1") == second
+
+
+# Strangers
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link", "unknown repository", "of a removed row"])
+async def test_a_stranger_is_adopted_as_an_orphan_and_left_where_it_is(node: Node, kind: str) -> None:
+    worktree = await node.add(1)
+    match kind:
+        case "directory":
+            node.path(7).mkdir()
+        case "file":
+            node.path(7).write_text("notes\n")
+        case "link":
+            node.path(7).symlink_to("/nowhere")
+        case "unknown repository":
+            shutil.copytree(node.git.person, node.path(7))
+        case _:
+            await node.git.created(IssueBranch(7), node.path(7))
+            metadata.write(node.path(7), metadata_for(node, worktree + 1))
+            await node.add(8)
+            await node.db.execute(
+                "update worktrees set state = 'removed', path = $1 where id = $2", str(node.path(7)), worktree + 1
+            )
+            shutil.rmtree(node.path(8))
+
+    assert (await mended(node))["issue-7"] == [Action.ADOPT]
+
+    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(7)), node.grounds.clock())]
+    node.move_clock(1)
+    assert "issue-7" not in await mended(node), "its age goes on counting from the first time"
+    node.path(7).unlink() if kind in ("file", "link") else shutil.rmtree(node.path(7))
+    await mended(node)
+    assert await node.db.fetch("select path from orphans") == []
+
+
+def metadata_for(node: Node, worktree: int) -> Metadata:
+    now = node.grounds.clock()
+    return Metadata(
+        id=str(worktree),
+        platform="github.com",
+        repository_id=1,
+        full_name="octo/hello",
+        conversations=(7,),
+        branch="threadtree/issue-7",
+        base="main",
+        node=NODE,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+async def test_worktrees_of_a_node_that_had_another_name_are_no_strangers(node: Node) -> None:
+    worktree = await node.add(1)
+    await node.db.execute("insert into nodes (name) values ('before')")
+    await node.db.execute("update worktrees set node = 'before'")
+    rows = await node.rows()
+
+    assert await mended(node) == {}
+    assert await mended(node, worktree) == {}
+    assert await node.rows() == rows
+
+
+async def test_worktrees_that_the_node_has_lost_are_left_to_whoever_rescues_them(node: Node) -> None:
+    await node.add(1)
+    git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
+    await node.db.execute("update worktrees set state = 'lost'")
+
+    assert await mended(node) == {}
+    assert await lock_of(node, 1) is None
+
+
+async def test_an_entry_without_directory_and_row_goes_and_its_commits_are_rescued(each: Node) -> None:
+    worktree = await each.add(1)
+    commit = each.git.agent_commits({"work.txt": "work\n"}, each.path(1))
+    await forget_row(each, worktree)
+    shutil.rmtree(each.path(1))
+
+    assert await mended(each) == {"issue-1": [Action.DROP_ENTRY, Action.DELETE_METADATA]}
+
+    assert await entries.all_entries(each.git.clone) == []
+    assert not metadata.metadata_path(each.path(1)).exists()
+    assert commit in git(each.git.clone.path, "rev-list", "--all")
+    assert await mended(each) == {}
+
+
+async def test_a_worktree_that_a_person_made_elsewhere_is_not_ours(node: Node, tmp_path: Path) -> None:
+    await node.add(1)
+    git(node.git.clone.path, "worktree", "add", "-q", "--detach", str(tmp_path / "mine"), "refs/remotes/origin/main")
+    shutil.rmtree(tmp_path / "mine")
+
+    assert await mended(node) == {}
+    assert len(await entries.all_entries(node.git.clone)) == 2
+
+
+async def test_repairing_one_worktree_leaves_the_others_alone(node: Node) -> None:
+    first, _ = await node.add(1), await node.add(2)
+    for number in (1, 2):
+        metadata.delete(node.path(number))
+
+    assert await mended(node, first) == {"issue-1": [Action.REBUILD_METADATA]}
+    assert not metadata.metadata_path(node.path(2)).exists()
+    assert await mended(node, 10**6) == {}
+
+
+async def test_one_repository_that_cannot_be_examined_does_not_stop_the_others(node: Node) -> None:
+    await node.add(1)
+    metadata.delete(node.path(1))
+    evil = "insert into codebases (platform, repository_id, owner, name, folder) values ('github.com', 9, 'x', 'y', $1)"
+    await node.db.execute(evil, "..evil/x")
+    await node.db.execute(
+        "insert into worktrees (platform, repository_id, node, path, start_kind, start_number)"
+        " values ('github.com', 9, $1, '/nowhere', 'issue', 1)",
+        NODE,
+    )
+
+    assert await mended(node) == {"issue-1": [Action.REBUILD_METADATA]}
+
+
+# Rescues
+
+
+async def test_a_rescue_without_a_row_is_on_record_again(each: Node) -> None:
+    worktree = await each.add(1)
+    (each.path(1) / "new.txt").write_text("not committed\n")
+    async with clone_lock(each.git.clone) as lock:
+        label = Label(worktree, "threadtree/issue-1", (1,), each.grounds.clock() - timedelta(days=3))
+        rescued = await rescue(lock, each.path(1), label)
+        await rescue(lock, each.path(1), replace(label, worktree_id=10**6))
+    assert isinstance(rescued, Rescued)
+
+    assert await mended(each) == {}
+
+    [known] = await rescues.latest(each.db)
+    assert (known.worktree_id, known.ref, known.files, known.created_at) == (worktree, rescued.ref, 1, label.at)
+    await mended(each)
+    assert len(await rescues.latest(each.db)) == 1

@@ -1,0 +1,550 @@
+"""What is asked of a worktree waits its turn among the turns, is done once, and outlives whoever was at it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from bot.model import Target
+from bot.store import conversations, operations, removals, rescues, turns, worktrees
+from bot.store.database import Pool
+from bot.store.operations import Asker, ClaimedOperation, OperationKind
+from bot.store.turns import ClaimLostError
+from tests.integration.turn_world import NODE, NOON, World, held, repository, until_waiting
+
+WORKER = "0123456789abcdef"
+LATER = NOON + timedelta(hours=1)
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=6) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    async with pool.acquire() as db:
+        yield World(db)
+
+
+async def ask(world: World, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:
+    """Maria asks on the thread, or an operator."""
+    target = Target("comment", 5) if conversation else None
+    return await operations.ask(world.db, worktree, kind, Asker("maria", NOON, conversation, target))
+
+
+async def claim(world: World, node: str = NODE, operation: int | None = None) -> ClaimedOperation | None:
+    return await operations.claim_next(world.db, node, WORKER, operation)
+
+
+async def claimed(world: World) -> ClaimedOperation:
+    operation = await claim(world)
+    assert operation is not None
+    return operation
+
+
+async def finish(world: World, operation: ClaimedOperation) -> None:
+    async with world.db.transaction():
+        await operations.finish(world.db, operation.claim, "done", "It was reset.", NODE)
+
+
+async def state(world: World, operation: int) -> str:
+    return (await operations.look(world.db, operation)).state
+
+
+async def bells(world: World) -> int:
+    count: int = await world.db.fetchval(
+        "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
+    )
+    return count
+
+
+# In line with the turns
+
+
+async def test_the_turns_that_were_asked_before_go_first(world: World) -> None:
+    thread, worktree = await world.home()
+    first, second = await world.ask(thread), await world.ask(thread)
+    operation = await ask(world, worktree)
+    assert await claim(world) is None
+    assert (await operations.look(world.db, operation)).turns_ahead == 2
+
+    for turn in (first, second):
+        running = await world.claimed()
+        assert running.id == turn
+        assert await claim(world) is None, "a turn runs"
+        await world.end(running.claim)
+
+    assert (await claimed(world)).id == operation
+
+
+async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: World) -> None:
+    thread, worktree = await world.home()
+    before = await world.ask(thread)
+    await ask(world, worktree)
+    after = await world.ask(thread)
+    assert await world.claim_all() == [before]
+    running = (await turns.running_on(world.db, NODE))[0]
+    await world.end(running)
+    assert await world.claim() is None, "the operation waits and goes before it"
+
+    operation = await claimed(world)
+    assert await world.claim() is None, "the operation runs"
+    await finish(world, operation)
+
+    assert (await world.claimed()).id == after
+
+
+async def test_the_turns_of_a_sharer_wait_as_well(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree)
+    await ask(world, worktree, conversation=issue)
+
+    await world.ask(pull)
+
+    assert await world.claim() is None
+
+
+async def test_an_operation_does_not_wait_for_other_worktrees(world: World) -> None:
+    busy, _ = await world.home()
+    await world.ask(busy)
+    await world.claimed()
+    _, worktree = await world.home()
+
+    operation = await ask(world, worktree)
+
+    assert (await claimed(world)).id == operation
+
+
+async def test_a_turn_of_another_worktree_does_not_wait_for_it(world: World) -> None:
+    _, worktree = await world.home()
+    await ask(world, worktree)
+    other, _ = await world.home()
+    turn = await world.ask(other)
+
+    assert (await world.claimed()).id == turn
+
+
+async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(world: World) -> None:
+    thread, worktree = await world.home()
+    await world.ask(thread)
+    running = await world.claimed()
+    await ask(world, worktree)
+
+    assert await turns.hand_back(world.db, running.claim)
+
+    assert await claim(world) is None
+    assert (await world.claimed()).id == running.id
+
+
+async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(world: World) -> None:
+    _, worktree = await world.home()
+    first, second = await ask(world, worktree, "reset"), await ask(world, worktree, "remove")
+    assert await claim(world, operation=second) is None
+
+    operation = await claimed(world)
+    assert operation.id == first
+    assert await claim(world) is None, "one at a time"
+    await finish(world, operation)
+
+    assert (await claimed(world)).id == second
+
+
+async def test_an_operation_belongs_to_the_node_of_its_worktree(world: World) -> None:
+    _, worktree = await world.home(node="there")
+    operation = await ask(world, worktree)
+
+    assert await claim(world) is None
+    assert await claim(world, operation=operation) is None
+    assert await claim(world, node="there") is not None
+
+
+async def test_an_operator_claims_the_one_that_they_asked_for(world: World) -> None:
+    _, first = await world.home()
+    _, second = await world.home()
+    await ask(world, first)
+    mine = await ask(world, second)
+
+    operation = await claim(world, operation=mine)
+
+    assert operation is not None
+    assert operation.id == mine
+
+
+async def test_an_operation_waits_while_its_path_is_being_removed(world: World) -> None:
+    thread, worktree = await world.home()
+    await world.close(thread)
+    await conversations.let_go(world.db, worktree)
+    removal = await removals.claim_next(world.db, NODE, WORKER)
+    assert removal is not None
+    operation = await ask(world, worktree, "restore")
+    assert await claim(world) is None
+    assert (await operations.look(world.db, operation)).being_removed
+
+    await world.db.execute("update worktrees set state = 'removed', claim = null, worker = null")
+
+    assert (await claimed(world)).worktree_state == "removed"
+
+
+async def test_one_operation_goes_to_one_worker(world: World, pool: Pool) -> None:
+    _, worktree = await world.home()
+    await ask(world, worktree)
+
+    async def try_it() -> ClaimedOperation | None:
+        async with pool.acquire() as db:
+            return await operations.claim_next(db, NODE, WORKER)
+
+    found = await asyncio.gather(*(try_it() for _ in range(4)))
+
+    assert len([one for one in found if one is not None]) == 1
+
+
+@pytest.mark.parametrize("first", ["turn", "operation"])
+async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: World, pool: Pool, first: str) -> None:
+    thread, worktree = await world.home()
+    await world.ask(thread)
+    await ask(world, worktree)
+    await world.db.execute("update operations set after_turn = $1", 0 if first == "operation" else 99)
+
+    async def run_turn() -> bool:
+        async with pool.acquire() as db:
+            return await world.claim(db=db) is not None
+
+    async def operate() -> bool:
+        async with pool.acquire() as db:
+            return await operations.claim_next(db, NODE, WORKER) is not None
+
+    async with held(pool) as db:
+        if first == "turn":
+            assert await world.claim(db=db) is not None
+        else:
+            assert await operations.claim_next(db, NODE, WORKER) is not None
+        other = asyncio.create_task(operate() if first == "turn" else run_turn())
+        await until_waiting(pool)
+    assert not await other
+
+
+async def test_two_operations_that_run_in_one_worktree_are_impossible(world: World) -> None:
+    _, worktree = await world.home()
+    await ask(world, worktree)
+    await ask(world, worktree)
+
+    with pytest.raises(asyncpg.UniqueViolationError, match="operations_one_running_per_worktree"):
+        await world.db.execute("update operations set state = 'running', claim = gen_random_uuid()")
+
+
+# What it knows, how it ends
+
+
+async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: World) -> None:
+    issue, worktree = await world.home()
+    await world.thread(worktree=worktree, number=77)
+    number = await world.db.fetchval("select number from conversations where id = $1", issue)
+    await ask(world, worktree, "remove", issue)
+
+    operation = await claimed(world)
+
+    assert (operation.kind, operation.requested_by) == ("remove", "maria")
+    assert (operation.conversation_id, operation.target) == (issue, Target("comment", 5))
+    assert (operation.number, operation.others, operation.threads) == (number, (77,), (number, 77))
+    assert operation.repository == repository()
+
+
+async def test_its_end_rings_for_what_waited_behind_it(world: World) -> None:
+    _, worktree = await world.home()
+    operation = await ask(world, worktree)
+    assert await bells(world) == 1
+
+    await finish(world, await claimed(world))
+
+    assert await bells(world) == 2
+    standing = await operations.look(world.db, operation)
+    assert (standing.state, standing.outcome) == ("done", "It was reset.")
+
+
+async def test_a_lost_claim_ends_nothing(world: World) -> None:
+    _, worktree = await world.home()
+    await ask(world, worktree)
+    operation = await claimed(world)
+    stale = replace(operation.claim, token=uuid4())
+
+    with pytest.raises(ClaimLostError):
+        await operations.finish(world.db, stale, "done", "It was reset.", NODE)
+    assert not await operations.give_back(world.db, stale)
+
+    assert await state(world, operation.id) == "running"
+
+
+async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: World) -> None:
+    thread, worktree = await world.home()
+    await ask(world, worktree)
+    operation = await claimed(world)
+    await world.ask(thread)
+    assert await operations.running_on(world.db, NODE) == [operation.claim]
+    assert await operations.running_on(world.db, "there") == []
+
+    assert await operations.give_back(world.db, operation.claim)
+
+    assert await world.claim() is None
+    again = await claimed(world)
+    assert again.id == operation.id
+    assert again.claim.token != operation.claim.token
+
+
+async def test_what_nobody_waits_for_any_more_is_not_done(world: World) -> None:
+    _, worktree = await world.home()
+    first, second = await ask(world, worktree), await ask(world, worktree)
+    await claimed(world)
+
+    for operation in (first, second):
+        await operations.abandon(world.db, operation, "Nobody waits.")
+
+    assert await state(world, first) == "running", "what was begun goes on"
+    assert await state(world, second) == "failed"
+
+
+# A thread that closes
+
+
+async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(world: World) -> None:
+    thread, worktree = await world.home()
+    await ask(world, worktree)
+    await world.close(thread)
+
+    assert not await conversations.let_go(world.db, worktree)
+    operation = await claimed(world)
+    assert not await conversations.let_go(world.db, worktree)
+    await finish(world, operation)
+
+    assert await conversations.let_go(world.db, worktree)
+
+
+async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world: World, pool: Pool) -> None:
+    thread, worktree = await world.home()
+
+    async def close() -> bool:
+        async with held(pool) as db:
+            await conversations.close_conversation(db, thread, NOON)
+            return await conversations.let_go(db, worktree)
+
+    async with held(pool) as db:
+        await operations.ask(db, worktree, "reset", Asker("maria", NOON))
+        closing = asyncio.create_task(close())
+        await until_waiting(pool)
+    assert not await closing
+
+
+async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: World) -> None:
+    thread, worktree = await world.home()
+    other = await world.thread(worktree=worktree)
+    begun = await ask(world, worktree, "reset", thread)
+    await claimed(world)
+    waiting = await ask(world, worktree, "remove", thread)
+    of_another = await ask(world, worktree, "remove", other)
+    of_an_operator = await ask(world, worktree, "reset")
+
+    assert await operations.withdraw(world.db, thread, NOON, "Closed.") == []
+    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [("remove", Target("comment", 5))]
+
+    found = [await state(world, one) for one in (begun, waiting, of_another, of_an_operator)]
+    assert found == ["running", "failed", "queued", "queued"]
+
+
+# What was rescued comes back before a turn
+
+
+async def rescued(world: World, worktree: int, removal: str | None = "closed") -> int:
+    """The worktree was removed, and work was rescued."""
+    await world.db.execute(
+        "update worktrees set state = $3, removal = $2 where id = $1",
+        worktree,
+        removal,
+        "removing" if removal else "ready",
+    )
+    await rescues.record(world.db, worktree, NOON, ref="refs/threadtree/rescue/1/x", files=2, commits=1, size=300)
+    if removal is not None:
+        await world.db.execute("update worktrees set state = 'removed' where id = $1", worktree)
+        await world.db.execute("update conversations set worktree_id = null where worktree_id = $1", worktree)
+    rescue: int = await world.db.fetchval("select max(id) from rescues")
+    return rescue
+
+
+async def test_a_rescue_remembers_whose_it_was_and_why(world: World) -> None:
+    thread, worktree = await world.home()
+    await world.make(worktree)
+    number = await world.db.fetchval("select number from conversations where id = $1", thread)
+    await rescued(world, worktree)
+    await rescues.record(world.db, worktree, NOON, ref="refs/threadtree/rescue/1/x", files=9)
+
+    [rescue] = await rescues.of_conversation(world.db, thread)
+
+    assert rescue == (await rescues.of_worktree(world.db, worktree))[0] == (await rescues.latest(world.db))[0]
+    assert (rescue.removal, rescue.conversations, rescue.branch) == ("closed", (number,), "threadtree/issue-1")
+    assert (rescue.files, rescue.commits, rescue.bytes, rescue.codebase) == (2, 1, 300, "octo/repo-1")
+
+
+async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(world: World) -> None:
+    thread, worktree = await world.home()
+    number = await world.db.fetchval("select number from conversations where id = $1", thread)
+    elsewhere = await world.thread(repo=2, number=number)
+    await rescued(world, worktree)
+
+    assert await rescues.of_conversation(world.db, elsewhere) == []
+    assert await rescues.to_bring_back(world.db, elsewhere) is None
+
+
+@pytest.mark.parametrize(
+    ("removal", "comes_back"), [("closed", True), ("retention", True), ("command", False), (None, False)]
+)
+async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
+    world: World, removal: str | None, comes_back: bool
+) -> None:
+    thread, worktree = await world.home()
+    await rescued(world, worktree, removal)
+
+    assert (await rescues.to_bring_back(world.db, thread) is not None) == comes_back
+
+
+async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world: World) -> None:
+    thread, worktree = await world.home()
+    rescue = await rescued(world, worktree)
+    found = await rescues.to_bring_back(world.db, thread)
+    assert found is not None
+    assert found.id == rescue
+
+    await rescues.restored(world.db, rescue, LATER)
+    assert await rescues.to_bring_back(world.db, thread) is None
+    await world.db.execute("update rescues set restored_at = null")
+    assert await worktrees.revive(world.db, worktree)
+    await worktrees.rejoin(world.db, worktree, found.conversations)
+    await world.ask(thread)
+    assert await rescues.to_bring_back(world.db, thread) is not None, "the turn has not begun"
+    await world.claimed(now=LATER)
+    assert await rescues.to_bring_back(world.db, thread) is None
+
+
+async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(world: World) -> None:
+    thread, _ = await world.home()
+    turn = await world.ask(thread)
+    await operations.restore_before_newest_turn(world.db, thread)
+    await operations.restore_before_newest_turn(world.db, thread)
+    assert await world.claim() is None
+
+    operation = await claimed(world)
+    assert (operation.kind, operation.turn_id, operation.conversation_id) == ("restore", turn, None)
+    await turns.add_notice(world.db, turn, "Brought back.")
+    await finish(world, operation)
+
+    assert (await world.claimed()).notices == ("Brought back.",)
+    assert await claim(world) is None
+
+
+async def test_bringing_back_ends_with_the_turn_that_it_was_for(world: World) -> None:
+    thread, _ = await world.home()
+    await world.ask(thread)
+    await operations.restore_before_newest_turn(world.db, thread)
+
+    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [("restore", None)]
+
+
+async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_have_none(world: World) -> None:
+    issue, worktree = await world.home()
+    pull = await world.thread(worktree=worktree, number=77)
+    moved = await world.thread(worktree=worktree, number=78)
+    await rescued(world, worktree)
+    elsewhere = await world.worktree()
+    await conversations.use_worktree(world.db, moved, elsewhere)
+    [rescue] = await rescues.of_worktree(world.db, worktree)
+
+    assert await worktrees.revive(world.db, worktree)
+    assert not await worktrees.revive(world.db, worktree)
+    await worktrees.rejoin(world.db, worktree, rescue.conversations)
+
+    assert await world.state("worktrees", worktree) == "reserved"
+    found = [await conversations.worktree_of(world.db, one) for one in (issue, pull, moved)]
+    assert found == [worktree, worktree, elsewhere]
+
+
+async def test_a_removed_worktree_is_not_revived_where_another_is(world: World) -> None:
+    _, worktree = await world.home()
+    path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
+    await rescued(world, worktree)
+    successor = await world.worktree(path=path)
+    await world.thread(worktree=successor, number=77)
+
+    assert not await worktrees.revive(world.db, worktree)
+    assert await worktrees.users_of_place(world.db, worktree) == (77,)
+
+
+# A worktree that was purged
+
+
+async def purge(world: World, worktree: int) -> None:
+    await world.make(worktree)
+    await world.db.execute("update worktrees set state = 'removed', removal = 'purged' where id = $1", worktree)
+
+
+async def test_a_purged_worktree_is_reserved_again_by_the_next_request(world: World) -> None:
+    thread, worktree = await world.home()
+    await purge(world, worktree)
+
+    live = await conversations.live_worktree(world.db, worktree)
+
+    assert live is not None
+    assert live.branch == await world.db.fetchval("select branch from worktrees where id = $1", worktree)
+    assert await world.state("worktrees", worktree) == "reserved"
+    assert await world.db.fetchval("select removal from worktrees where id = $1", worktree) is None
+    await world.ask(thread)
+    assert not (await world.claimed()).worktree_made
+
+
+async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_again(world: World) -> None:
+    worktree = await world.worktree()
+    await world.thread(worktree=worktree, number=1)
+    await purge(world, worktree)
+    on_branch = await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-1")
+    [(_, of_issue)] = await conversations.worktrees_of_issues(world.db, repository(), [1])
+    assert on_branch == of_issue
+    pull = await world.thread(number=2)
+
+    await conversations.use_worktree(world.db, pull, of_issue.id)
+
+    assert await world.state("worktrees", worktree) == "reserved"
+
+
+async def test_a_removal_that_was_called_off_leaves_no_reason(world: World) -> None:
+    thread, worktree = await world.home()
+    await world.make(worktree)
+    await world.close(thread)
+    await conversations.let_go(world.db, worktree)
+    assert await world.db.fetchval("select removal from worktrees") == "closed"
+
+    await conversations.live_worktree(world.db, worktree)
+
+    assert await world.db.fetchrow("select state, removal from worktrees") == ("ready", None)
+
+
+# Left over
+
+
+async def test_what_is_left_over_is_what_only_closed_threads_use(world: World) -> None:
+    closed, kept = await world.home()
+    await world.close(closed)
+    _, used = await world.home()
+    shared = await world.worktree()
+    await world.close(await world.thread(worktree=shared))
+    await world.thread(worktree=shared)
+    unused = await world.worktree()
+    elsewhere, other_repository = await world.home(repo=2)
+    await world.close(elsewhere)
+
+    async with world.db.transaction():
+        found = await worktrees.left_over(world.db, repository())
+
+    assert found == [kept]
+    assert not {used, shared, unused, other_repository} & set(found)

@@ -1,0 +1,275 @@
+"""A claimed removal from the row to the disk and back to the row (DESIGN.md §3.5 and §4), on real git and Postgres."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from bot import failpoints
+from bot.run.grounds import Grounds
+from bot.run.removing import carry_out, delete_trashed, remove_all
+from bot.run.worktrees import metadata, trash
+from bot.run.worktrees.metadata import Metadata
+from bot.run.worktrees.removal import Kept, Removed
+from bot.store import conversations, removals, rescues
+from bot.store.database import Pool
+from bot.store.removals import ClaimedRemoval, Removal
+from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.turn_world import NODE, World
+
+WORKER = "0123456789abcdef"
+BRANCH = "threadtree/issue-1"
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+class KilledError(BaseException):
+    """The process ended here."""
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worktree that was made, with its row, its only thread and its metadata."""
+
+    git_world: GitWorld
+    rows: World
+    grounds: Grounds
+    conversation: int
+    worktree: int
+
+    @property
+    def path(self) -> Path:
+        return self.git_world.path
+
+    async def claimed(self, why: Removal = "closed") -> ClaimedRemoval:
+        removal = await removals.claim_for(self.rows.db, NODE, self.worktree, WORKER, why)
+        assert removal is not None
+        return removal
+
+    async def row(self) -> tuple[str, str | None]:
+        row = await self.rows.db.fetchrow("select state, removal from worktrees where id = $1", self.worktree)
+        return row["state"], row["removal"]
+
+    async def rescues(self) -> list[rescues.Rescue]:
+        return await rescues.of_worktree(self.rows.db, self.worktree)
+
+
+@pytest.fixture(params=SANDBOXES)
+async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    made = GitWorld.make(tmp_path, request.param)
+    (tmp_path / "server" / "octo").mkdir(parents=True)
+    (tmp_path / "server" / "octo" / "repo-1.git").symlink_to(made.remote)
+    async with pool.acquire() as db:
+        rows = World(db)
+        grounds = Grounds(
+            pool=pool,
+            git=made.clone.git,
+            node=NODE,
+            data_dir=tmp_path / "data",
+            server_url=(tmp_path / "server").as_uri(),
+            clock=lambda: NOW,
+            github=None,
+        )
+        git_world = replace(made, clone=grounds.clone("octo/repo-1"))
+        await git_world.created()
+        git(git_world.clone.path, "config", "remote.origin.url", f"{grounds.server_url}/octo/repo-1.git")
+        worktree = await rows.worktree(path=str(git_world.path))
+        conversation = await rows.thread(worktree=worktree)
+        await rows.make(worktree)
+        write_metadata(git_world.path, worktree)
+        yield Place(git_world, rows, grounds, conversation, worktree)
+
+
+def write_metadata(path: Path, worktree: int) -> None:
+    known = Metadata(
+        id=str(worktree),
+        platform="github.com",
+        repository_id=1,
+        full_name="octo/repo-1",
+        conversations=(1,),
+        branch=BRANCH,
+        base="main",
+        node=NODE,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    metadata.write(path, known)
+
+
+@pytest.fixture
+def kill_at() -> Iterator[Callable[[str], None]]:
+    """Ends the next run at the failpoint of this name; the runs after it go on."""
+
+    def arm(name: str) -> None:
+        def listen(reached: str) -> None:
+            if reached == name:
+                failpoints.listener = None
+                raise KilledError(name)
+
+        failpoints.listener = listen
+
+    yield arm
+    assert failpoints.listener is None, "the failpoint was not reached"
+    failpoints.listener = None
+
+
+async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(place: Place) -> None:
+    place.git_world.agent_commits({"a": "1"})
+    (place.path / "new").write_text("new")
+    removal = await place.claimed("retention")
+
+    result = await carry_out(place.grounds, removal)
+
+    assert isinstance(result, Removed)
+    assert result.rescue is not None
+    [rescue] = await place.rescues()
+    assert (rescue.ref, rescue.kept, rescue.removal) == (result.rescue.ref, None, "retention")
+    assert (rescue.files, rescue.commits, rescue.branch) == (1, 1, BRANCH)
+    assert rescue.conversations == removal.conversations != ()
+    assert rescue.created_at == removal.decided_at
+    assert rescue.bytes > 0
+    assert await place.row() == ("removed", "retention")
+    assert await conversations.worktree_of(place.rows.db, place.conversation) is None
+    assert not place.path.exists()
+    assert not metadata.metadata_path(place.path).exists()
+    assert sum(trash.size_of(trashed) for trashed in result.trashed) > 0
+    assert await delete_trashed(result.trashed) > 0
+    assert list(trash.trash_folder(place.grounds.data_dir).iterdir()) == []
+
+
+async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None:
+    (place.path / ".git").unlink()
+    place.path.joinpath("mine").write_bytes(b"x" * 10_000)
+    result = await carry_out(place.grounds, await place.claimed("command"))
+    assert isinstance(result, Removed)
+    [rescue] = await place.rescues()
+    assert rescue.kept is not None
+    assert (rescue.ref, rescue.removal) == (None, "command")
+    assert rescue.bytes >= 10_000
+    assert (trash.kept_folder(place.grounds.data_dir) / rescue.kept / "mine").exists()
+
+
+async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -> None:
+    (place.path / "new").write_text("new")
+    result = await carry_out(cut_off_from(place), await place.claimed())
+    assert isinstance(result, Kept)
+    assert "could not be asked" in result.why
+    assert await place.row() == ("ready", "closed")
+    assert (place.path / "new").read_text() == "new"
+    assert metadata.metadata_path(place.path).exists()
+    assert await place.rescues() == []
+
+
+def cut_off_from(place: Place) -> Grounds:
+    """GitHub's server refuses connections."""
+    return replace(
+        place.grounds, server_url="http://127.0.0.1:9", git=replace(place.grounds.git, protocols=("file", "http"))
+    )
+
+
+async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_the_clone(place: Place) -> None:
+    tip = place.git_world.agent_commits({"a": "1"})
+    await place.git_world.publish()
+    (place.path / "new").write_text("new")
+    shutil.rmtree(place.git_world.remote)
+
+    result = await carry_out(place.grounds, await place.claimed())
+
+    assert isinstance(result, Removed)
+    assert result.rescue is not None
+    assert await place.git_world.clone.is_ancestor(tip, result.rescue.sha)
+    assert (await place.row())[0] == "removed"
+
+
+async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) -> None:
+    place.git_world.agent_commits({"a": "1"})
+    await place.git_world.publish()
+    server = place.git_world.root / "server" / "octo"
+    (server / "repo-1.git").rename(server / "renamed.git")
+    await place.rows.db.execute("update codebases set name = 'renamed'")
+    result = await carry_out(place.grounds, await place.claimed())
+    assert isinstance(result, Removed)
+    assert (result.rescue, result.branch_deleted) == (None, True)
+
+
+async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place) -> None:
+    shutil.rmtree(place.path)
+    shutil.rmtree(place.git_world.clone.path)
+    result = await carry_out(place.grounds, await place.claimed())
+    assert isinstance(result, Removed)
+    assert (await place.row())[0] == "removed"
+
+
+async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(place: Place) -> None:
+    (place.path / "new").write_text("new")
+    assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Kept)
+    assert await place.row() == ("ready", None)
+    (place.path / "new").unlink()
+
+    assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Removed)
+
+    assert await place.row() == ("removed", "purged")
+    assert await conversations.worktree_of(place.rows.db, place.conversation) == place.worktree
+    assert not metadata.metadata_path(place.path).exists()
+
+
+async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
+    removal = await place.claimed()
+    await removals.give_back(place.rows.db, place.worktree, WORKER)
+    assert isinstance(await carry_out(place.grounds, removal), Kept)
+    assert (place.path / "README.md").exists()
+    assert await place.row() == ("removing", "closed")
+
+
+@pytest.mark.parametrize("cut", ["rescued", "trashed", "entry-dropped", "branch-deleted", "metadata-deleted"])
+async def test_a_removal_that_was_cut_off_is_gone_on_with(
+    place: Place, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    place.git_world.agent_commits({"a": "1"})
+    (place.path / "new").write_text("new")
+    removal = await place.claimed()
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await carry_out(place.grounds, removal)
+    await removals.give_back(place.rows.db, place.worktree, WORKER)
+
+    await remove_all(place.grounds, "fedcba9876543210")
+
+    [rescue] = await place.rescues()
+    assert (rescue.files, rescue.commits) == (1, 1)
+    assert rescue.ref is not None
+    assert await place.git_world.clone.commit_at(rescue.ref) is not None
+    assert (await place.row())[0] == "removed"
+    assert not place.path.exists()
+
+
+async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
+    await place.rows.close(place.conversation)
+    await conversations.let_go(place.rows.db, place.worktree)
+    await asyncio.gather(*(remove_all(place.grounds, WORKER) for _ in range(2)))
+    assert (await place.row())[0] == "removed"
+    assert list(trash.trash_folder(place.grounds.data_dir).iterdir()) == []
+
+
+async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.rows.close(place.conversation)
+    await conversations.let_go(place.rows.db, place.worktree)
+    await remove_all(cut_off_from(place), WORKER)
+    assert await place.row() == ("ready", "closed")
+    await remove_all(place.grounds, WORKER)
+    assert (await place.row())[0] == "ready", "not again at once"
+    monkeypatch.setattr("bot.run.removing.TRY_AGAIN_AFTER", timedelta(0))
+
+    await remove_all(place.grounds, WORKER)
+
+    assert (await place.row())[0] == "removed"

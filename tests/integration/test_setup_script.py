@@ -1,0 +1,163 @@
+"""The script of a repository's: where it is taken from, how it runs and how it ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from bot.run.agents.driver import Launch
+from bot.run.sandbox import agent_argv
+from bot.run.sandbox.cage import Bind
+from bot.run.script import Ended, OutOfTime, Stopped, command_for, readable, run_script
+from bot.run.setup import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
+from bot.run.worktrees.clone import clone_lock
+from tests.integration.git_world import SANDBOXES, SEARCH_PATH, GitWorld, git
+from tests.sleepers import new_sleep, runs
+
+SCRIPT = Path(".threadtree", "setup")
+
+
+@pytest.fixture(params=SANDBOXES)
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitWorld:
+    sandbox: Literal["off", "bwrap"] = request.param
+    world = GitWorld.make(tmp_path, sandbox)
+    await world.created()
+    return world
+
+
+def launch(world: GitWorld, text: str, folder: Path) -> Launch:
+    """As the bot starts it: in the worktree, in the cage if there is one."""
+    file = folder / "script"
+    file.write_text(text)
+    command = command_for(text.encode(), file)
+    argv = tuple(world.agent_argv(*command, binds=(Bind(file),)))
+    if world.clone.git.cage is None:
+        argv = agent_argv(command)
+    return Launch(argv, {"PATH": SEARCH_PATH, "HOME": str(world.home)}, world.path)
+
+
+async def found(world: GitWorld) -> Found | NotThere | Unusable:
+    await world.update()
+    async with clone_lock(world.clone) as lock:
+        return await script_of(lock)
+
+
+async def test_it_is_the_one_on_the_branch_that_is_the_default_now(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path)
+    assert await found(world) == NotThere()
+    world.someone_pushes("topic", {str(SCRIPT): "echo topic\n"}, start="origin/main")
+    assert await found(world) == NotThere()
+    world.someone_pushes("main", {str(SCRIPT): "echo main\n"})
+    assert await found(world) == Found(b"echo main\n")
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/topic")
+    assert await found(world) == Found(b"echo topic\n")
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "too big"])
+async def test_what_is_no_ordinary_file_is_not_run(tmp_path: Path, what: str) -> None:
+    world = GitWorld.make(tmp_path)
+    place = world.person / SCRIPT
+    place.parent.mkdir()
+    match what:
+        case "link":
+            place.symlink_to("/etc/hostname")
+        case "folder":
+            place.mkdir()
+            (place / "file").write_text("x")
+        case _:
+            place.write_bytes(b"#" * (MAX_SCRIPT_BYTES + 1))
+    world.push_commit("main", {})
+    assert await found(world) == Unusable("main")
+
+
+async def test_an_empty_repository_has_none(tmp_path: Path) -> None:
+    assert await found(GitWorld.make(tmp_path, empty=True)) == NotThere()
+
+
+async def test_it_runs_in_the_worktree_and_what_it_says_is_kept(world: GitWorld, tmp_path: Path) -> None:
+    ended = await run_script(launch(world, "pwd\ncat README.md >&2\nexit 4\n", tmp_path), 30, asyncio.Event())
+    assert ended == Ended(4, f"{world.path.resolve()}\nhello")
+
+
+async def test_its_first_line_says_what_runs_it(world: GitWorld, tmp_path: Path) -> None:
+    text = "#!/usr/bin/env python3\nprint(6 * 7)\n"
+    assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "42")
+
+
+async def test_what_it_started_ends_with_it(world: GitWorld, tmp_path: Path) -> None:
+    sleep = new_sleep()
+    text = f"{sleep} &\necho begun\n"
+    assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "begun")
+    assert not runs(sleep)
+
+
+async def test_past_its_limit_it_is_ended_with_all_it_started(world: GitWorld, tmp_path: Path) -> None:
+    sleep = new_sleep()
+    text = f"echo begun\n{sleep} & {sleep}\n"
+    ended = await run_script(launch(world, text, tmp_path), 2, asyncio.Event())
+    assert ended == OutOfTime(2, "begun")
+    assert not runs(sleep)
+
+
+async def test_a_stop_ends_it(world: GitWorld, tmp_path: Path) -> None:
+    sleep, stop = new_sleep(), asyncio.Event()
+    running = asyncio.create_task(run_script(launch(world, f"touch begun\n{sleep}\n", tmp_path), 30, stop))
+    while not (world.path / "begun").exists():  # noqa: ASYNC110 - a file tells nobody that it is there
+        await asyncio.sleep(0.01)
+    stop.set()
+    assert await running == Stopped()
+    assert not runs(sleep)
+
+
+async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitWorld, tmp_path: Path) -> None:
+    sleep = new_sleep()
+    text = f"touch begun\n{sleep}\n"
+    running = asyncio.create_task(run_script(launch(world, text, tmp_path), 30, asyncio.Event()))
+    while not (world.path / "begun").exists():  # noqa: ASYNC110 - a file tells nobody that it is there
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not runs(sleep)
+
+
+async def test_an_output_without_end_is_kept_to_its_end(world: GitWorld, tmp_path: Path) -> None:
+    ended = await run_script(launch(world, "seq 1 200000\n", tmp_path), 30, asyncio.Event())
+    assert isinstance(ended, Ended)
+    assert ended.output.endswith("\n199999\n200000")
+    assert len(ended.output) <= 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        (b"echo\n", ("/bin/sh", "/s")),
+        (b"", ("/bin/sh", "/s")),
+        (b"#!\n", ("/bin/sh", "/s")),
+        (b"#!/bin/bash", ("/bin/bash", "/s")),
+        (b"#! /usr/bin/env  -S a  b\r\n", ("/usr/bin/env", "-S a  b", "/s")),
+        (b"#!/bin/\0sh\n", ("/bin/sh", "/s")),
+    ],
+)
+def test_a_first_line_is_read_as_the_kernel_does(text: bytes, command: tuple[str, ...]) -> None:
+    assert command_for(text, Path("/s")) == command
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        (b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\n", "red x"),
+        (b"10 %\r20 %\r30 %\r\nnext\r\n", "30 %\nnext"),
+        (b"a\x00b\x07c\xff\td", "abc\ufffd\td"),
+    ],
+)
+def test_output_is_read_as_a_terminal_would_show_it(output: bytes, text: str) -> None:
+    assert readable(output) == text
+
+
+def test_a_secret_that_is_cut_by_the_last_lines_is_none_any_more() -> None:
+    secret = "first-half-of-it\nsecond-half-of-it"
+    output = "\n".join(["x"] * 10 + [secret] + ["y"] * 59)
+    assert "half" not in shown(output, (secret,))
+    assert len(shown("z" * 10_000, ())) == 6000

@@ -1,0 +1,389 @@
+"""Who works in which worktree, as rows tell, whoever asks or runs at the same moment (DESIGN.md §4, the worktree)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from bot import sentences, worktree_sentences
+from bot.decide.desk import Desk, Facts, Premises
+from bot.decide.placing import PullPlace
+from bot.fitting import NotShared, Use
+from bot.model import Target
+from bot.reply.voice import Here
+from bot.store import conversations, operations, requests, sharing, turns
+from bot.store.database import Connection, Pool
+from bot.store.operations import Asker
+from bot.store.sharing import Holder, Sharer
+from bot.store.turns import ClaimedTurn, ClaimLostError
+from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+
+SHA = "a" * 40
+ISSUE, PULL = 1, 9
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    async with pool.acquire() as db:
+        await db.execute("insert into nodes (name) values ($1)", NODE)
+        yield World(db)
+
+
+async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
+    """What decide writes down, in its transaction, for a request on an issue or (`head`) a pull request."""
+    folder = await conversations.save_codebase(db, repository())
+    row = await conversations.save_conversation(db, repository(), number, "pull" if head else "issue", "A title", None)
+    pull = PullPlace(number, head, SHA, same_repository=True, head_is_protected=False) if head else None
+    facts = Facts(NOON, pull, closes if head else ())
+    desk = Desk(db, Premises(NODE, "/worktrees"), repository(), number, Here(repository(), row.id), folder, facts)
+    await desk.queue(request(target=Target("comment", number)))
+    return row.id
+
+
+async def made(world: World, number: int = ISSUE, branch: str | None = None) -> int:
+    """The issue asked once, and its worktree was made; returns the conversation."""
+    conversation = await asks(world.db, number)
+    turn = await world.claimed()
+    await turns.save_worktree(world.db, turn.claim, branch or f"threadtree/issue-{number}", "main", SHA)
+    await world.end(turn.claim)
+    return conversation
+
+
+async def placed(world: World) -> list[tuple[int, str, str | None, list[str]]]:
+    """(thread, directory, branch it must have, what the reply says) of what waits, in its order."""
+    rows = await world.db.fetch(
+        "select c.number, w.path, t.switch_to, t.notices from turns t join conversations c on c.id = t.conversation_id"
+        " join worktrees w on w.id = t.worktree_id where t.state = 'queued' order by t.id"
+    )
+    return [(row["number"], row["path"].rpartition("/")[2], row["switch_to"], row["notices"]) for row in rows]
+
+
+IN_ISSUES = sentences.in_worktree_of(ISSUE)
+
+
+def own(why: NotShared, branch: str = "feature") -> str:
+    return worktree_sentences.not_shared(why, branch)
+
+
+# What decide writes
+
+
+async def test_a_pull_request_shares_the_worktree_that_can_be_switched_and_its_turn_says_to_what(world: World) -> None:
+    await made(world)
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await placed(world) == [(PULL, "issue-1", "feature", [IN_ISSUES])]
+    assert (await world.claimed()).switch_to == "feature"
+
+
+async def test_a_waiting_request_of_the_issue_keeps_its_worktree(world: World) -> None:
+    await made(world)
+    await asks(world.db, ISSUE)
+
+    await asks(world.db, PULL, head="feature")
+
+    assert (await placed(world))[1] == (PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])
+
+
+async def test_a_running_request_of_the_issue_keeps_its_worktree(world: World) -> None:
+    await made(world)
+    await asks(world.db, ISSUE)
+    await world.claimed()
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])]
+
+
+async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: World) -> None:
+    await made(world)
+    [worktree] = await world.db.fetch("select id from worktrees")
+    await operations.ask(world.db, worktree["id"], "reset", Asker("an operator", NOON))
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])]
+
+
+async def test_a_worktree_that_is_not_made_is_not_switched(world: World) -> None:
+    issue = await asks(world.db, ISSUE)
+    await requests.stop_queued(world.db, issue, "Stopped.", NOON + timedelta(days=1))
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "not-made"))])]
+
+
+async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: World) -> None:
+    await made(world)
+
+    await asks(world.db, PULL, head="feature")
+    await asks(world.db, 10, head="another")
+
+    assert await placed(world) == [
+        (PULL, "issue-1", "feature", [IN_ISSUES]),
+        (10, "pr-10", None, [own(NotShared(ISSUE, "other-pull", PULL), "another")]),
+    ]
+
+
+async def test_of_two_issues_the_first_that_fits_is_shared(world: World) -> None:
+    await made(world)
+    await made(world, 2)
+    await asks(world.db, ISSUE)
+
+    await asks(world.db, PULL, head="feature", closes=(ISSUE, 2))
+
+    assert (await placed(world))[1] == (PULL, "issue-2", "feature", [sentences.in_worktree_of(2)])
+
+
+async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: World) -> None:
+    await made(world)
+    await asks(world.db, PULL, head="feature")
+
+    await asks(world.db, 10, head="feature", closes=())
+
+    words = worktree_sentences.in_worktree_on_branch(ISSUE, "feature")
+    assert (await placed(world))[1] == (10, "issue-1", "feature", [words])
+
+
+async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: World) -> None:
+    await made(world)
+    pull = await asks(world.db, PULL, head="feature")
+    turn = await world.claimed()
+    await turns.end(world.db, turn.claim, "refused", "No longer allowed.")
+
+    await asks(world.db, PULL, head="feature")
+    assert await placed(world) == [(PULL, "issue-1", "feature", [])]
+
+    turn = await world.claimed()
+    await turns.save_worktree(world.db, turn.claim, "feature", None, SHA)
+    await world.end(turn.claim)
+    await asks(world.db, PULL, head="feature")
+    assert await placed(world) == [(PULL, "issue-1", None, [])]
+    assert await sharing.unsettled(world.db, pull, turn.worktree_id) is None
+
+
+async def test_an_issue_of_another_repository_is_none_of_ours(world: World) -> None:
+    elsewhere = await world.worktree(repo=2)
+    await world.thread(repo=2, worktree=elsewhere, number=ISSUE)
+    await world.make(elsewhere)
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await placed(world) == [(PULL, "pr-9", None, [])]
+
+
+async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: World) -> None:
+    worktree = await world.worktree(node="there")
+    await world.thread(worktree=worktree, number=ISSUE)
+    await world.make(worktree)
+
+    await asks(world.db, PULL, head="feature")
+
+    assert await world.claim() is None
+    assert (await world.claimed(node="there")).switch_to == "feature"
+    assert await world.db.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:there'") == 1
+
+
+# At the same moment
+
+
+async def decided(pool: Pool, number: int, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> None:
+    async with held(pool) as db:
+        await asks(db, number, head=head, closes=closes)
+
+
+async def test_a_pull_request_that_comes_with_its_issue_waits_for_what_becomes_of_it(world: World, pool: Pool) -> None:
+    async with held(pool) as db:
+        await asks(db, ISSUE)
+        other = asyncio.create_task(decided(pool, PULL, "threadtree/issue-1"))
+        await until_waiting(pool)
+    await other
+
+    assert await placed(world) == [
+        (ISSUE, "issue-1", None, []),
+        (PULL, "issue-1", "threadtree/issue-1", [IN_ISSUES]),
+    ]
+
+
+async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_taken_or_not_at_all(
+    world: World, pool: Pool
+) -> None:
+    await made(world)
+    async with held(pool) as db:
+        await asks(db, PULL, head="feature")
+        other = asyncio.create_task(decided(pool, ISSUE))
+        await until_waiting(pool)
+    await other
+
+    assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
+    turn = await world.claimed()
+    uses = await sharing.uses(world.db, [turn.worktree_id], turn.conversation_id)
+    assert uses == {turn.worktree_id: Use(ISSUE, made=True, busy=True)}, "the node makes the pull request its own"
+
+
+async def test_two_pull_requests_of_one_head_that_come_at_once_share_one_worktree(world: World, pool: Pool) -> None:
+    async with held(pool) as db:
+        await asks(db, PULL, head="feature")
+        other = asyncio.create_task(decided(pool, 10, "feature"))
+        await until_waiting(pool)
+    await other
+
+    assert [place[1] for place in await placed(world)] == ["pr-9", "pr-9"]
+
+
+async def test_two_pull_requests_for_one_issue_that_come_at_once_do_not_both_take_it(world: World, pool: Pool) -> None:
+    await made(world)
+    async with held(pool) as db:
+        await asks(db, PULL, head="feature")
+        other = asyncio.create_task(decided(pool, 10, "another"))
+        await until_waiting(pool)
+    await other
+
+    assert [place[1] for place in await placed(world)] == ["issue-1", "pr-10"]
+
+
+async def test_a_request_that_comes_while_its_thread_goes_elsewhere_goes_there_too(world: World, pool: Pool) -> None:
+    turn = await to_switch(world)
+    async with held(pool) as db:
+        await goes_elsewhere(db, turn)
+        other = asyncio.create_task(decided(pool, PULL, "feature"))
+        await until_waiting(pool)
+    await other
+
+    assert [place[:2] for place in await placed(world)] == [(PULL, "pr-9"), (PULL, "pr-9")]
+
+
+async def test_a_thread_that_goes_elsewhere_takes_a_request_along_that_came_at_that_moment(
+    world: World, pool: Pool
+) -> None:
+    turn = await to_switch(world)
+
+    async def going() -> None:
+        async with held(pool) as db:
+            await goes_elsewhere(db, turn)
+
+    async with held(pool) as db:
+        await asks(db, PULL, head="feature")
+        other = asyncio.create_task(going())
+        await until_waiting(pool)
+    await other
+
+    assert [place[:2] for place in await placed(world)] == [(PULL, "pr-9"), (PULL, "pr-9")]
+
+
+async def test_a_branch_for_which_a_worktree_is_just_reserved_gets_no_other(world: World, pool: Pool) -> None:
+    turn = await to_switch(world)
+    async with held(pool) as db:
+        await goes_elsewhere(db, turn)
+        other = asyncio.create_task(decided(pool, 10, "feature", closes=()))
+        await until_waiting(pool)
+    await other
+
+    assert [place[:2] for place in await placed(world)] == [(PULL, "pr-9"), (10, "pr-9")]
+
+
+# What the node writes
+
+
+async def to_switch(world: World) -> ClaimedTurn:
+    """The claimed turn of a pull request that is to switch the worktree of issue 1."""
+    await made(world)
+    await asks(world.db, PULL, head="feature")
+    return await world.claimed()
+
+
+async def goes_elsewhere(db: Connection, turn: ClaimedTurn) -> None:
+    await sharing.hold(db, turn)
+    start = ("head", PULL, "feature", SHA)
+    reserved = await conversations.reserve_worktree(db, repository(), node=NODE, path="/worktrees/pr-9", start=start)
+    await sharing.send_on(db, turn, reserved, NODE, ["why"])
+
+
+async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: World) -> None:
+    turn = await to_switch(world)
+    issue = await conversations.find_conversation(world.db, repository(), ISSUE)
+    assert issue is not None
+
+    async with world.db.transaction():
+        assert await sharing.hold(world.db, turn) == (IN_ISSUES,)
+        others = await sharing.switched(world.db, turn, "feature", [IN_ISSUES, "and more"])
+
+    assert others == (Sharer(issue.id, ISSUE, "issue"),)
+    assert await world.db.fetchval("select branch from worktrees where id = $1", turn.worktree_id) == "feature"
+    assert (await world.row(turn.id))["notices"] == [IN_ISSUES, "and more"]
+
+
+async def test_a_closed_thread_is_not_told(world: World) -> None:
+    turn = await to_switch(world)
+    issue = await conversations.find_conversation(world.db, repository(), ISSUE)
+    assert issue is not None
+    await world.close(issue.id)
+
+    async with world.db.transaction():
+        await sharing.hold(world.db, turn)
+        assert await sharing.switched(world.db, turn, "feature", []) == ()
+
+
+async def test_who_lost_the_claim_changes_nothing(world: World) -> None:
+    turn = await to_switch(world)
+    await turns.hand_back(world.db, turn.claim)
+
+    with pytest.raises(ClaimLostError):
+        async with world.db.transaction():
+            await sharing.hold(world.db, turn)
+
+
+async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: World) -> None:
+    turn = await to_switch(world)
+    await asks(world.db, PULL, head="feature")
+    asker = Asker("ada", NOON, turn.conversation_id, Target("comment", 5))
+    await operations.ask(world.db, turn.worktree_id, "reset", asker)
+    await asks(world.db, ISSUE)
+
+    async with world.db.transaction():
+        await goes_elsewhere(world.db, turn)
+
+    assert await placed(world) == [
+        (PULL, "pr-9", "feature", ["why"]),
+        (PULL, "pr-9", "feature", []),
+        (ISSUE, "issue-1", None, []),
+    ]
+    operated = await world.db.fetchval("select w.path from operations join worktrees w on w.id = worktree_id")
+    assert operated == "/worktrees/pr-9"
+    again = await world.claimed()
+    assert (again.id, again.resuming, again.worktree_made) == (turn.id, False, False)
+    with pytest.raises(ClaimLostError):
+        await turns.look_again(world.db, turn.claim)
+
+
+async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: World) -> None:
+    turn = await to_switch(world)
+    issue = await conversations.find_conversation(world.db, repository(), ISSUE)
+    assert issue is not None
+    await world.close(issue.id)
+
+    async with world.db.transaction():
+        await goes_elsewhere(world.db, turn)
+
+    assert await world.state("worktrees", turn.worktree_id) == "removing"
+
+
+async def test_the_holder_of_a_branch_is_another_live_worktree(world: World) -> None:
+    turn = await to_switch(world)
+    assert await sharing.holder(world.db, turn, "threadtree/issue-1") is None
+    reserved = await world.worktree(start=("head", 7, "feature", SHA))
+
+    assert await sharing.holder(world.db, turn, "feature") == Holder(reserved, NODE, 7)
+
+    await world.db.execute("update worktrees set state = 'removed' where id = $1", reserved)
+    assert await sharing.holder(world.db, turn, "feature") is None

@@ -1,0 +1,462 @@
+"""The sweep on real worktrees: what nobody used goes, what somebody might still need stays."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot import failpoints
+from bot.run.worktrees import entries, metadata
+from bot.run.worktrees.metadata import Metadata
+from bot.store import conversations, retention, turns
+from tests.integration.git_world import SANDBOXES, git
+from tests.integration.prune_world import LONG_AGO_DAYS, NODE, Node, commit_in, node_world, set_times
+from tests.integration.turn_world import World, until_waiting
+
+
+@pytest.fixture
+async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url) as made:
+        yield made
+
+
+@pytest.fixture(params=SANDBOXES)
+async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url, request.param) as made:
+        yield made
+
+
+async def on_record(node: Node) -> set[str]:
+    return {entry.path.name for entry in await entries.all_entries(node.git.clone)}
+
+
+# What goes, and what stays
+
+
+async def test_what_nobody_used_goes_from_disk_git_and_rows(each: Node) -> None:
+    old, young = await each.add(1), await each.add(2, days=1)
+
+    report = await each.sweep()
+
+    assert [line.id for line in report.deleted] == [old]
+    assert (report.skipped, report.errors, report.braked) == ([], [], None)
+    assert report.bytes_reclaimed > 0
+    assert await each.states() == {old: "removed", young: "ready"}
+    assert await each.db.fetchval("select removal from worktrees where id = $1", old) == "retention"
+    assert not each.path(1).exists()
+    assert not metadata.metadata_path(each.path(1)).exists()
+    assert each.path(2).is_dir()
+    assert await on_record(each) == {"issue-2"}
+    assert await each.db.fetchval("select worktree_id from conversations where number = 1") is None
+
+
+async def test_one_without_a_branch_goes_earlier(node: Node) -> None:
+    on_branch, detached, of_nobody = await node.add(1, days=31), await node.add(2, days=31, detached=True), None
+    of_nobody = await node.add(3, days=91)
+    await node.db.execute("update conversations set worktree_id = null where number = 3")
+
+    report = await node.sweep(policy=node.policy(orphan_days=90))
+
+    assert {line.id for line in report.deleted} == {detached, of_nobody}
+    assert (await node.states())[on_branch] == "ready"
+
+
+async def test_older_than_stands_for_every_kind(node: Node) -> None:
+    old, young = await node.add(1, days=2), await node.add(2, days=0.5)
+
+    report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
+
+    assert [line.id for line in report.deleted] == [old]
+    assert (await node.states())[young] == "ready"
+
+
+async def test_an_edit_deep_inside_is_activity_though_no_directory_tells(each: Node) -> None:
+    each.git.someone_pushes("main", {"a/b/c/deep.txt": "before\n"})
+    await each.git.update()
+    worktree = await each.add(1)
+    deep = each.path(1) / "a/b/c/deep.txt"
+    deep.write_text("edited\n")
+    for folder in (each.path(1), deep.parent):
+        os.utime(folder, (0, 0))
+
+    report = await each.sweep()
+
+    assert [(line.id, line.why) for line in report.skipped] == [
+        (worktree, "Last activity 0 seconds ago; one on a branch is kept for 90 days.")
+    ]
+    assert await each.states() == {worktree: "ready"}
+
+
+async def test_an_edit_in_a_repository_inside_is_activity(node: Node) -> None:
+    worktree = await node.add(1)
+    nested = node.path(1) / "vendor" / "lib"
+    git(node.git.root, "init", "-q", str(nested))
+    (nested / "notes.txt").write_text("new\n")
+    at = node.grounds.clock() - timedelta(days=400)
+    for file in (*nested.parent.rglob("*"), nested.parent):
+        if file.name != "notes.txt":
+            os.utime(file, (at.timestamp(), at.timestamp()))
+
+    assert [line.id for line in (await node.sweep()).skipped] == [worktree]
+
+
+async def test_a_commit_is_activity(each: Node) -> None:
+    worktree = await each.add(1)
+    each.git.agent_commits({"more.txt": "more\n"}, each.path(1))
+    set_times(each.path(1), each.grounds.clock() - timedelta(days=400), each.path(1))
+
+    assert [line.id for line in (await each.sweep()).skipped] == [worktree]
+
+
+async def test_the_file_beside_a_worktree_is_activity(node: Node) -> None:
+    worktree = await node.add(1)
+    await node.db.execute("update worktrees set updated_at = now()")
+    await node.write_metadata(worktree)
+    await node.db.execute("update worktrees set updated_at = now() - interval '1 year'")
+
+    assert [line.id for line in (await node.sweep()).skipped] == [worktree]
+
+
+async def test_a_time_in_the_future_counts_as_now(node: Node) -> None:
+    worktree = await node.add(1, days=-1000)
+
+    assert (await node.sweep()).deleted == []
+    report = await node.sweep(policy=node.policy(older_than=timedelta(0)))
+    assert [line.id for line in report.deleted] == []
+    assert (await node.states()) == {worktree: "ready"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_time(node: Node, damage: str) -> None:
+    worktree = await node.add(1)
+    file = metadata.metadata_path(node.path(1))
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_text("{")
+
+    report = await node.sweep()
+
+    assert [(line.id, line.why) for line in report.skipped] == [
+        (worktree, f"Its metadata is {damage}: rebuilt, and looked at again next time.")
+    ]
+    known, row = metadata.read(node.path(1)), await node.row(worktree)
+    assert isinstance(known, Metadata)
+    assert (known.id, known.conversations, known.branch) == (str(worktree), (1,), "threadtree/issue-1")
+    assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
+    assert [line.id for line in (await node.sweep()).deleted] == [worktree]
+
+
+async def test_one_that_somebody_locked_stays(node: Node) -> None:
+    worktree = await node.add(1)
+    git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
+    git(node.git.clone.path, "worktree", "lock", "--reason", "looking into it", str(node.path(1)))
+
+    report = await node.sweep()
+
+    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "Somebody locked it: looking into it.")]
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+async def test_one_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
+    worktree = await node.add(1)
+    world = World(node.db)
+    conversation = await node.db.fetchval("select id from conversations where number = 1")
+    await world.ask(conversation)
+    if state == "running":
+        await world.claimed()
+    await node.age(worktree, 365)
+
+    report = await node.sweep(force=True)
+
+    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "A turn is waiting or running.")]
+    assert node.path(1).is_dir()
+
+
+async def test_work_is_rescued_before_its_worktree_goes(each: Node) -> None:
+    worktree = await each.add(1)
+    each.git.agent_commits({"committed.txt": "kept\n"}, each.path(1))
+    (each.path(1) / "untracked.txt").write_text("kept too\n")
+    await each.age(worktree, 365)
+
+    report = await each.sweep()
+
+    assert [line.id for line in report.deleted] == [worktree]
+    ref = await each.db.fetchval("select ref from rescues where worktree_id = $1", worktree)
+    for name, content in (("committed.txt", "kept"), ("untracked.txt", "kept too")):
+        assert git(each.git.clone.path, "show", f"{ref}:{name}") == content
+
+
+# Odd states
+
+
+async def test_one_bad_worktree_never_stops_the_sweep(node: Node) -> None:
+    good = await node.add(2)
+    bad = await node.add(1)
+    evil = "insert into codebases (platform, repository_id, owner, name, folder) values ('github.com', 9, 'x', 'y', $1)"
+    await node.db.execute(evil, "../evil")
+    await node.db.execute("update worktrees set repository_id = 9, updated_at = 'epoch' where id = $1", bad)
+
+    report = await node.sweep()
+
+    assert [line.id for line in report.errors] == [bad]
+    assert [line.id for line in report.deleted] == [good]
+
+
+@pytest.mark.parametrize("damage", ["directory", "git-file", "entry", "clone", "half-made", "everything"])
+async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(node: Node, damage: str) -> None:
+    worktree = await node.add(1)
+    path, clone = node.path(1), node.git.clone.path
+    commit = commit_in(path, "work.txt")
+    await node.age(worktree, 365)
+    match damage:
+        case "directory":
+            shutil.rmtree(path)
+        case "git-file":
+            (path / ".git").unlink()
+        case "entry":
+            shutil.rmtree(clone / "worktrees" / "issue-1")
+        case "clone":
+            shutil.rmtree(clone)
+        case "half-made":
+            (clone / "worktrees" / "issue-1" / "locked").write_text(entries.UNFINISHED[0])
+        case _:
+            for gone in (path, clone):
+                shutil.rmtree(gone)
+            metadata.delete(path)
+    at = (node.grounds.clock() - timedelta(days=365)).timestamp()
+    for file in (path, *path.rglob("*")) if path.is_dir() else ():
+        os.utime(file, (at, at))
+
+    report = await node.sweep()
+
+    assert (report.errors, report.skipped) == ([], [])
+    assert [line.id for line in report.deleted] == [worktree]
+    assert await node.states() == {worktree: "removed"}
+    assert not path.exists()
+    kept = [Path(row["kept"]) for row in await node.db.fetch("select kept from rescues where kept is not null")]
+    if damage in ("git-file", "entry", "clone"):
+        assert [(node.grounds.data_dir / "kept" / name / "work.txt").read_text() for name in kept] == ["work\n"]
+    if damage not in ("clone", "everything"):
+        reachable = git(clone, "rev-list", "--all")
+        assert commit in reachable
+
+
+# The brake
+
+
+async def fill(node: Node, due: int, young: int) -> None:
+    """Rows without directories, which are old or not."""
+    await node.db.execute(
+        """
+        insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state, updated_at)
+        select 'github.com', 1, $1, $2 || n, 'threadtree/issue-' || n, 'issue', n, 'ready',
+               case when n <= $3 then $5::timestamptz - interval '1 year' else $5 end
+        from generate_series(1, $3::integer + $4::integer) n
+        """,
+        *(NODE, str(node.git.path.with_name("issue-")), due, young, node.grounds.clock()),
+    )
+
+
+async def test_more_than_ten_and_more_than_half_stop_the_sweep_unless_forced(node: Node) -> None:
+    await fill(node, 11, 10)
+
+    report = await node.sweep()
+
+    assert report.braked == "11 of 21 worktrees would go at once. Did the clock jump? Nothing was removed."
+    assert (report.deleted, len(report.skipped)) == ([], 11)
+    assert set((await node.states()).values()) == {"ready"}
+    assert len((await node.sweep(dry_run=True, force=True)).deleted) == 11
+    forced = await node.sweep(force=True)
+    assert (forced.braked, len(forced.deleted), forced.errors) == (None, 11, [])
+
+
+@pytest.mark.parametrize(("due", "young"), [(10, 0), (11, 11)])
+async def test_a_few_or_the_smaller_half_are_no_jump_of_the_clock(node: Node, due: int, young: int) -> None:
+    await fill(node, due, young)
+
+    assert len((await node.sweep()).deleted) == due
+
+
+# A dry run
+
+
+async def test_a_dry_run_changes_nothing(each: Node) -> None:
+    old = await each.add(1)
+    dirty = await each.add(2)
+    (each.path(2) / "untracked.txt").write_text("new\n")
+    await each.age(dirty, 365)
+    lost = await each.add(3)
+    metadata.delete(each.path(3))
+    stranger = each.path(4)
+    stranger.mkdir()
+    await each.db.execute("insert into orphans values ($1, $2, 'epoch')", NODE, str(stranger))
+    for folder in ("trash", "homes/1", "kept/old.20200101T000000.000000Z.0123456789abcdef"):
+        (each.grounds.data_dir / folder).mkdir(parents=True, exist_ok=True)
+        (each.grounds.data_dir / folder / "file").write_text("bytes\n")
+    before, rows = each.listing(), await each.rows()
+    workers = {path for path in before if "/workers" in path}
+
+    report = await each.sweep(dry_run=True)
+
+    assert {line.id for line in report.deleted} == {old, dirty, None}
+    assert {line.id for line in report.skipped} == {lost}
+    assert report.bytes_reclaimed > 0
+    after = each.listing()
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert changed - workers <= {str(each.grounds.data_dir / "workers")}, "only the process lock of the sweep itself"
+    assert await each.rows() == rows
+
+
+# Two at once
+
+
+async def test_two_sweeps_at_once_remove_each_worktree_once(node: Node) -> None:
+    ids = [await node.add(number) for number in range(1, 5)]
+
+    reports = await asyncio.gather(node.sweep(), node.sweep())
+
+    deleted = [line.id for report in reports for line in report.deleted]
+    assert sorted(filter(None, deleted)) == ids
+    assert [report.errors for report in reports] == [[], []]
+    assert set((await node.states()).values()) == {"removed"}
+
+
+async def test_a_turn_that_comes_between_keeps_its_worktree(node: Node) -> None:
+    worktree = await node.add(1)
+    conversation = await node.db.fetchval("select id from conversations where number = 1")
+    async with node.grounds.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await conversations.live_worktree(connection, worktree)
+        await World(connection).ask(conversation)
+        await connection.execute("update worktrees set updated_at = $2 where id = $1", worktree, await _old(node))
+        sweeping = asyncio.create_task(node.sweep())
+        await until_waiting(node.grounds.pool)
+        await transaction.commit()
+    turn = await World(node.db).claimed()
+
+    report = await sweeping
+
+    assert [(line.id, line.why) for line in report.skipped] == [
+        (worktree, "Somebody needs it again, or removes it already.")
+    ]
+    assert turn.worktree_id == worktree
+    assert node.path(1).is_dir()
+    assert await node.states() == {worktree: "ready"}
+    await turns.end(node.db, turn.claim, "done", None)
+
+
+async def _old(node: Node) -> Any:
+    return await node.db.fetchval("select updated_at from worktrees")
+
+
+async def test_one_that_an_operator_touches_meanwhile_stays(node: Node) -> None:
+    worktree = await node.add(1)
+    async with node.grounds.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await retention.touch(connection, worktree, node.grounds.clock())
+        sweeping = asyncio.create_task(node.sweep())
+        await until_waiting(node.grounds.pool)
+        await transaction.commit()
+
+    report = await sweeping
+
+    assert ([line.id for line in report.skipped], report.deleted) == ([worktree], [])
+    assert await node.states() == {worktree: "ready"}
+
+
+async def test_what_was_used_since_it_was_judged_stays(node: Node) -> None:
+    worktree = await node.add(1)
+
+    def touch(name: str) -> None:
+        if name == "prune-claimed":
+            (node.path(1) / "just-now.txt").write_text("a person is at it\n")
+
+    with listening(touch):
+        report = await node.sweep()
+
+    assert [line.id for line in report.skipped] == [worktree]
+    assert await node.states() == {worktree: "ready"}
+    assert (node.path(1) / "just-now.txt").is_file()
+    assert await World(node.db).ask(await node.db.fetchval("select id from conversations"))
+    assert await World(node.db).claim() is not None, "it is used again as if nothing had been"
+
+
+async def test_one_with_an_operation_waits_for_it(node: Node) -> None:
+    worktree = await node.add(1)
+    await node.db.execute(
+        "insert into operations (worktree_id, kind, requested_by, asked_at) values ($1, 'reset', 'maria', now())",
+        worktree,
+    )
+
+    report = await node.sweep()
+
+    assert [line.why for line in report.skipped] == ["An operation on it was asked for and has not ended."]
+
+
+@contextmanager
+def listening(listener: Any) -> Iterator[None]:
+    failpoints.listener = listener
+    try:
+        yield
+    finally:
+        failpoints.listener = None
+
+
+# Figures
+
+_opened: list[str] | None = None
+
+
+def _count(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is None:
+        return
+    if event in ("os.listdir", "os.scandir") or (event == "open" and (arguments[2] or 0) & os.O_DIRECTORY):
+        _opened.append(f"{event} {arguments[0]}")
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """The directories that this process opens."""
+    global _opened  # an audit hook cannot be taken away again
+    if not _HOOKED:
+        sys.addaudithook(_count)
+        _HOOKED.append(True)
+    _opened = []
+    try:
+        yield _opened
+    finally:
+        _opened = None
+
+
+_HOOKED: list[bool] = []
+
+
+async def test_a_sweep_opens_directories_only_for_what_is_due(node: Node) -> None:
+    due = 100
+    await node.add(1, days=0)
+    node.copies_of(1, range(2, due + 1))
+    await node.db.execute("delete from conversations")
+    await node.db.execute("delete from worktrees")
+    await fill(node, due, 9_900)
+    for worktree, state in (await node.states()).items():
+        assert state == "ready"
+        if worktree > due + 1:
+            node.path(worktree).mkdir()
+        else:
+            await node.age(worktree, LONG_AGO_DAYS)
+
+    with counted() as opened:
+        report = await node.sweep(dry_run=True)
+
+    assert (len(report.deleted), report.skipped, report.errors) == (due, [], [])
+    assert len(opened) <= due + 10, opened[:20]

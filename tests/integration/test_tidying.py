@@ -1,0 +1,251 @@
+"""What expires beside the worktrees: sessions, agents' homes, rescues, kept directories, strangers, the trash."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.run.mending import NO_WORKTREE, reconcile
+from bot.run.tidying import tidy
+from bot.run.worktrees import entries, trash
+from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.rescue import Label, Rescued, rescue
+from bot.run.worktrees.rescues import list_rescues
+from bot.store import conversations, rescues, retention, turns
+from tests.integration.git_world import SANDBOXES, git
+from tests.integration.prune_world import Node, node_world
+from tests.integration.turn_world import World
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url) as made:
+        yield made
+
+
+@pytest.fixture(params=SANDBOXES)
+async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    async with node_world(tmp_path, database_url, request.param) as made:
+        yield made
+
+
+# Sessions
+
+
+async def session(node: Node, *, ended: datetime | None, active: datetime) -> int:
+    """A thread with a session that ended then, and was used for the last time then; returns the conversation's id."""
+    conversation = await node.talk(await node.db.fetchval("select count(*)::int + 1 from conversations"), None)
+    await node.db.execute(
+        "insert into sessions (conversation_id, agent, active, last_active_at, ended_at, end_reason)"
+        " values ($1, 'custom', $2::timestamptz is null, $3, $2, case when $2 is not null then 'reset-requested' end)",
+        *(conversation, ended, active),
+    )
+    return conversation
+
+
+async def test_ended_sessions_go_an_hour_after_the_later_of_end_and_last_activity(node: Node) -> None:
+    now = node.grounds.clock()
+    old = now - timedelta(seconds=3601)
+    gone = await session(node, ended=old, active=old)
+    stay = [
+        await session(node, ended=None, active=now - 1000 * HOUR),
+        await session(node, ended=now - timedelta(seconds=3599), active=old),
+        await session(node, ended=old, active=now - timedelta(seconds=3599)),
+        await session(node, ended=now + HOUR, active=old),
+    ]
+
+    assert await retention.delete_old_sessions(node.db, 3600, now) == 1
+
+    left = [row[0] for row in await node.db.fetch("select conversation_id from sessions order by id")]
+    assert left == stay
+    assert gone not in left
+    assert await retention.delete_old_sessions(node.db, 3600, now) == 0
+
+
+async def test_a_turn_outlives_its_session(node: Node) -> None:
+    worktree = await node.add(1, days=0)
+    world = World(node.db)
+    conversation = await node.db.fetchval("select id from conversations")
+    await world.ask(conversation)
+    turn = await world.claimed()
+    await turns.join_session(
+        node.db, turn.claim, await turns.start_session(node.db, turn.claim, "custom", "its own name")
+    )
+    await world.end(turn.claim)
+    await conversations.end_session(node.db, conversation, "reset-requested")
+
+    assert await retention.delete_old_sessions(node.db, 3600, node.grounds.clock() + 2 * HOUR) == 1
+
+    row = await world.row(turn.id)
+    assert (row["state"], row["session_id"], row["worktree_id"]) == ("done", None, worktree)
+
+
+# Homes
+
+
+async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(node: Node) -> None:
+    now = node.grounds.clock()
+    left, opened, with_session, with_turn = [
+        await node.talk(1, None),
+        await node.talk(2, None),
+        await session(node, ended=now, active=now),
+        await node.talk(4, None),
+    ]
+    await node.db.execute("update conversations set state = 'closed' where id <> $1", opened)
+    await World(node.db).ask(with_turn)
+    homes = node.grounds.data_dir / "homes"
+    for name in (left, opened, with_session, with_turn, 10**6, "notes"):
+        (homes / str(name)).mkdir(parents=True)
+        (homes / str(name) / "history").write_text("what the agent remembers\n")
+
+    freed = await tidy(node.grounds, node.policy())
+
+    assert freed > 0
+    assert {home.name for home in homes.iterdir()} == {
+        *map(str, (opened, with_session, with_turn, 10**6)),
+        "notes",
+    }
+    assert list(trash.trash_folder(node.grounds.data_dir).iterdir()) == []
+
+
+# Rescues
+
+
+async def rescued(node: Node, number: int, *, days: float, worktree_id: int | None = None) -> Rescued:
+    """Work of a worktree that was rescued so long ago."""
+    worktree = await node.add(number, days=0)
+    (node.path(number) / "new.txt").write_text(f"work {number}\n")
+    at = node.grounds.clock() - timedelta(days=days)
+    async with clone_lock(node.git.clone) as lock:
+        made = await rescue(
+            lock, node.path(number), Label(worktree if worktree_id is None else worktree_id, None, (number,), at)
+        )
+    assert isinstance(made, Rescued)
+    if worktree_id is None:
+        await rescues.record(node.db, worktree, at, ref=made.ref, files=made.files, commits=made.commits)
+    return made
+
+
+async def refs_of(node: Node) -> set[str]:
+    return {one.ref for one in await list_rescues(node.git.clone)}
+
+
+async def test_rescues_go_after_their_time_with_ref_and_row(each: Node) -> None:
+    old, young = await rescued(each, 1, days=181), await rescued(each, 2, days=179)
+    rowless = await rescued(each, 3, days=181, worktree_id=NO_WORKTREE)
+    assert await refs_of(each) == {old.ref, young.ref, rowless.ref}
+
+    await tidy(each.grounds, each.policy())
+
+    assert await refs_of(each) == {young.ref}
+    assert [known.ref for known in await rescues.latest(each.db)] == [young.ref]
+
+
+async def test_a_kept_directory_goes_after_its_time_with_its_row(node: Node) -> None:
+    now = node.grounds.clock()
+    for number, days in ((1, 181), (2, 179)):
+        worktree = await node.add(number, days=0)
+        at = now - timedelta(days=days)
+        kept = trash.keep_whole(node.grounds.data_dir, node.path(number), at)
+        await rescues.record(node.db, worktree, at, kept=kept.name)
+
+    assert await tidy(node.grounds, node.policy()) > 0
+
+    [left] = await rescues.latest(node.db)
+    assert [place.name for place in trash.kept_folder(node.grounds.data_dir).iterdir()] == [left.kept]
+
+
+async def test_a_clock_that_jumps_does_not_take_all_rescues_with_it(node: Node) -> None:
+    worktree = await node.add(1, days=0)
+    for number in range(11):
+        at = node.grounds.clock() - timedelta(days=number)
+        place = trash.kept_folder(node.grounds.data_dir) / trash.kept_name(node.path(1), at)
+        place.mkdir(parents=True)
+        await rescues.record(node.db, worktree, at, kept=place.name)
+    node.move_clock(1000)
+
+    await tidy(node.grounds, node.policy())
+    assert len(await rescues.latest(node.db)) == 11
+    assert len(list(trash.kept_folder(node.grounds.data_dir).iterdir())) == 11
+
+    await tidy(node.grounds, node.policy(), force=True)
+    assert await rescues.latest(node.db) == []
+    assert list(trash.kept_folder(node.grounds.data_dir).iterdir()) == []
+
+
+async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(node: Node) -> None:
+    await rescued(node, 1, days=181)
+    node.git.clone.path.rename(node.git.clone.path.with_name("elsewhere"))
+
+    await tidy(node.grounds, node.policy())
+
+    assert await rescues.latest(node.db) == []
+
+
+# Strangers
+
+
+async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescued(each: Node) -> None:
+    worktree = await each.add(1, days=0)
+    commit = each.git.agent_commits({"work.txt": "committed\n"}, each.path(1))
+    (each.path(1) / "new.txt").write_text("not committed\n")
+    await each.db.execute("update conversations set worktree_id = null")
+    await each.db.execute("delete from worktrees where id = $1", worktree)
+    each.path(1).with_suffix(".json").unlink()
+    await reconcile(each.grounds)
+
+    each.move_clock(89)
+    assert (await each.sweep()).deleted == []
+    each.move_clock(2)
+    report = await each.sweep()
+
+    assert [(line.id, line.path) for line in report.deleted] == [(None, str(each.path(1)))]
+    assert not each.path(1).exists()
+    assert await entries.all_entries(each.git.clone) == []
+    [kept] = [place for place in trash.kept_folder(each.grounds.data_dir).iterdir() if place.suffix != ".git"]
+    assert (kept / "new.txt").read_text() == "not committed\n"
+    assert commit in git(each.git.clone.path, "rev-list", "--all")
+    assert await each.db.fetch("select * from orphans") == []
+    each.move_clock(181)
+    await each.sweep()
+    assert list(trash.kept_folder(each.grounds.data_dir).iterdir()) == []
+
+
+async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: Node) -> None:
+    node.path(1).mkdir(parents=True)
+    await reconcile(node.grounds)
+    node.path(1).rmdir()
+    await node.add(1, days=0)
+    await node.db.execute("update orphans set seen_at = 'epoch'")
+
+    assert (await node.sweep()).deleted == []
+
+    assert node.path(1).is_dir()
+    assert await node.db.fetch("select * from orphans") == []
+
+
+async def test_older_than_counts_for_strangers_from_when_they_were_seen(node: Node) -> None:
+    node.path(1).mkdir(parents=True)
+    await reconcile(node.grounds)
+    node.move_clock(2)
+
+    report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
+
+    assert [line.path for line in report.deleted] == [str(node.path(1))]
+
+
+# The trash
+
+
+async def test_the_trash_is_emptied_and_its_bytes_are_counted(node: Node) -> None:
+    place = trash.trash_folder(node.grounds.data_dir) / "old.0123456789abcdef"
+    (place / "deep").mkdir(parents=True)
+    (place / "deep" / "file").write_bytes(b"x" * 100_000)
+
+    report = await node.sweep()
+
+    assert report.bytes_reclaimed >= 100_000
+    assert not place.exists()

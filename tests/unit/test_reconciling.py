@@ -1,0 +1,142 @@
+"""What is done about every combination of row, directory, git's entry and metadata."""
+
+from datetime import UTC, datetime
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from bot.run.reconciling import Action, EntryState, MetadataState, Place, Row, Start, decide, start_of
+from bot.run.worktrees.metadata import Metadata
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ROWS: tuple[Row | None, ...] = (None, *get_args(Row))
+ENTRIES: tuple[EntryState, ...] = get_args(EntryState)
+METADATA: tuple[MetadataState, ...] = get_args(MetadataState)
+ALL = [
+    Place(row, directory, entry, metadata, busy)
+    for row, directory, entry, metadata, busy in product(ROWS, (True, False), ENTRIES, METADATA, (True, False))
+]
+A = Action
+
+
+def place(*, row: Row | None, directory: bool, entry: bool, metadata: MetadataState = "ok") -> Place:
+    return Place(row, directory, "locked" if entry else "absent", metadata)
+
+
+# The eight combinations of (row, directory, entry), for a row that is ready and metadata that is there.
+EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
+    (True, True, True, ()),
+    (True, True, False, (A.KEEP_WHOLE,)),
+    (True, False, True, (A.LEAVE,)),
+    (True, False, False, (A.LEAVE,)),
+    (False, True, True, (A.REBUILD_ROW,)),
+    (False, True, False, (A.ADOPT,)),
+    (False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)),
+    (False, False, False, (A.DELETE_METADATA,)),
+]
+
+
+@pytest.mark.parametrize(("row", "directory", "entry", "actions"), EIGHT)
+def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, actions: tuple[Action, ...]) -> None:
+    assert decide(place(row="ready" if row else None, directory=directory, entry=entry)) == actions
+
+
+@pytest.mark.parametrize(
+    ("case", "actions"),
+    [
+        # A worktree in use.
+        (Place("ready", True, "locked", "missing"), (A.REBUILD_METADATA,)),
+        (Place("ready", True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
+        (Place("ready", True, "unlocked", "ok"), (A.LOCK,)),
+        (Place("ready", True, "unlocked", "corrupt"), (A.LOCK, A.REBUILD_METADATA)),
+        (Place("ready", True, "unfinished", "ok"), (A.LEAVE,)),
+        (Place("ready", True, "unknown", "missing"), (A.LEAVE,)),
+        (Place("ready", False, "unknown", "ok"), (A.LEAVE,)),
+        # One that was asked for and not made.
+        (Place("reserved", False, "absent", "missing"), ()),
+        (Place("reserved", False, "absent", "ok"), ()),
+        (Place("reserved", True, "unfinished", "missing"), (A.LEAVE,)),
+        (Place("reserved", True, "locked", "ok"), (A.LEAVE,)),
+        (Place("reserved", False, "locked", "missing"), (A.LEAVE,)),
+        (Place("reserved", True, "absent", "missing"), (A.KEEP_WHOLE,)),
+        # One whose row is gone.
+        (Place(None, True, "locked", "missing"), (A.ADOPT,)),
+        (Place(None, True, "locked", "corrupt"), (A.ADOPT,)),
+        (Place(None, True, "unfinished", "ok"), (A.ADOPT,)),
+        (Place(None, True, "unknown", "ok"), (A.ADOPT,)),
+        (Place(None, False, "locked", "missing"), (A.DROP_ENTRY,)),
+        (Place(None, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
+        (Place(None, False, "unknown", "ok"), ()),
+        (Place(None, False, "absent", "missing"), ()),
+        # One that was removed does not come back by itself.
+        (Place("removed", True, "locked", "ok"), (A.ADOPT,)),
+        (Place("removed", False, "locked", "missing"), (A.DROP_ENTRY,)),
+        (Place("removed", False, "absent", "ok"), (A.DELETE_METADATA,)),
+    ],
+)
+def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
+    assert decide(case) == actions
+
+
+def test_no_combination_falls_through() -> None:
+    assert len(ALL) == 6 * 2 * 5 * 3 * 2
+    for case in ALL:
+        assert all(isinstance(action, Action) for action in decide(case)), case
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_the_rules_that_hold_for_all(case: Place) -> None:
+    actions = decide(case)
+    if case.busy:
+        assert actions == (A.WAIT,)
+        return
+    if case.row == "lost":
+        assert actions == ()
+    if case.row == "removing":
+        assert actions == (A.FINISH_REMOVAL,)
+    if case.directory:
+        # Nothing that may hold work is ever given up: it stays, is kept whole, or is known as a stranger.
+        assert A.DROP_ENTRY not in actions
+        assert A.DELETE_METADATA not in actions
+    if case.entry == "unknown":
+        # Without its clone nothing is known to be wrong with a worktree.
+        assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.REBUILD_ROW, A.LOCK}
+    if case.row in ("ready", "reserved", "removing", "lost"):
+        assert not set(actions) & {A.ADOPT, A.REBUILD_ROW, A.DROP_ENTRY, A.DELETE_METADATA}
+    if A.REBUILD_ROW in actions:
+        assert case.metadata == "ok"
+
+
+def known(branch: str | None, *conversations: int) -> Metadata:
+    return Metadata(
+        id="7",
+        platform="github.com",
+        repository_id=1,
+        full_name="octo/hello",
+        conversations=conversations,
+        branch=branch,
+        base="main",
+        node="here",
+        created_at=NOON,
+        updated_at=NOON,
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "start"),
+    [
+        (known("threadtree/issue-4", 4, 9), Start("issue", 4, None, None)),
+        (known("threadtree/issue-4-2"), Start("issue", 4, None, None)),
+        (known("feature", 9), Start("head", 9, "feature", "a" * 40)),
+        (known("feature"), None),
+        (known(None, 9), Start("detached", 9, "refs/pull/9/head", "a" * 40)),
+        (known(None), None),
+    ],
+)
+def test_how_a_lost_row_began_is_told_by_its_metadata(metadata: Metadata, start: Start | None) -> None:
+    assert start_of(metadata, "a" * 40) == start
+
+
+def test_a_detached_one_whose_head_is_unknown_cannot_be_told() -> None:
+    assert start_of(known(None, 9), None) is None

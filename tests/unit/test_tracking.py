@@ -1,0 +1,95 @@
+"""The one comment of a turn: what takes long before the agent begins, and notices with something to unfold."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bot import sentences, tracking
+from bot.run import prompt
+from bot.tracking import Outcome, PlanEntry
+
+
+def html(markdown: str) -> str:
+    rendered: str = MarkdownIt("commonmark").render(markdown)
+    return rendered
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown"),
+    [
+        (tracking.fetching(None, first=True), "Cloning the repository."),
+        (
+            tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True),
+            "Cloning the repository: receiving objects 43%, 1.2 GiB",
+        ),
+        (tracking.fetching("Resolving deltas 7%", first=False), "Fetching what is new: resolving deltas 7%"),
+        (tracking.setting_up(), "Setting up the worktree with `.threadtree/setup`."),
+    ],
+)
+def test_what_takes_long_before_the_agent_begins_is_shown(phase: str, shown: str) -> None:
+    assert tracking.running([], [], timedelta(seconds=9), phase) == f"Working on it, for 9 s so far.\n\n{shown}"
+
+
+def test_without_a_phase_there_is_only_the_agent() -> None:
+    assert tracking.running([PlanEntry("Read", "pending")], [], timedelta(0)) == (
+        "Working on it, for 0 s so far.\n\n- [ ] Read"
+    )
+
+
+@given(st.text(max_size=400))
+def test_what_git_says_of_itself_is_no_markup(detail: str) -> None:
+    shown = html(tracking.fetching(detail, first=True))
+    assert shown.count("<") == 2, "one paragraph"
+
+
+def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
+    notice = sentences.setup_failed(sentences.setup_ended_with(2), "npm ERR!\n\nno such file")
+    (body,) = tracking.final(Outcome("done", answer=["Done so."], notices=[notice, sentences.context_lost()]))
+    assert body == (
+        "Done so.\n\n"
+        "> [!NOTE]\n"
+        "> `.threadtree/setup` ended with status 2. The agent worked all the same, and the next request tries it "
+        "again.\n"
+        ">\n> <details>\n> <summary>The end of its output</summary>\n>\n"
+        "> ```\n> npm ERR!\n>\n> no such file\n> ```\n>\n> </details>\n\n"
+        "> [!NOTE]\n> The agent could not pick up its earlier conversation and started without that context."
+    )
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=300))
+def test_no_output_leaves_its_fold(output: str) -> None:
+    notice = sentences.setup_failed(sentences.setup_ended_with(2), output)
+    (body,) = tracking.final(Outcome("done", notices=[notice, "After it."]))
+    assert html(body).rstrip().endswith("<p>[!NOTE]\nAfter it.</p>\n</blockquote>")
+    assert html(body).count("<pre>") == (1 if output else 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (sentences.setup_ended_with(-9), "was ended by signal 9"),
+        (sentences.setup_out_of_time(600), "was still running after 10 min 0 s and was ended"),
+        (
+            sentences.setup_not_startable("No such file or directory"),
+            "could not be started (No such file or directory)",
+        ),
+        (
+            sentences.setup_unusable("main", 1 << 20),
+            "on `main` is no ordinary file of at most 1 MiB, and was not run",
+        ),
+    ],
+)
+def test_how_a_script_failed_is_a_clause(how: str, words: str) -> None:
+    assert sentences.setup_failed(how, "").startswith(f"`.threadtree/setup` {words}. The agent worked all the same")
+
+
+def test_the_agent_is_told_what_the_script_said_last() -> None:
+    assert prompt.setup_failed("ended with status 2", "one\ntwo") == (
+        "`.threadtree/setup`, which prepares it, ended with status 2. It wrote last:\n    one\n    two"
+    )
+    assert prompt.setup_failed("ended with status 2", "") == (
+        "`.threadtree/setup`, which prepares it, ended with status 2."
+    )
