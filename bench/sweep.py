@@ -14,10 +14,11 @@ from unittest.mock import patch
 import asyncpg
 
 from bench.repository import Repository, git
-from bot.run import removing, sweeping
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
-from bot.run.retention import policy_for
+from bot.run.operations import removing
+from bot.run.upkeep import sweeping
+from bot.run.upkeep.retention import policy_for
 from bot.run.worktrees import metadata
 from bot.run.worktrees.metadata import Metadata
 from bot.store.database import database

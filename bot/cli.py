@@ -13,13 +13,16 @@ import asyncpg
 import typer
 import uvloop
 
-from bot import compose, listings_cli, settings
+from bot import compose, settings
+from bot.commands import listings
+from bot.commands.deliveries import add_replay
+from bot.commands.doctor import add_doctor
+from bot.commands.upkeep import add_prune, add_repair, add_session_prune
+from bot.commands.worktrees import add_commands
+from bot.commands.worktrees_list import add_list
 from bot.compose import CannotStartError, Role
-from bot.deliveries_cli import add_replay
-from bot.doctor_cli import add_doctor
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
-from bot.prune_cli import add_prune, add_repair, add_session_prune
 from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Unavailable
 from bot.run.grounds import Grounds
@@ -27,8 +30,6 @@ from bot.settings import Settings, SettingsError
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.embedded import EmbeddedPostgresError
 from bot.store.migrate import MigrationError, migrate
-from bot.worktrees_cli import add_commands
-from bot.worktrees_list_cli import add_list
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ async def _grounds() -> AsyncIterator[Grounds]:
         yield grounds
 
 
-_groups = listings_cli.mount(app, _connection)
+_groups = listings.mount(app, _connection)
 add_replay(_groups["deliveries"], _connection)
 add_session_prune(_groups["sessions"], _connection)
 _worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)

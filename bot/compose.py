@@ -245,7 +245,7 @@ async def _worker(
         await stack.enter_async_context(open_engine(app))
         async with pool.acquire() as connection:
             await upkeep.heartbeat(connection, settings.node_name)
-        keeper = Housekeeper(pool, app, runner, settings, around.clock)
+        keeper = Housekeeper(shop, app, runner, settings)
 
         turns_ended = asyncio.Event()
 

@@ -14,14 +14,14 @@ from procrastinate.exceptions import ConnectorException
 from bot.reply.outbox import Sender
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
-from bot.run.mending import reconcile
-from bot.run.retention import policy_for
 from bot.run.runner import Runner
-from bot.run.sweeping import sweep
-from bot.run.tidying import tidy
+from bot.run.upkeep.mending import reconcile
+from bot.run.upkeep.retention import policy_for
+from bot.run.upkeep.sweeping import sweep
+from bot.run.upkeep.tidying import tidy
 from bot.settings import Settings
 from bot.store import upkeep
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, Pool
+from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.retention import delete_old_sessions
 
@@ -37,18 +37,17 @@ class Housekeeper:
 
     def __init__(
         self,
-        pool: Pool,
+        grounds: Grounds,
         app: procrastinate.App,
         runner: Runner,
         settings: Settings,
-        clock: Callable[[], datetime],
     ) -> None:
-        self._grounds: Grounds = runner._shop
-        self._pool = pool
+        self._grounds = grounds
+        self._pool = grounds.pool
         self._app = app
         self._runner = runner
         self._settings = settings
-        self._clock = clock
+        self._clock = grounds.clock
         self._cleaning: asyncio.Task[None] | None = None
 
     async def keep(self, stopping: asyncio.Event) -> None:

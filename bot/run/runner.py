@@ -8,9 +8,9 @@ import structlog
 from bot import sentences
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run import operating
 from bot.run.liveness import is_alive
-from bot.run.removing import remove_all
+from bot.run.operations import operating
+from bot.run.operations.removing import remove_all
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop
 from bot.store import conversations, operations, removals, turns

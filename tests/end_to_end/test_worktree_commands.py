@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bot import compose, failpoints
-from bot.run import operating
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
+from bot.run.operations import operating
 from bot.store import operations
 from bot.store.operations import Asker, OperationKind, Standing
 from tests.end_to_end.world import Talk, World

@@ -5,8 +5,8 @@ from hypothesis.stateful import rule
 from bot.decide import closing
 from bot.decide.actions import Close, Reopen
 from bot.decide.asks import Asks, Command
-from bot.run import operating
-from bot.run.removing import remove_all
+from bot.run.operations import operating
+from bot.run.operations.removing import remove_all
 from bot.store import operations
 from tests.histories.ground import REPOSITORY
 from tests.histories.stage import NODE

@@ -12,9 +12,9 @@ from hypothesis.stateful import rule
 import bot
 from bot import failpoints
 from bot.run.liveness import worker_lock
-from bot.run.mending import reconcile
-from bot.run.retention import policy_for
-from bot.run.sweeping import sweep
+from bot.run.upkeep.mending import reconcile
+from bot.run.upkeep.retention import policy_for
+from bot.run.upkeep.sweeping import sweep
 from tests.histories.acts import deeds
 from tests.histories.going import Going
 from tests.histories.hands import KilledError

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from bot.model import Repository
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
-from bot.run.mending import metadata_of
-from bot.run.retention import Policy, policy_for
-from bot.run.sweeping import Report, sweep
+from bot.run.upkeep.mending import metadata_of
+from bot.run.upkeep.retention import Policy, policy_for
+from bot.run.upkeep.sweeping import Report, sweep
 from bot.run.worktrees import metadata
 from bot.run.worktrees.start import DetachedHead, IssueBranch
 from bot.store import conversations, places

@@ -13,12 +13,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from bot.deliveries_cli import add_replay
-from bot.listings_cli import ROWS_FOR_PEOPLE, mount
+from bot.commands.deliveries import add_replay
+from bot.commands.listings import ROWS_FOR_PEOPLE, mount
+from bot.commands.worktrees_list import add_list
 from bot.run.grounds import Grounds
 from bot.run.worktrees.git import Git
 from bot.store.database import database
-from bot.worktrees_list_cli import add_list
 from tests.postgres import execute
 
 A_PAST = """

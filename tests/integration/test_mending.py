@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.mending import reconcile
-from bot.run.reconciling import Action
+from bot.run.upkeep.mending import reconcile
+from bot.run.upkeep.reconciling import Action
 from bot.run.worktrees import entries, metadata
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.metadata import Metadata

@@ -12,7 +12,7 @@ import pytest
 
 from bot import failpoints
 from bot.run.grounds import Grounds
-from bot.run.removing import carry_out, delete_trashed, remove_all
+from bot.run.operations.removing import carry_out, delete_trashed, remove_all
 from bot.run.worktrees import metadata, trash
 from bot.run.worktrees.metadata import Metadata
 from bot.run.worktrees.removal import Kept, Removed
@@ -268,7 +268,7 @@ async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monke
     assert await place.row() == ("ready", "closed")
     await remove_all(place.grounds, WORKER)
     assert (await place.row())[0] == "ready", "not again at once"
-    monkeypatch.setattr("bot.run.removing.TRY_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr("bot.run.operations.removing.TRY_AGAIN_AFTER", timedelta(0))
 
     await remove_all(place.grounds, WORKER)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.mending import NO_WORKTREE, reconcile
-from bot.run.tidying import tidy
+from bot.run.upkeep.mending import NO_WORKTREE, reconcile
+from bot.run.upkeep.tidying import tidy
 from bot.run.worktrees import entries, trash
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.rescue import Label, Rescued, rescue

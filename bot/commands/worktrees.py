@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 import typer
 
+from bot.commands.worktrees_list import OpenGrounds
 from bot.decide.creating import place_for
 from bot.decide.desk import Premises
 from bot.github.errors import NotFound
-from bot.run import operating
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
-from bot.run.touching import touch
+from bot.run.operations import operating
+from bot.run.upkeep.touching import touch
 from bot.store import listings, operations
 from bot.store.listings import FoundWorktree
 from bot.store.operations import Asker, OperationKind
-from bot.worktrees_list_cli import OpenGrounds
 
 OPERATOR = "the operator"
 _THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")

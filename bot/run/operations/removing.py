@@ -10,8 +10,8 @@ import structlog
 
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
-from bot.run import rescued
 from bot.run.grounds import Grounds
+from bot.run.operations import rescued
 from bot.run.persist import persist
 from bot.run.worktrees import metadata, trash
 from bot.run.worktrees.clone import CloneLock, clone_lock, fetch

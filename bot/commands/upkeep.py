@@ -12,16 +12,16 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.listings_cli import Connect, print_table
+from bot.commands.listings import Connect, print_table
+from bot.commands.worktrees import fail, find
+from bot.commands.worktrees_list import OpenGrounds
 from bot.run.liveness import worker_lock
-from bot.run.mending import reconcile
-from bot.run.reconciling import Action
-from bot.run.retention import parse_age, policy_for
-from bot.run.sweeping import Progress, Report, sweep
+from bot.run.upkeep.mending import reconcile
+from bot.run.upkeep.reconciling import Action
+from bot.run.upkeep.retention import parse_age, policy_for
+from bot.run.upkeep.sweeping import Progress, Report, sweep
 from bot.settings import load
 from bot.store import retention
-from bot.worktrees_cli import fail, find
-from bot.worktrees_list_cli import OpenGrounds
 
 OlderThan = Annotated[
     str | None, typer.Option(help="Prune all without activity for so long (24h, 7d), whatever the settings say.")

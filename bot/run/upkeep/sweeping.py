@@ -11,10 +11,10 @@ import structlog
 
 from bot.failpoints import reached
 from bot.run.grounds import Grounds
-from bot.run.mending import metadata_of
-from bot.run.removing import carry_out
-from bot.run.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
-from bot.run.tidying import end_orphan, tidy
+from bot.run.operations.removing import carry_out
+from bot.run.upkeep.mending import metadata_of
+from bot.run.upkeep.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
+from bot.run.upkeep.tidying import end_orphan, tidy
 from bot.run.worktrees import metadata, refs, trash
 from bot.run.worktrees.activity import foreign_lock, last_change
 from bot.run.worktrees.clone import clone_lock

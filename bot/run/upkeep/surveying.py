@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from bot.run.grounds import Grounds
-from bot.run.reconciling import EntryState, MetadataState, Place
+from bot.run.upkeep.reconciling import EntryState, MetadataState, Place
 from bot.run.worktrees import entries, metadata
 from bot.run.worktrees.clone import Clone
 from bot.run.worktrees.git import GitError

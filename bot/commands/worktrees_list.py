@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.listings_cli import ROWS_FOR_PEOPLE, Json, Limit, print_table
+from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
 from bot.model import WorktreeState
 from bot.reply.wording import span
 from bot.run.grounds import Grounds

@@ -11,9 +11,9 @@ import structlog
 
 from bot.failpoints import reached
 from bot.run.grounds import Grounds
-from bot.run.mending import NO_WORKTREE, take_away
-from bot.run.retention import Policy, brakes
-from bot.run.surveying import folders_on_disk
+from bot.run.upkeep.mending import NO_WORKTREE, take_away
+from bot.run.upkeep.retention import Policy, brakes
+from bot.run.upkeep.surveying import folders_on_disk
 from bot.run.worktrees import metadata, refs, trash
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.git import GitError

@@ -10,10 +10,10 @@ from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run import acts, removing
-from bot.run.acts import Outcome
 from bot.run.grounds import Grounds
 from bot.run.liveness import is_alive
+from bot.run.operations import acts, removing
+from bot.run.operations.acts import Outcome
 from bot.run.persist import persist
 from bot.run.worktrees.git import GitError
 from bot.run.worktrees.refs import InvalidNameError

@@ -13,9 +13,9 @@ import structlog
 from bot.failpoints import reached
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
-from bot.run.reconciling import Action, decide, start_of
-from bot.run.removing import remove_all
-from bot.run.surveying import Found, folders_on_disk, survey
+from bot.run.operations.removing import remove_all
+from bot.run.upkeep.reconciling import Action, decide, start_of
+from bot.run.upkeep.surveying import Found, folders_on_disk, survey
 from bot.run.worktrees import entries, metadata, refs, trash
 from bot.run.worktrees.clone import Clone, CloneLock, clone_lock
 from bot.run.worktrees.departure import depart, rescue_first, what_is_rescued

@@ -12,9 +12,9 @@ import structlog
 from bot import worktree_sentences
 from bot.github.errors import GitHubError
 from bot.model import WorktreeState
-from bot.run import removing, rescued
 from bot.run.grounds import Grounds
-from bot.run.making import CannotBeMade, Made, fetched, make, note_in_metadata, start_of
+from bot.run.operations import removing, rescued
+from bot.run.operations.making import CannotBeMade, Made, fetched, make, note_in_metadata, start_of
 from bot.run.persist import persist
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.removal import Kept
