@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -19,6 +20,7 @@ from bot.run.sandbox.system import command_mounts
 from bot.run.workshop import shown_for
 from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
 from bot.run.worktrees.git import Git, Identity
+from bot.run.worktrees.refs import rescue_ref
 from bot.run.worktrees.start import IssueBranch, Refused
 from bot.run.worktrees.worktree import create
 from bot.settings import Settings
@@ -103,7 +105,7 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
             async with clone_lock(clone) as lock:
                 await ensure(lock, source.as_uri())
                 await fetch(lock)
-                made = await create(lock, worktree, IssueBranch(1), "refs/threadtree/rescue/scratch")
+                made = await create(lock, worktree, IssueBranch(1), rescue_ref("scratch", datetime.now(UTC)))
             if isinstance(made, Refused):
                 raise OSError(made.next_step)
             yield Scratch(directory, worktree, clone, settings)

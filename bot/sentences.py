@@ -153,12 +153,13 @@ def interrupted_twice() -> str:
 
 
 def agent_failed(why: str) -> str:
-    return f"The agent could not finish: {_clause(why)}."
+    """`why` is a sentence."""
+    return f"The agent could not finish. {_clause(why)}."
 
 
 def agent_not_started(why: str, next_step: str) -> str:
-    """`next_step` is for whoever runs the bot."""
-    return f"The agent could not start: {_clause(why)}. {inline_text(short(next_step))}"
+    """`why` is a sentence; `next_step` is for whoever runs the bot."""
+    return f"The agent could not start. {_clause(why)}. {inline_text(short(next_step))}"
 
 
 def trouble(what: str) -> str:

@@ -35,7 +35,7 @@ OneOrAll = Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this 
 def add_prune(group: typer.Typer, open_grounds: OpenGrounds) -> None:
     """Adds the command to the group `worktrees`; its exit status is 1 where something could not be pruned."""
 
-    @group.command(help="Remove worktrees that nobody used for long; what is not on GitHub is rescued first.")
+    @group.command(help="Remove what nobody used for long, after a rescue.")
     def prune(
         older_than: OlderThan = None, dry_run: DryRun = False, force: Force = False, json: AsJson = False
     ) -> None:
@@ -69,7 +69,7 @@ def add_prune(group: typer.Typer, open_grounds: OpenGrounds) -> None:
 def add_repair(group: typer.Typer, open_grounds: OpenGrounds) -> None:
     """Adds the command to the group `worktrees`."""
 
-    @group.command(help="Bring rows, directories and git's own records back into agreement; nothing is deleted.")
+    @group.command(help="Make rows, directories and git's records agree.")
     def repair(worktree: OneOrAll = None, json: AsJson = False) -> None:
         async def run() -> list[tuple[str, Action]]:
             async with open_grounds() as grounds:

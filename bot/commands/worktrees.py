@@ -38,7 +38,7 @@ def add_commands(group: typer.Typer, open_grounds: OpenGrounds) -> None:
 
         asyncio.run(run())
 
-    @group.command(help="Make the worktree that a thread's requests will run in.")
+    @group.command(help="Make the worktree of a thread.")
     def create(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]) -> None:
         named = _THREAD.fullmatch(thread)
         if named is None:
@@ -50,19 +50,19 @@ def add_commands(group: typer.Typer, open_grounds: OpenGrounds) -> None:
 
         asyncio.run(run())
 
-    @group.command(help="Rescue what is not on GitHub, then start again from the base branch.")
+    @group.command(help="Rescue what GitHub lacks, then start over.")
     def reset(worktree: Which) -> None:
         on(worktree, lambda grounds, found: _operate(grounds, found, "reset"))
 
-    @group.command(help="Rescue what is not on GitHub, then remove it.")
+    @group.command(help="Rescue what GitHub lacks, then remove it.")
     def remove(worktree: Which) -> None:
         on(worktree, lambda grounds, found: _operate(grounds, found, "remove"))
 
-    @group.command(help="Bring back what was rescued from it last; a removed one is made again.")
+    @group.command(help="Bring back what was rescued from it last.")
     def restore(worktree: Which) -> None:
         on(worktree, lambda grounds, found: _operate(grounds, found, "restore"))
 
-    @group.command("touch", help="Count it as used now, so that it is not pruned.")
+    @group.command("touch", help="Count it as used now.")
     def touch_one(worktree: Which) -> None:
         on(worktree, _touch)
 

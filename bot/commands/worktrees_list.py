@@ -63,7 +63,7 @@ class ListedWorktree:
 def add_list(group: typer.Typer, grounds: OpenGrounds) -> None:
     """Adds the command to the group `worktrees`."""
 
-    @group.command("list", help="The checkouts that conversations work in, and what was rescued from them.")
+    @group.command("list", help="The checkouts, and what was rescued from them.")
     def list_worktrees(json: Json = False, limit: Limit = None, no_disk: NoDisk = False) -> None:
         wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
         found = asyncio.run(_listed(grounds, wanted, with_disk=not no_disk))

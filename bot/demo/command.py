@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
-from bot.demo.story import Story, StoryBrokeError
+from bot.demo.stage import StoryBrokeError
+from bot.demo.story import tell
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.embedded import embedded_postgres
 from bot.store.migrate import migrate
@@ -39,7 +40,7 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             settings = settings_for(github, directory / "data", path, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
             try:
-                await Story(pair, report).tell()
+                await tell(pair, report)
             except StoryBrokeError as broken:
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)

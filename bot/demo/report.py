@@ -1,5 +1,6 @@
 """What the demo prints: each step, what was done, what was checked; or the same as one JSON document."""
 
+import time
 from dataclasses import asdict, dataclass, field
 
 import orjson
@@ -33,6 +34,7 @@ class Report:
         self.steps: list[Step] = []
         self._console = Console(quiet=json, highlight=False, soft_wrap=True)
         self._json = json
+        self._step_began = 0.0
 
     @property
     def held(self) -> bool:
@@ -41,7 +43,8 @@ class Report:
         return bool(checks) and all(check.held for check in checks)
 
     def step(self, title: str) -> None:
-        """The next step begins."""
+        """The next step begins, and the one before it has ended."""
+        self._measure()
         self.steps.append(Step(title))
         self._console.print(f"\n{len(self.steps)}. {title}", style="bold", markup=False)
 
@@ -70,6 +73,7 @@ class Report:
 
     def ended(self, seconds: float) -> None:
         """The last line: how many checks held."""
+        self._measure()
         checks = [check for step in self.steps for check in step.checks]
         held = sum(check.held for check in checks)
         if self._json:
@@ -90,3 +94,10 @@ class Report:
     def note(self, words: str) -> None:
         """A line beside the story."""
         self._console.print(Text(words, style="dim"))
+
+    def _measure(self) -> None:
+        """How long the current step took."""
+        now = time.monotonic()
+        if self.steps:
+            self.steps[-1].seconds = round(now - self._step_began, 1)
+        self._step_began = now

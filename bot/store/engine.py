@@ -132,15 +132,14 @@ async def run_pool(
     failures = 0
     while not stopping.is_set():
         try:
-            worker = asyncio.create_task(_work(app, queue, concurrency))
+            worker = _worker(app, queue, concurrency)
+            working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]
             stop = asyncio.create_task(stopping.wait())
             try:
-                await asyncio.wait({worker, stop}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stop.cancel()
-                worker.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await worker
+                await _end(worker, working)
             failures = 0
         except (ConnectorException, OSError, TimeoutError) as problem:
             failures += 1
@@ -151,12 +150,24 @@ async def run_pool(
     if empty_at_end:
         with contextlib.suppress(ConnectorException, OSError, TimeoutError):
             async with asyncio.timeout(EMPTYING_SECONDS):
-                await _work(app, queue, concurrency, wait=False)
+                await _worker(app, queue, concurrency, wait=False).run()  # type: ignore[no-untyped-call]
 
 
-async def _work(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool = True) -> None:
-    """Works on the queue until cancelled, or without `wait` until it is empty."""
-    worker = _Worker(
+async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
+    """Ends a worker gently. While it registers itself a cancellation can get lost (`asyncio.wait_for` of Python 3.11
+    swallows one that meets a result), so it is asked to stop until it has.
+    """
+    working.cancel()
+    while not working.done():
+        await asyncio.wait({working}, timeout=0.2)
+        worker.stop()  # type: ignore[no-untyped-call]
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+
+
+def _worker(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool = True) -> _Worker:
+    """One that works on the queue until it is stopped, or without `wait` until it is empty."""
+    return _Worker(
         app,
         queues=[queue],
         name=queue,
@@ -169,7 +180,6 @@ async def _work(app: procrastinate.App, queue: str, concurrency: int, *, wait: b
         shutdown_graceful_timeout=SHUTDOWN_SECONDS,
         delete_jobs="successful",
     )
-    await worker.run()  # type: ignore[no-untyped-call]
 
 
 async def retry_stalled_jobs(app: procrastinate.App) -> int:

@@ -68,7 +68,7 @@ async def test_an_agent_that_does_not_finish_ends_the_turn_with_reason_and_next_
     await issue.says(f"@threadtree-bot write half.txt: half\n{trouble}")
 
     answer = await issue.hears(
-        "**This failed.** The agent could not finish: ", "What was done so far is kept.", "/retry"
+        "**This failed.** The agent could not finish. ", "What was done so far is kept.", "/retry"
     )
 
     assert reason in answer.lower()
