@@ -170,7 +170,7 @@ def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
 def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
     """What was missing and is there again; `elsewhere`: commits that are in the rescue only."""
     where = f" on {inline_code(branch)}" if branch else ""
-    if back.files or back.commits:
+    if back.files or back.commits or back.whole:
         words = f"{_capital(_back(back))} brought back{where}."
     else:
         words = "Everything that was rescued is there already."
@@ -179,17 +179,18 @@ def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> s
     return words
 
 
-def kept_whole(name: str) -> str:
-    """A rescue that no commit can hold."""
+def kept_whole(name: str, why: str | None = None) -> str:
+    """A directory that no commit can hold stays where it is kept; `why` it alone was not brought back."""
+    stays = "The whole directory" if why is None else f"The whole directory was not brought back: {_clause(why)}. It"
     return (
-        "What was rescued last is a whole directory, because a commit could not hold it. It is on the bot's machine as "
-        f"{inline_code(f'kept/{name}')} in its data directory; whoever runs the bot can copy from there."
+        f"{stays} is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; whoever runs the bot "
+        "can copy from there."
     )
 
 
 def restored_before_turn(back: Saved) -> str:
     """In the reply of the turn that began with it; nothing was missing where it was brought back already."""
-    if not back.files and not back.commits:
+    if not back.files and not back.commits and not back.whole:
         return "The worktree had been removed. What was rescued then is in it again."
     return f"The worktree had been removed. {_capital(_back(back))} brought back before this request began."
 
@@ -234,13 +235,13 @@ def in_worktree_on_branch(owner: int, branch: str) -> str:
 
 def switched(owner: int, before: str, after: str) -> str:
     """In the reply of the pull request's turn that brought the worktree to its branch."""
-    return f"For this, the worktree of #{owner} was switched from {inline_code(before)} to {inline_code(after)}."
+    return f"For that the worktree of #{owner} went from {inline_code(before)} to {inline_code(after)}."
 
 
 def was_switched(pull: int, before: str, after: str) -> str:
     """To the other threads of that worktree."""
     return (
-        f"#{pull} works in this thread's worktree now and took it to its own branch: the next request here changes "
+        f"#{pull} works in this thread's worktree, which is on its branch now: the next request here changes "
         f"{inline_code(after)}. {inline_code(before)} stays as it is, and {inline_code(after)} has all of its commits."
     )
 
@@ -325,8 +326,10 @@ def _things(saved: Saved) -> str:
 
 
 def _back(back: Saved) -> str:
-    parts = [count(number, noun) for number, noun in ((back.files, "file"), (back.commits, "commit")) if number]
-    return f"{' and '.join(parts)} {'was' if _is_one(back) else 'were'}"
+    parts = ["the whole directory"] if back.whole else [count(back.files, "file")] if back.files else []
+    parts += [count(back.commits, "commit")] if back.commits else []
+    plural = (1 if back.whole else back.files) + back.commits > 1
+    return f"{' and '.join(parts)} {'were' if plural else 'was'}"
 
 
 def _is_one(saved: Saved) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from asyncpg import Record
 
@@ -60,6 +60,10 @@ EXPIRED = f"""
 {_COLUMNS}
 where w.node = $1 and r.created_at < $2
 order by r.created_at, r.id
+"""
+
+EXPIRED_BEFORE = """
+select least($1::timestamptz, now()) - $2::interval
 """
 
 RESTORED = """
@@ -144,6 +148,16 @@ async def of_worktree(connection: Connection, worktree_id: int, limit: int | Non
 async def latest(connection: Connection, limit: int | None = None) -> list[Rescue]:
     """All rescues, newest first."""
     return [_rescue(row) for row in await connection.fetch(LATEST, limit)]
+
+
+async def expired_before(connection: Connection, now: datetime, kept_for: timedelta) -> datetime:
+    """What is older than that was kept for long enough, by the slower of the caller's clock and the database's.
+
+    Removals, and so the rescues before them, are dated by the database's: a caller whose clock is far ahead would take
+    what was rescued a moment ago for old.
+    """
+    before: datetime = await connection.fetchval(EXPIRED_BEFORE, now, kept_for)
+    return before
 
 
 async def expired(connection: Connection, node: str, before: datetime) -> list[Rescue]:

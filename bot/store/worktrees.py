@@ -33,8 +33,9 @@ where gone.id = $1 order by c.number
 """
 
 MADE = """
+-- Why it was to go before, and could not, counts no more.
 update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
-                     setup_done = setup_done and not $4
+                     setup_done = setup_done and not $4, removal = null
 where id = $1 and state in ('reserved', 'ready')
 """
 

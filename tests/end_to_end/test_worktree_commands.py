@@ -1,17 +1,22 @@
 """`/reset` and `/worktree …`, read as those who write them read the answers."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from bot import compose, failpoints
+from bot.demo.pair import agent_in_a_folder
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.operations import operating
+from bot.run.sandbox.cage import Usable, cage_for
 from bot.store import operations
 from bot.store.operations import Asker, OperationKind, Standing
+from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import Talk, World
+from tests.integration.git_world import git
 
 
 async def an_issue(world: World, title: str = "Greet people") -> Talk:
@@ -179,6 +184,95 @@ async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
     await issue.hears("1 file was brought back on `threadtree/issue-1`.")
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "conversations") == [("ready", [1])]
+
+
+# What no commit can hold
+
+
+@pytest.fixture(params=["off", "bwrap"])
+async def either(a_world: Worlds, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """A world without a cage, and one with."""
+    settings: dict[str, str] = {}
+    if request.param == "bwrap":
+        cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
+        if cage is None or not isinstance(cage.probe(), Usable):
+            pytest.skip("bubblewrap cannot be used here")
+        settings = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
+    async with a_world(settings) as world:
+        yield world
+
+
+async def an_issue_with_a_repository_inside(world: World) -> tuple[Talk, str]:
+    """Beside that, one commit that was not pushed and one file that was not committed; the worktree's path."""
+    issue = await world.maria.opens_issue("Two in one")
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await issue.hears("1 file, +1 −0")
+    await issue.says("@threadtree-bot write a.txt: a\ncommit Mine\nwrite half.txt: half\nfail too hard")
+    await issue.hears("**This failed.**")
+    [path] = await world.worktrees("path")
+    git(Path(path), "init", "-q", "inside")
+    inside = Path(path, "inside")
+    inside.joinpath("b.txt").write_text("b\n")
+    git(inside, "add", "b.txt")
+    git(inside, "commit", "-q", "-m", "Its own")
+    inside.joinpath("b.txt").write_text("changed\n")
+    return issue, path
+
+
+def is_all_there(path: str) -> bool:
+    inside = Path(path, "inside")
+    return (
+        {name: Path(path, name).read_text() for name in ("a.txt", "half.txt")} == {"a.txt": "a\n", "half.txt": "half\n"}
+        and git(inside, "log", "--format=%s") == "Its own"
+        and git(inside, "status", "--porcelain") == " M b.txt"
+        and git(inside, "diff").endswith("-b\n+changed")
+    )
+
+
+async def test_restore_brings_back_a_repository_inside_and_the_commits(either: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(either)
+    await issue.says("/worktree remove")
+    await issue.hears("was rescued first: the whole directory. `/worktree restore` brings it back.")
+    assert not exists(path)
+
+    await issue.says("/worktree restore")
+
+    assert answer(await issue.hears()) == (
+        "The whole directory and 1 commit were brought back on `threadtree/issue-1`."
+    )
+    assert is_all_there(path)
+    await issue.says("/worktree restore")
+    assert answer(await issue.hears()) == "Everything that was rescued is there already."
+    assert await either.database.fetchval("select count(*) from rescues where restored_at is not null") == 2
+
+
+async def test_a_reopened_thread_finds_the_repository_inside_again(either: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(either)
+    await issue.closes()
+    await either.quiet()
+    assert not exists(path)
+
+    await issue.reopens()
+    await issue.says("@threadtree-bot fail again")
+
+    await issue.hears("The whole directory and 1 commit were brought back before this request began.")
+    assert is_all_there(path)
+
+
+async def test_the_directory_stays_where_its_files_would_undo_newer_commits(world: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(world)
+    await issue.says("/worktree remove")
+    await issue.hears("the whole directory")
+    await issue.says("@threadtree-bot write c.txt: c")
+    await issue.hears("1 file, +1 −0")
+    kept = await world.database.fetchval("select kept from rescues where kept is not null")
+
+    await issue.says("/worktree restore")
+
+    await issue.hears(
+        "The rescued work was not brought back", f"The whole directory is on the bot's machine as `kept/{kept}`"
+    )
+    assert not exists(f"{path}/inside")
 
 
 async def test_what_was_rescued_stays_where_newer_work_is_in_its_way(world: World) -> None:

@@ -1,6 +1,7 @@
 """The job engine as we set it up, on a real Postgres: waking, order, retries, killed workers, outages."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -469,3 +470,20 @@ async def test_a_queue_outlives_its_connections(database_url: str, pool: Pool) -
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 4), (2, 8), (8, 512), (9, 600), (1000, 600)])
 def test_the_wait_doubles_up_to_ten_minutes(attempts: int, seconds: int) -> None:
     assert engine.backoff_seconds(attempts) == seconds
+
+
+async def test_a_worker_whose_cancellation_gets_lost_while_it_starts_ends_all_the_same(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registering = asyncio.Event()
+    register = JobManager.register_worker
+
+    async def swallowing(manager: JobManager) -> int:
+        registering.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return await register(manager)
+
+    monkeypatch.setattr(JobManager, "register_worker", swallowing)
+    async with working(database_url, unused):
+        await asyncio.wait_for(registering.wait(), DEADLINE_SECONDS)

@@ -176,8 +176,22 @@ async def test_without_a_repository_nothing_counts_as_published(world: GitWorld)
     await world.publish()
     shutil.rmtree(world.remote)
     result = await removed(world, remote=Remote("main", merged_head=tip, counts=False), fetched=False)
-    assert not result.branch_deleted
-    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == tip
+    assert result.rescue is not None
+    assert (result.rescue.files, result.rescue.commits) == (0, 2), "also the one that the branch began from"
+    assert result.branch_deleted
+    git(world.clone.path, "update-ref", "-d", f"refs/remotes/origin/{BRANCH}")
+    git(world.clone.path, "-c", "gc.pruneExpire=now", "gc", "-q", "--prune=now")
+    assert await world.clone.is_ancestor(tip, result.rescue.sha)
+
+
+async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued_too(world: GitWorld) -> None:
+    tip = world.agent_commits({"a": "1"})
+    await world.publish()
+    (world.path / ".git").unlink()
+    result = await removed(world, remote=Remote("main", counts=False), fetched=False)
+    assert result.kept is not None
+    assert result.rescue is not None
+    assert await world.clone.is_ancestor(tip, result.rescue.sha)
 
 
 async def test_a_branch_that_another_worktree_has_stays(world: GitWorld) -> None:
@@ -220,6 +234,35 @@ async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: Git
     (world.path / "x.log").write_text("ignored")
     assert (await removed(world)).rescue is None
     assert isinstance(await inspect(world.clone, world.path.with_name("other")), Valid)
+
+
+async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(tmp_path: Path) -> None:
+    world = GitWorld.make(tmp_path)  # without a cage all worktrees of the clone share one list
+    await world.created()
+    (world.path / "README.md").write_text("stashed")
+    world.agent("stash", "push", "-q")
+    stashed = git(world.clone.path, "rev-parse", "refs/stash")
+    first = await removed(world)
+    assert first.rescue is not None
+    assert stashed in git(world.clone.path, "rev-parse", f"{first.rescue.sha}^@").split()
+
+    await world.created()
+    assert (await removed(world, replace(LABEL, at=NOON + timedelta(days=1)))).rescue is None
+    await world.created()
+    (world.path / "README.md").write_text("stashed as well")
+    world.agent("stash", "push", "-q")
+    again = git(world.clone.path, "rev-parse", "refs/stash")
+    later = await removed(world, replace(LABEL, at=NOON + timedelta(days=2)))
+    assert later.rescue is not None
+    parents = git(world.clone.path, "rev-parse", f"{later.rescue.sha}^@").split()
+    assert (again in parents, stashed in parents) == (True, False)
+    assert git(world.clone.path, "reflog", "--format=%H", "refs/stash").split() == [again, stashed]
+
+    git(world.clone.path, "update-ref", "-d", first.rescue.ref)
+    await world.created()
+    expired = await removed(world, replace(LABEL, at=NOON + timedelta(days=3)))
+    assert expired.rescue is not None
+    assert stashed in git(world.clone.path, "rev-parse", f"{expired.rescue.sha}^@").split()
 
 
 # Odd trees

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,14 +10,17 @@ import pytest
 
 from bot import failpoints
 from bot.run.worktrees.clone import clone_lock
+from bot.run.worktrees.departure import depart, rescue_first
 from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, restore
-from bot.run.worktrees.restoring_kept import restore_kept
+from bot.run.worktrees.restoring_kept import restore_all, restore_kept
 from bot.run.worktrees.start import DetachedHead
+from bot.run.worktrees.trash import GIT_STATE
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+LABEL = Label(7, BRANCH, (1, 2), AT)
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -29,7 +33,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
 
 async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
     async with clone_lock(world.clone) as lock:
-        return await rescue(lock, world.path, Label(7, branch, (1, 2), AT))
+        return await rescue(lock, world.path, replace(LABEL, branch=branch))
 
 
 async def restored(world: GitWorld, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
@@ -254,6 +258,118 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitWorld) -> No
         assert isinstance(await restore_kept(lock, world.path, BRANCH, kept), RestoreRefused)
         assert isinstance(await restore_kept(lock, world.path, BRANCH, kept.with_name("gone")), RestoreRefused)
     assert (world.path / "run.sh").read_text() == "edited since"
+
+
+async def kept_with_a_commit(world: GitWorld) -> tuple[Rescued, Path]:
+    """A repository inside, an ignored file, an edit and a commit were taken away; the worktree is made again."""
+    world.agent_commits({"committed": "1"})
+    world.agent("init", "-q", "nested")
+    (world.path / "nested" / "inside").write_text("1")
+    world.agent("-C", "nested", "commit", "-q", "--allow-empty", "-m", "its own")
+    (world.path / "edited").write_text("1")
+    (world.path / "README.md").unlink()
+    async with clone_lock(world.clone) as lock:
+        found = await rescue_first(lock, world.path, LABEL)
+        assert isinstance(found, KeepWhole)
+        departed = depart(lock, world.path, AT, whole=True)
+    assert found.rescued is not None
+    assert departed.kept is not None
+    git(world.clone.path, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    await world.recreate(BRANCH, git(world.clone.path, "rev-parse", "refs/remotes/origin/main"))
+    return found.rescued, departed.kept
+
+
+async def restored_all(world: GitWorld, sha: str | None, kept: Path | None) -> Restored | RestoreRefused:
+    async with clone_lock(world.clone) as lock:
+        return await restore_all(lock, world.path, BRANCH, sha, kept)
+
+
+async def test_commits_and_the_directory_that_was_kept_come_back_together(world: GitWorld) -> None:
+    commit, kept = await kept_with_a_commit(world)
+
+    done = await restored_all(world, commit.sha, kept)
+
+    assert isinstance(done, Restored)
+    assert (done.commits, done.whole, done.left) == (1, True, None)
+    assert world.agent("log", "-1", "--format=%s") == "the agent's work"
+    assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
+    assert photo(world.path) == photo(kept)
+    assert await restored_all(world, commit.sha, kept) == Restored(0, 0)
+
+
+async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitWorld) -> None:
+    commit, kept = await kept_with_a_commit(world)
+    world.agent("reset", "-q", "--hard", commit.sha + "^")
+    newer = world.agent_commits({"dir/a": "newer"})
+
+    done = await restored_all(world, commit.sha, kept)
+
+    assert isinstance(done, Restored)
+    assert (done.whole, done.left) == (False, "the worktree is at another commit than that directory was")
+    assert isinstance(await restored_all(world, None, kept), RestoreRefused)
+    assert (world.agent("rev-parse", "HEAD"), (world.path / "dir" / "a").read_text()) == (newer, "newer")
+    assert (world.path / "edited").is_file()
+    assert kept.is_dir()
+
+
+@pytest.mark.parametrize(
+    "work", ["ignored", "untracked-below-a-file", "edited-and-gone-there", "staged-and-gone-there"]
+)
+async def test_a_directory_that_was_kept_takes_nothing_that_is_only_here(world: GitWorld, work: str) -> None:
+    _, kept = await kept_with_a_commit(world)
+    shutil.rmtree(kept.with_name(kept.name + GIT_STATE))  # at which commit it was
+    (kept / "dir" / "a").unlink()
+    (kept / "x.log").write_text("then")
+    (kept / "place").write_text("then")
+    mine = {
+        "ignored": "x.log",
+        "untracked-below-a-file": "place/mine",
+        "edited-and-gone-there": "dir/a",
+        "staged-and-gone-there": "staged",
+    }[work]
+    (world.path / mine).parent.mkdir(exist_ok=True)
+    (world.path / mine).write_text("mine")
+    if work == "ignored":
+        git(world.clone.path, "config", "core.excludesFile", "/nonexistent")
+        (world.clone.path / "info").mkdir(exist_ok=True)
+        (world.clone.path / "info" / "exclude").write_text("*.log\n")
+    if work == "staged-and-gone-there":
+        world.agent("add", "staged")
+
+    assert isinstance(await restored_all(world, None, kept), RestoreRefused)
+    assert (world.path / mine).read_text() == "mine"
+
+    world.agent("rm", "-q", "-f", mine) if work == "staged-and-gone-there" else (world.path / mine).unlink()
+    if work == "untracked-below-a-file":
+        (world.path / "place").rmdir()
+    assert isinstance(await restored_all(world, None, kept), Restored)
+    assert photo(world.path) == photo(kept)
+
+
+@pytest.mark.parametrize(
+    "place", ["restore-begun", "commits-restored", "files-restored", "kept-restore-begun", "kept-files-restored"]
+)
+async def test_both_come_back_after_they_were_cut_off(
+    world: GitWorld, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    commit, kept = await kept_with_a_commit(world)
+
+    def cut_off(name: str) -> None:
+        if name == place:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "listener", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        await restored_all(world, commit.sha, kept)
+    monkeypatch.setattr(failpoints, "listener", None)
+    if place == "kept-restore-begun":  # cut off between two files
+        (world.path / "nested").mkdir()
+        (world.path / "nested" / "inside").write_text("h")
+
+    assert isinstance(await restored_all(world, commit.sha, kept), Restored)
+
+    assert photo(world.path) == photo(kept)
+    assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
 
 
 async def _rescued_edits(world: GitWorld) -> str:

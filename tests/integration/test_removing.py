@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from bot import failpoints
 from bot.run.grounds import Grounds
@@ -161,8 +162,10 @@ async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None
 
 async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -> None:
     (place.path / "new").write_text("new")
-    result = await carry_out(cut_off_from(place), await place.claimed())
+    with capture_logs() as logs:
+        result = await carry_out(cut_off_from(place), await place.claimed())
     assert isinstance(result, Kept)
+    assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["warning"]
     assert "could not be asked" in result.why
     assert await place.row() == ("ready", "closed")
     assert (place.path / "new").read_text() == "new"
@@ -188,6 +191,7 @@ async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_th
     assert isinstance(result, Removed)
     assert result.rescue is not None
     assert await place.git_world.clone.is_ancestor(tip, result.rescue.sha)
+    assert (result.rescue.files, result.rescue.commits) == (1, 2)
     assert (await place.row())[0] == "removed"
 
 
@@ -212,7 +216,9 @@ async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place)
 
 async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(place: Place) -> None:
     (place.path / "new").write_text("new")
-    assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Kept)
+    with capture_logs() as logs:
+        assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Kept)
+    assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["info"], "nothing unusual"
     assert await place.row() == ("ready", None)
     (place.path / "new").unlink()
 

@@ -158,14 +158,17 @@ async def test_a_kept_directory_goes_after_its_time_with_its_row(node: Node) -> 
     assert [place.name for place in trash.kept_folder(node.grounds.data_dir).iterdir()] == [left.kept]
 
 
-async def test_a_clock_that_jumps_does_not_take_all_rescues_with_it(node: Node) -> None:
+async def kept_for_days(node: Node, *days: int) -> None:
     worktree = await node.add(1, days=0)
-    for number in range(11):
+    for number in days:
         at = node.grounds.clock() - timedelta(days=number)
         place = trash.kept_folder(node.grounds.data_dir) / trash.kept_name(node.path(1), at)
         place.mkdir(parents=True)
         await rescues.record(node.db, worktree, at, kept=place.name)
-    node.move_clock(1000)
+
+
+async def test_so_many_rescues_at_once_go_only_if_forced(node: Node) -> None:
+    await kept_for_days(node, *range(1000, 1011))
 
     await tidy(node.grounds, node.policy())
     assert len(await rescues.latest(node.db)) == 11
@@ -174,6 +177,34 @@ async def test_a_clock_that_jumps_does_not_take_all_rescues_with_it(node: Node) 
     await tidy(node.grounds, node.policy(), force=True)
     assert await rescues.latest(node.db) == []
     assert list(trash.kept_folder(node.grounds.data_dir).iterdir()) == []
+
+
+async def test_a_clock_that_jumps_takes_no_rescue_with_it(node: Node) -> None:
+    await kept_for_days(node, *range(11))
+    node.move_clock(1000)
+
+    await tidy(node.grounds, node.policy(), force=True)
+    assert len(await rescues.latest(node.db)) == 11
+    assert len(list(trash.kept_folder(node.grounds.data_dir).iterdir())) == 11
+
+
+async def test_what_a_sweep_rescues_stays_though_its_clock_is_far_ahead(each: Node) -> None:
+    for number in (1, 2):
+        await each.add(number, days=0)
+        each.git.agent_commits({"work.txt": "committed\n"}, each.path(number))
+    each.git.agent("init", "-q", "nested", path=each.path(2))
+    each.move_clock(200)
+
+    for number in range(2):
+        report = await each.sweep()
+        assert len(report.deleted) == (0 if number else 2)
+        known = await rescues.latest(each.db)
+        commits = {one.ref for one in known if one.ref}
+        assert len(commits) == 2
+        assert commits == await refs_of(each)
+        [kept] = [name for one in known if (name := one.kept) is not None]
+        assert (trash.kept_folder(each.grounds.data_dir) / kept / "nested" / ".git").is_dir()
+        each.move_clock(1)
 
 
 async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(node: Node) -> None:
@@ -209,7 +240,9 @@ async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescu
     assert (kept / "new.txt").read_text() == "not committed\n"
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await each.db.fetch("select * from orphans") == []
-    each.move_clock(181)
+    old = each.grounds.clock() - timedelta(days=300)
+    for place in list(trash.kept_folder(each.grounds.data_dir).iterdir()):
+        place.rename(place.with_name(trash.kept_name(each.path(1), old) + ".git" * (place != kept)))
     await each.sweep()
     assert list(trash.kept_folder(each.grounds.data_dir).iterdir()) == []
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from bot.model import LiveWorktree
-from bot.store import conversations, operations, removals, requests, turns
+from bot.store import conversations, operations, removals, requests, turns, worktrees
 from bot.store.database import Pool
 from bot.store.operations import Asker
 from bot.store.turns import ClaimLostError
@@ -441,6 +441,21 @@ async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world
     await removals.kept(world.db, removal, NODE)
     await world.ask(conversation)
     assert not (await world.claimed()).worktree_made
+    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+
+
+async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world: World) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await world.close(conversation)
+    await conversations.let_go(world.db, worktree)
+    removal = await removals.claim_next(world.db, NODE, WORKER)
+    assert removal is not None
+    await removals.kept(world.db, removal, NODE)
+    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == [worktree]
+
+    await worktrees.made(world.db, worktree, "threadtree/issue-1", "main", fresh=False)
+
     assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
 
 

@@ -1,7 +1,7 @@
 """What each operation does with its worktree: make it, reset it, remove it, bring rescued work back to it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,13 @@ from bot.run.grounds import Grounds
 from bot.run.operations import removing, rescued
 from bot.run.operations.making import CannotBeMade, Made, fetched, make, note_in_metadata, start_of
 from bot.run.persist import persist
+from bot.run.worktrees import trash
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.removal import Kept
 from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.reset import ResetRefused, reset
-from bot.run.worktrees.restore import RestoreRefused, restore
+from bot.run.worktrees.restore import RestoreRefused
+from bot.run.worktrees.restoring_kept import restore_all
 from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
@@ -137,56 +139,84 @@ async def _remove(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
 
 async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
     """What was rescued since the operation was asked for, also by somebody who had begun it and died."""
-    latest = next(iter(await rescues.of_worktree(connection, operation.worktree_id, 1)), None)
-    if latest is None or latest.created_at < operation.created_at:
-        return None
-    return Saved(latest.files, latest.commits, latest.kept is not None)
+    found = await rescues.of_worktree(connection, operation.worktree_id, 2)
+    last = [one for one in found if one.created_at == found[0].created_at >= operation.created_at]
+    files, commits = sum(one.files for one in last), sum(one.commits for one in last)
+    return Saved(files, commits, any(one.kept is not None for one in last)) if last else None
 
 
 async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
-    rescue = await persist(grounds.pool, lambda connection: _rescue_for(connection, operation))
-    if rescue is None:
+    found = await persist(grounds.pool, lambda connection: _rescued_for(connection, operation))
+    if found is None:
         return Outcome("done", worktree_sentences.nothing_to_restore())
+    rescue, commit, kept = found.latest, found.commit, found.kept
     if rescue.node != grounds.node:
         return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
-    if rescue.ref is None:
-        words = worktree_sentences.kept_whole(rescue.kept or "")
-        return Outcome("failed", words, words)
     if operation.worktree_state == "removed":
         if not await persist(grounds.pool, lambda connection: _revive(connection, operation, rescue)):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
         operation = replace(operation, worktree_state="reserved")
     async with clone_lock(grounds.clone(operation.folder)) as lock:
-        sha = await lock.clone.commit_at(rescue.ref)
-        if sha is None:
+        sha = await lock.clone.commit_at(commit) if commit else None
+        if commit is not None and sha is None:
             return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
         made = await make(grounds, lock, operation, sha)
         if isinstance(made, CannotBeMade):
             return Outcome("failed", made.words, made.words)
-        restored = await restore(lock, Path(operation.path), made.branch, sha)
+        directory = trash.kept_folder(grounds.data_dir) / kept if kept else None
+        restored = await restore_all(lock, Path(operation.path), made.branch, sha, directory)
+    write_row = _row_of(operation, made)
     if isinstance(restored, RestoreRefused):
         words = worktree_sentences.not_restored(restored.why)
+        words += f" {worktree_sentences.kept_whole(kept)}" if kept is not None else ""
         notice = worktree_sentences.not_restored_before_turn(restored.why)
-        return Outcome("failed", words, notice, _row_of(operation, made))
-    back, now, write_row = Saved(restored.files, restored.commits), grounds.clock(), _row_of(operation, made)
+        return Outcome("failed", words, notice, write_row)
+    back, now = Saved(restored.files, restored.commits, restored.whole), grounds.clock()
+    done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
 
     async def write(connection: Connection) -> None:
         await write_row(connection)
-        await rescues.restored(connection, rescue.id, now)
+        for rescue_id in done:
+            await rescues.restored(connection, rescue_id, now)
 
     words = worktree_sentences.was_restored(back, made.branch, restored.elsewhere)
-    return Outcome("done", words, worktree_sentences.restored_before_turn(back), write)
+    notice = worktree_sentences.restored_before_turn(back)
+    if kept is not None and restored.left is not None:
+        stays = worktree_sentences.kept_whole(kept, restored.left)
+        words, notice = f"{words}\n\n{stays}", f"{notice} {stays}"
+    return Outcome("done", words, notice, write)
 
 
-async def _rescue_for(connection: Connection, operation: ClaimedOperation) -> Rescue | None:
+@dataclass(frozen=True, slots=True)
+class _Rescued:
+    """All that was rescued when `latest` was: a commit, the directory that was kept, or both."""
+
+    latest: Rescue
+    rescues: Sequence[Rescue]
+
+    @property
+    def commit(self) -> str | None:
+        """Its ref."""
+        return next((one.ref for one in self.rescues if one.ref is not None), None)
+
+    @property
+    def kept(self) -> str | None:
+        """The directory's name."""
+        return next((one.kept for one in self.rescues if one.kept is not None), None)
+
+
+async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _Rescued | None:
     """The latest of the thread that asked; before a turn what that must find; for an operator that of the worktree."""
     if operation.turn_conversation_id is not None:
-        return await rescues.to_bring_back(connection, operation.turn_conversation_id)
-    if operation.conversation_id is not None:
-        found = await rescues.of_conversation(connection, operation.conversation_id, 1)
+        latest = await rescues.to_bring_back(connection, operation.turn_conversation_id)
+    elif operation.conversation_id is not None:
+        latest = next(iter(await rescues.of_conversation(connection, operation.conversation_id, 1)), None)
     else:
-        found = await rescues.of_worktree(connection, operation.worktree_id, 1)
-    return next(iter(found), None)
+        latest = next(iter(await rescues.of_worktree(connection, operation.worktree_id, 1)), None)
+    if latest is None:
+        return None
+    of_worktree = await rescues.of_worktree(connection, latest.worktree_id)
+    return _Rescued(latest, [one for one in of_worktree if one.created_at == latest.created_at])
 
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:

@@ -67,7 +67,8 @@ async def carry_out(grounds: Grounds, removal: ClaimedRemoval) -> Removed | Kept
     if isinstance(result, Kept):
         kept = result
         await persist(grounds.pool, lambda connection: removals.kept(connection, removal, grounds.node))
-        _log.warning("worktree-kept", path=removal.path, removal=removal.removal, why=kept.why)
+        log = _log.info if kept.in_use else _log.warning
+        log("worktree-kept", path=removal.path, removal=removal.removal, why=kept.why)
         return kept
     await asyncio.to_thread(metadata.delete, path)
     reached("metadata-deleted")

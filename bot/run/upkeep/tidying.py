@@ -52,7 +52,8 @@ async def end_orphan(grounds: Grounds, path: Path) -> bool:
 
 
 async def _expire_rescues(grounds: Grounds, policy: Policy, *, force: bool) -> int:
-    before = policy.now - policy.rescue
+    async with grounds.pool.acquire() as connection:
+        before = await rescues.expired_before(connection, policy.now, policy.rescue)
     names = await asyncio.to_thread(_names, trash.kept_folder(grounds.data_dir))
     old = sum(since < before for name in names if (since := trash.kept_since(name)) is not None)
     async with grounds.pool.acquire() as connection:

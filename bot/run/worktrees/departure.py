@@ -37,36 +37,40 @@ class Departed:
     trashed: tuple[Path, ...]
 
 
-async def rescue_first(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
+async def rescue_first(
+    lock: CloneLock, path: Path, label: Label, *, published: bool = True
+) -> Rescued | NothingToRescue | KeepWhole:
     """The rescue of what is at `path`; what an earlier call with the same label rescued, where nothing came since.
 
-    Raises GitError, OSError when it cannot be told what there is to rescue.
+    Without `published` no commit counts as published. Raises GitError, OSError when it cannot be told what there is to
+    rescue.
     """
     clone = lock.clone
     earlier = await _earlier(clone, label)
     try:
         _open_up(path)
-        found = await rescue(lock, path, label)
+        found = await rescue(lock, path, label, published=published)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno not in _BROKEN:
             raise
-        return KeepWhole(f"it cannot be read: {error}", await _hold_head(clone, path, label))
+        return KeepWhole(f"it cannot be read: {error}", await _hold_head(clone, path, label, published))
     if earlier is None or isinstance(found, KeepWhole):
         return found
     if isinstance(found, Rescued) and found.ref != earlier.ref:
-        if await _adds(clone, found, earlier):
+        if await _adds(clone, found, earlier, published):
             return found
         await drop_rescue(lock, found.ref)
     return earlier
 
 
-async def _adds(clone: Clone, found: Rescued, earlier: Rescued) -> bool:
+async def _adds(clone: Clone, found: Rescued, earlier: Rescued, published: bool) -> bool:
     """Whether a rescue holds a commit or a file's content that neither the earlier one nor its own HEAD has."""
     kept, before = await read_rescue(clone, found.sha), await read_rescue(clone, earlier.sha)
     if kept is None or before is None:
         return True
     own = 2 if kept.staged else 1
-    if await clone.count(found.sha, f"^{earlier.sha}", "--not", "--remotes=origin") > own:
+    elsewhere = ("--not", "--remotes=origin") if published else ()
+    if await clone.count(found.sha, f"^{earlier.sha}", *elsewhere) > own:
         return True
     new, known = await _blobs(clone, found.sha, kept.staged), await _blobs(clone, earlier.sha, before.staged, kept.head)
     return not new <= known
@@ -143,7 +147,7 @@ async def _earlier(clone: Clone, label: Label) -> Rescued | None:
     return Rescued(ref, sha, kept.files, kept.commits) if sha is not None and kept is not None else None
 
 
-async def _hold_head(clone: Clone, path: Path, label: Label) -> Rescued | None:
+async def _hold_head(clone: Clone, path: Path, label: Label, published: bool) -> Rescued | None:
     """A ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
     for admin in admins_of(clone.path, path):
@@ -151,7 +155,7 @@ async def _hold_head(clone: Clone, path: Path, label: Label) -> Rescued | None:
         if (
             refs.is_commit(head)
             and await clone.commit_at(head) is not None
-            and (commits := await clone.unpublished(head))
+            and (commits := await (clone.unpublished(head) if published else clone.count(head)))
         ):
             if await clone.commit_at(ref) != head:
                 await clone.run("update-ref", ref, head, "0" * len(head))

@@ -32,6 +32,9 @@ class Private:
     stashes: tuple[str, ...]
     tips: tuple[str, ...]
 
+    def __bool__(self) -> bool:
+        return bool(self.stashes or self.tips)
+
 
 async def bring_home(lock: CloneLock, path: Path, branch: str | None) -> None:
     """Brings what was committed in a worktree's cage to the clone: `branch` moves there, other work hangs on the HEAD.
@@ -69,21 +72,6 @@ async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before:
         await clone.on_worktree(path, "update-ref", ref, after)
     if after != before:
         await clone.run("update-ref", ref, after, before or "0" * len(after))
-
-
-async def only_in_cage(lock: CloneLock, path: Path) -> int:
-    """How many commits, stashes among them, the cage's refs reach and the clone's do not. Raises GitError."""
-    clone = lock.clone
-    cage, view = clone.git.cage, clone.view_on_record(path)
-    if cage is None or view is None:
-        return 0
-    own = ("--exclude=refs/remotes/*", "--exclude=refs/tags/*", "--glob=refs/*")
-    counted = await clone.git.in_cage(
-        *(cage, view, "rev-list", "--count", *own, "--stdin"),
-        in_worktree=False,
-        input=_without(await _tips(clone, "refs/")),
-    )
-    return int(counted.text)
 
 
 async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()) -> Private:

@@ -1,7 +1,6 @@
 """The end of a worktree: what exists only there is rescued, then it goes from disk and git within one rename each."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
 from bot.run.worktrees.git import GitError
-from bot.run.worktrees.importing import bring_home, only_in_cage
+from bot.run.worktrees.importing import bring_home, private_commits
 from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.merged import is_merged
 from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
+from bot.run.worktrees.stashes import not_rescued
 
 _log = structlog.get_logger()
 
@@ -48,9 +48,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Still there, with all its work."""
+    """Still there, with all its work. `in_use`: because it has some that needs a rescue, which is nothing unusual."""
 
     why: str
+    in_use: bool = False
 
 
 async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | Kept:
@@ -61,7 +62,7 @@ async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> R
     if label.branch is not None:
         refs.local(label.branch)
     try:
-        found = await rescue_first(lock, path, label)
+        found = await rescue_first(lock, path, label, published=remote.counts)
         departed = depart(lock, path, label.at, whole=isinstance(found, KeepWhole))
     except (GitError, OSError) as error:
         return Kept(f"it could not be examined or moved away: {error}")
@@ -81,7 +82,7 @@ async def remove_if_clean(lock: CloneLock, path: Path, label: Label, remote: Rem
         await bring_home(lock, path, label.branch)
         why = await _reason_to_keep(lock, path, label.branch)
         if why is not None:
-            return Kept(why)
+            return Kept(why, in_use=True)
         departed = depart(lock, path, label.at, whole=False)
     except (GitError, OSError) as error:
         return Kept(f"it could not be examined or moved away: {error}")
@@ -98,9 +99,8 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
         return f"the directory is not a worktree of this repository: {admin.why}"
     if entries.is_unfinished(admin):
         return "it was never finished"
-    in_cage = await only_in_cage(lock, path)
-    if in_cage:
-        return f"{in_cage} commits or stashes that were not pushed"
+    if await private_commits(lock, path):
+        return "commits or stashes that are on none of the bot's branches"
     operation = await entries.operation_in_progress(clone, path)
     if operation:
         return f"a {operation} is in progress"
@@ -114,7 +114,7 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
     state = await clone.state_folder(path)
     if state is not None and os.path.lexists(state / "modules"):  # noqa: ASYNC240
         return "its submodules may have commits of their own"
-    if await _stashes(clone, branch):
+    if await not_rescued(clone, {branch}):
         return "stashed changes"
     head = await entries.head_of(clone, path)
     for revision in (head, refs.local(branch) if branch else None):
@@ -123,15 +123,6 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
         if unpublished:
             return f"{unpublished} commits that were not pushed"
     return None
-
-
-async def _stashes(clone: Clone, branch: str | None) -> bool:
-    """Whether something was stashed on this branch: all worktrees of a clone share one list."""
-    if await clone.commit_at("refs/stash") is None:
-        return False
-    listed = await clone.run("reflog", "show", "--format=%gs", "refs/stash")
-    on_this_branch = re.compile(rf"(WIP on|On) {re.escape(branch or '(no branch)')}: ")
-    return any(on_this_branch.match(subject) for subject in listed.text.splitlines())
 
 
 async def _delete_branch(

@@ -1,9 +1,8 @@
 """A rescue: the whole working state of a worktree as one commit in the clone, before anything removes or resets it."""
 
 import os
-import re
 import stat
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from bot.run.worktrees.repositories import reason_to_keep_whole
 from bot.run.worktrees.rescue_message import Kept
 from bot.run.worktrees.rescue_message import Label as Label
 from bot.run.worktrees.snapshot import Snapshot, UnreadableError, snapshot
+from bot.run.worktrees.stashes import not_rescued
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
 _COMMITS_IN_PROGRESS = (
@@ -63,11 +63,14 @@ class KeepWhole:
     rescued: Rescued | None = None
 
 
-async def rescue(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
+async def rescue(
+    lock: CloneLock, path: Path, label: Label, *, published: bool = True
+) -> Rescued | NothingToRescue | KeepWhole:
     """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError.
 
     That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
-    directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress.
+    directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress. Without
+    `published` what was fetched counts for nothing: all commits exist only here.
     """
     clone = lock.clone
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
@@ -76,15 +79,15 @@ async def rescue(lock: CloneLock, path: Path, label: Label) -> Rescued | Nothing
         await bring_home(lock, path, label.branch)
         admin = admin_directory(clone.path, path)
         if isinstance(admin, Missing):
-            rescued = await _without_files(lock, path, label)
+            rescued = await _without_files(lock, path, label, published)
             if os.path.lexists(path):  # noqa: ASYNC240
                 return KeepWhole(admin.why, rescued)
             return rescued or NothingToRescue()
         if entries.is_unfinished(admin):
-            return await _without_files(lock, path, label) or NothingToRescue()
-        return await _whole(lock, path, label)
+            return await _without_files(lock, path, label, published) or NothingToRescue()
+        return await _whole(lock, path, label, published)
     except UnreadableError as error:
-        return KeepWhole(str(error), await _without_files(lock, path, label))
+        return KeepWhole(str(error), await _without_files(lock, path, label, published))
     except GitError as error:
         if error.problem in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
             return KeepWhole(f"git cannot read it: {error}")
@@ -102,7 +105,7 @@ async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author:
         raise refs.InvalidNameError(f"not a rescue: {ref!r}")
     worktree, at = place
     head = await entries.head_of(clone, path)
-    commits = await _unpublished(clone, [head])
+    commits = await _only_here(clone, [head])
     async with own_git(clone, path, head) as own:
         taken = await snapshot(own, head)
         kept = Kept(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
@@ -112,10 +115,10 @@ async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author:
     return Rescued(await _publish(lock, worktree, at, sha), sha, kept.files, commits)
 
 
-async def _whole(lock: CloneLock, path: Path, label: Label) -> Rescued | NothingToRescue | KeepWhole:
+async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> Rescued | NothingToRescue | KeepWhole:
     clone = lock.clone
     head, current = await entries.head_of(clone, path), await entries.branch_of(clone, path)
-    kept = await _commits(lock, path, label.branch, head, current)
+    kept = await _commits(lock, path, label.branch, head, current, published)
     rescued = None
     async with own_git(clone, path, head) as own:
         seen = await look(own, head)
@@ -130,12 +133,12 @@ async def _whole(lock: CloneLock, path: Path, label: Label) -> Rescued | Nothing
     return rescued or NothingToRescue()
 
 
-async def _without_files(lock: CloneLock, path: Path, label: Label) -> Rescued | None:
+async def _without_files(lock: CloneLock, path: Path, label: Label, published: bool) -> Rescued | None:
     """The commits of a worktree whose files are not there, or not to be had. Raises GitError, OSError."""
     clone = lock.clone
     entry = await entries.entry_of(clone, path)
     head = entry.head if entry else None
-    kept = await _commits(lock, path, label.branch, head, entry.branch if entry else label.branch)
+    kept = await _commits(lock, path, label.branch, head, entry.branch if entry else label.branch, published)
     if not _is_needed(kept):
         return None
     tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE
@@ -158,7 +161,9 @@ def _is_needed(kept: Kept) -> bool:
     return bool(kept.commits or kept.stashes or kept.others or kept.operation)
 
 
-async def _commits(lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None) -> Kept:
+async def _commits(
+    lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None, published: bool
+) -> Kept:
     """The commits to keep, all of them in the clone afterwards; `current` is the branch checked out."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch)) if branch else None
@@ -169,32 +174,23 @@ async def _commits(lock: CloneLock, path: Path, branch: str | None, head: str | 
         private = await private_commits(lock, path, (*in_progress, *set_aside))
         stashes, others = [*private.stashes, *(one for one in set_aside if one in private.tips)], private.tips
     else:
-        stashes = await _stashes(clone, {branch, current})
+        stashes = await not_rescued(clone, {branch, current})
         stashes += [one for one in set_aside if await clone.commit_at(one)]
-        others = tuple([one for one in in_progress if await _unpublished(clone, [one])])
+        others = tuple([one for one in in_progress if await _only_here(clone, [one], published)])
     others = tuple(one for one in others if one not in {head, tip, *stashes})
     if len(stashes) + len(others) > _MOST_PARENTS:
         raise UnreadableError(f"it has {len(stashes) + len(others)} branches and stashes of its own")
     for commit in (*stashes, *others):
         await import_commit(lock, path, commit)
-    commits = await _unpublished(clone, [head, tip, *others])
+    commits = await _only_here(clone, [head, tip, *others], published)
     operation = await entries.operation_in_progress(clone, path)
     return Kept(head, None, tip if tip != head else None, tuple(stashes), others, operation, 0, commits)
 
 
-async def _unpublished(clone: Clone, commits: Sequence[str | None]) -> int:
+async def _only_here(clone: Clone, commits: Sequence[str | None], published: bool = True) -> int:
     known = [commit for commit in commits if commit is not None and await clone.commit_at(commit) is not None]
-    return await clone.count(*known, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*") if known else 0
-
-
-async def _stashes(clone: Clone, branches: Set[str | None]) -> list[str]:
-    """What was stashed on these branches (None: without one), newest first: all worktrees of a clone share one list."""
-    if await clone.commit_at("refs/stash") is None:
-        return []
-    names = "|".join(re.escape(branch or "(no branch)") for branch in branches)
-    on_these = re.compile(rf"(\w+) (?:WIP on|On) (?:{names}): ")
-    listed = (await clone.run("reflog", "show", "--format=%H %gs", "refs/stash")).text.splitlines()
-    return [matched[1] for line in listed if (matched := on_these.match(line))]
+    elsewhere = ("--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*") if published else ()
+    return await clone.count(*known, *elsewhere) if known else 0
 
 
 def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:

@@ -30,12 +30,15 @@ log = structlog.get_logger()
 class Restored:
     """`commits` came to the branch, and `files` are as they were, staged ones staged.
 
-    `elsewhere` are commits that were not on the way of this branch: they are in the rescue only.
+    `elsewhere` are commits that were not on the way of this branch: they are in the rescue only. `whole`: the directory
+    that was kept beside the commit came back as well; `left` says why it did not.
     """
 
     commits: int
     files: int
     elsewhere: tuple[str, ...] = ()
+    whole: bool = False
+    left: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,26 +5,55 @@ import filecmp
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from bot.failpoints import reached
 from bot.run.worktrees import entries
-from bot.run.worktrees.clone import CloneLock
-from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, mark, marked, ready
+from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees.refs import is_commit
+from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore
 from bot.run.worktrees.snapshot import existing_files
+from bot.run.worktrees.trash import GIT_STATE
 
 # Where submodules have their commits, within what git knew of a kept directory: with a cage, and without.
 _MODULES = ("private/state/modules", "worktrees/*/modules")
+# Where it went last with its HEAD.
+_LOGS = ("private/state/logs/HEAD", "worktrees/*/logs/HEAD")
+_LAST_BYTES = 4096
 
 log = structlog.get_logger()
 
 
+async def restore_all(
+    lock: CloneLock, path: Path, branch: str | None, sha: str | None, kept: Path | None
+) -> Restored | RestoreRefused:
+    """Brings back the rescue commit `sha`, and the directory `kept` of the same removal, as far as there is either.
+
+    One that was cut off can be repeated. Raises GitError, OSError, InvalidNameError.
+    """
+    state = await ready(lock, path, branch)
+    if isinstance(state, RestoreRefused):
+        return state
+    done: Restored | RestoreRefused = Restored(0, 0)
+    # Half of a repository is no state that the commit's files could be compared with: they are there by then.
+    if sha is not None and (kept is None or marked(state) != kept.name):
+        done = await restore(lock, path, branch, sha)
+    if kept is None or isinstance(done, RestoreRefused):
+        return done
+    whole = await restore_kept(lock, path, branch, kept)
+    if isinstance(whole, Restored):
+        return replace(done, whole=whole.files > 0)
+    return whole if sha is None else replace(done, left=whole.why)
+
+
 async def restore_kept(lock: CloneLock, path: Path, branch: str | None, kept: Path) -> Restored | RestoreRefused:
-    """Makes the files of the clean worktree at `path` those of the directory `kept`, ignored ones and repositories
-    inside too; what git knew of it is in `<kept>.git`. It stays where it is kept. Commits do not come back by this.
+    """Makes the files of the worktree at `path` those of the directory `kept`, ignored ones and repositories inside
+    too, where that takes nothing which only the worktree has; what git knew of it is in `<kept>.git`. It stays where it
+    is kept. Commits do not come back by this.
 
     One that was cut off can be repeated, and so can one that was done until something is changed in the worktree.
     Raises GitError, OSError, InvalidNameError.
@@ -34,24 +63,70 @@ async def restore_kept(lock: CloneLock, path: Path, branch: str | None, kept: Pa
         return state
     if not stat.S_ISDIR(_mode(kept)):
         return RestoreRefused("the directory that was kept is gone")
-    dirty = await entries.changed_files(lock.clone, path)
-    if dirty and marked(state) != kept.name and await asyncio.to_thread(_differs, kept, path):
-        return RestoreRefused("the worktree holds uncommitted work; commit it or reset the worktree first")
-    mark(state, kept.name)
-    reached("restore-begun")
     tracked = (await lock.clone.on_worktree(path, "ls-files", "-z")).fields
+    if marked(state) != kept.name:
+        if await _is_elsewhere(lock.clone, path, kept):
+            return RestoreRefused("the worktree is at another commit than that directory was")
+        changed = {name for _, name in await entries.changed_files(lock.clone, path)}
+        if await asyncio.to_thread(_loses, kept, path, tracked, changed):
+            return RestoreRefused("the worktree holds uncommitted work; commit it or reset the worktree first")
+    mark(state, kept.name)
+    reached("kept-restore-begun")
     files = await asyncio.to_thread(_make_same, kept, path, tracked)
-    modules = next((found for place in _MODULES for found in kept.with_name(f"{kept.name}.git").glob(place)), None)
+    modules = next((found for place in _MODULES for found in _git_state(kept).glob(place)), None)
     if modules is not None:
         await asyncio.to_thread(_make_same, modules, state / "modules", ())
-    reached("files-restored")
+    reached("kept-files-restored")
     (state / MARK).unlink()
     log.info("kept-directory-restored", path=str(path), kept=str(kept), files=files)
     return Restored(0, files)
 
 
-def _differs(source: Path, target: Path) -> bool:
-    return next(_unlike(source, target), None) is not None
+def _git_state(kept: Path) -> Path:
+    return kept.with_name(kept.name + GIT_STATE)
+
+
+async def _is_elsewhere(clone: Clone, path: Path, kept: Path) -> bool:
+    """Whether the files of `kept` would undo, or redo, what commits changed; not where its commit is unknown."""
+    logs = [log for place in _LOGS for log in _git_state(kept).glob(place)]
+    base = next(filter(is_commit, map(_last_commit, logs)), None)
+    return base is not None and await clone.commit_at(base) is not None and base != await entries.head_of(clone, path)
+
+
+def _last_commit(log: Path) -> str:
+    """The commit in the last line of a log, which an agent could have made anything of; empty where there is none."""
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            return ""
+        file.seek(max(0, state.st_size - _LAST_BYTES))
+        words = next(reversed(file.read(_LAST_BYTES).splitlines()), b"").split(b" ", 2)
+    return os.fsdecode(words[1]) if len(words) > 1 else ""
+
+
+def _loses(source: Path, target: Path, tracked: Sequence[str], changed: Collection[str]) -> bool:
+    """Whether making the target the same would take what neither the source nor HEAD has."""
+    clean = set(tracked) - set(changed)
+    deleted = set(existing_files(target, tracked)) - set(existing_files(source, tracked))
+    if deleted - clean:
+        return True
+    return any(
+        str(file.relative_to(target)) not in clean for _, place in _unlike(source, target) for file in _in(place)
+    )
+
+
+def _in(place: Path) -> Iterator[Path]:
+    """The file at this place, or those below it."""
+    if not stat.S_ISDIR(_mode(place)):
+        yield from [place] if os.path.lexists(place) else []
+        return
+    for folder, folders, names in os.walk(place):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in (*names, *links))
 
 
 def _make_same(source: Path, target: Path, tracked: Sequence[str]) -> int:

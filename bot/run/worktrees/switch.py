@@ -1,7 +1,6 @@
 """A worktree goes to another branch: only where that leaves nothing behind and overwrites nothing."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from bot.run.worktrees import entries, refs
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.git import GitError, GitProblem
-from bot.run.worktrees.importing import bring_home, move_branch, only_in_cage
+from bot.run.worktrees.importing import bring_home, move_branch, private_commits
 from bot.run.worktrees.linked import real
+from bot.run.worktrees.stashes import not_rescued
 
 _INDEX = "threadtree-index"
 
@@ -82,7 +82,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
     changed = [name for _, name in await entries.changed_files(clone, path)]
     if changed and not (head and await _go_on(clone, path, head, theirs, changed)):
         return "uncommitted"
-    if await only_in_cage(lock, path) or await _stashed(clone, before):
+    if await private_commits(lock, path) or await not_rescued(clone, {before}):
         return "only-here"
     return None
 
@@ -106,15 +106,6 @@ async def _hidden_edits(clone: Clone, path: Path) -> bool:
     """Whether git was told not to see edits."""
     listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
     return any(entry.flagged for entry in parse_entries(listed.stdout))
-
-
-async def _stashed(clone: Clone, branch: str) -> bool:
-    """Whether something was stashed on this branch: all worktrees of a clone share one list."""
-    if await clone.commit_at("refs/stash") is None:
-        return False
-    listed = await clone.run("reflog", "show", "--format=%gs", "refs/stash")
-    on_this_branch = re.compile(rf"(WIP on|On) {re.escape(branch)}: ")
-    return any(on_this_branch.match(subject) for subject in listed.text.splitlines())
 
 
 async def _go_on(clone: Clone, path: Path, head: str, theirs: str, changed: list[str]) -> bool:
