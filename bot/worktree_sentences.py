@@ -235,13 +235,13 @@ def in_worktree_on_branch(owner: int, branch: str) -> str:
 
 def switched(owner: int, before: str, after: str) -> str:
     """In the reply of the pull request's turn that brought the worktree to its branch."""
-    return f"For that the worktree of #{owner} went from {inline_code(before)} to {inline_code(after)}."
+    return f"For this, the worktree of #{owner} was switched from {inline_code(before)} to {inline_code(after)}."
 
 
 def was_switched(pull: int, before: str, after: str) -> str:
     """To the other threads of that worktree."""
     return (
-        f"#{pull} works in this thread's worktree, which is on its branch now: the next request here changes "
+        f"#{pull} works in this thread's worktree now and took it to its own branch: the next request here changes "
         f"{inline_code(after)}. {inline_code(before)} stays as it is, and {inline_code(after)} has all of its commits."
     )
 
