@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from uuid import UUID
 
 import structlog
 
@@ -31,7 +32,8 @@ class Runner:
         self._worker = worker
         self._slots = slots
         self._per_repository = per_repository
-        self._runs: dict[int, tuple[TurnRun, asyncio.Task[None]]] = {}
+        # By claim: a turn that was sent on to another worktree can be claimed again before its first run is over.
+        self._runs: dict[UUID, tuple[TurnRun, asyncio.Task[None]]] = {}
         self._operations: dict[int, tuple[ClaimedOperation, asyncio.Task[None]]] = {}
         self._removing: asyncio.Task[None] | None = None
         self._remove_more = False
@@ -45,8 +47,9 @@ class Runner:
 
     def stop_asked(self, turn_id: int) -> None:
         """A running turn was asked to stop."""
-        if (held := self._runs.get(turn_id)) is not None:
-            held[0].look_again()
+        for run, _ in self._runs.values():
+            if run.turn_id == turn_id:
+                run.look_again()
 
     async def serve(self, stopping: asyncio.Event, grace_seconds: float) -> None:
         """Claims and runs until `stopping`; then lets running turns go on for the grace and hands the rest back."""
@@ -75,8 +78,8 @@ class Runner:
                 break
             run = TurnRun(shop, turn)
             task = asyncio.create_task(run.run(), name=f"turn {turn.id}")
-            self._runs[turn.id] = (run, task)
-            task.add_done_callback(partial(self._ended, turn.id))
+            self._runs[turn.claim.token] = (run, task)
+            task.add_done_callback(partial(self._ended, turn.claim.token))
         while len(self._operations) < OPERATIONS_AT_ONCE:
             async with shop.pool.acquire() as connection:
                 operation = await operations.claim_next(connection, shop.node, self._worker)
@@ -102,8 +105,8 @@ class Runner:
             # Its row is still claimed: it is found and given back like that of a dead worker.
             _log.error("operation-not-ended", operation=operation_id, exc_info=problem)
 
-    def _ended(self, turn_id: int, _: asyncio.Task[None]) -> None:
-        del self._runs[turn_id]
+    def _ended(self, claim: UUID, _: asyncio.Task[None]) -> None:
+        del self._runs[claim]
         self._bell.set()
 
     def _removals_ended(self, task: asyncio.Task[None]) -> None:
@@ -147,7 +150,7 @@ class Runner:
 
     def _is_gone(self, claim: Claim) -> bool:
         if claim.worker == self._worker:
-            return claim.turn_id not in self._runs
+            return claim.token not in self._runs
         return not is_alive(self._shop.workers, claim.worker)
 
     def _removal_is_gone(self, worktree_id: int, worker: str) -> bool:

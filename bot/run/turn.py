@@ -56,6 +56,11 @@ class TurnRun:
         self._use = turn.use
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
 
+    @property
+    def turn_id(self) -> int:
+        """Which turn it runs."""
+        return self._turn.id
+
     def look_again(self) -> None:
         """Somebody asked this turn to stop: do not wait for the next look at the row."""
         self._stop.set()

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from tests.end_to_end.killed_story import Scenario
+from tests.integration.git_world import git
 
 HELLO = "append hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
@@ -135,9 +136,13 @@ class Restore(WithWork):
 
     async def prepare(self) -> None:
         await super().prepare()
+        await self.leave_more()
         await self.here.maria.comment(self.issue, "/worktree remove")
         await self.here.until("select state = 'removed' from worktrees")
         await self.quiet()
+
+    async def leave_more(self) -> None:
+        """What else is in the worktree before it is removed."""
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree restore")
@@ -147,6 +152,22 @@ class Restore(WithWork):
         assert (self.worktree / "left.txt").read_text() == "unfinished\n"
         assert (self.worktree / "mine.txt").read_text() == "mine\n"
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
+class RestoreKept(Restore):
+    """The same, where a repository inside had the directory kept whole."""
+
+    async def leave_more(self) -> None:
+        nested = self.worktree / "nested"
+        git(self.worktree, "init", "-q", str(nested))
+        (nested / "inside.txt").write_text("inside\n")
+        git(nested, "add", "-A")
+        git(nested, "commit", "-q", "-m", "Inside")
+
+    async def check(self) -> None:
+        await super().check()
+        assert git(self.worktree / "nested", "show", "HEAD:inside.txt") == "inside"
+        assert (self.worktree / "nested" / "inside.txt").read_text() == "inside\n"
 
 
 class Prune(WithWork):
@@ -229,6 +250,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "commits-restored": Restore,
     "entry-dropped": CloseIssue,
     "files-restored": Restore,
+    "kept-files-restored": RestoreKept,
+    "kept-restore-begun": RestoreKept,
     "metadata-deleted": CloseIssue,
     "next-branch-checked-out": Merged,
     "operation-carried-out": Reset,
