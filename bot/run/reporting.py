@@ -8,7 +8,6 @@ import structlog
 from asyncpg import PostgresError
 
 from bot.reply.voice import Report
-from bot.run.checkout import Ready
 from bot.run.delivering import compare_url
 from bot.run.ends import End
 from bot.run.workshop import Workshop
@@ -47,30 +46,6 @@ def report_of(
         last_words=end.last_words,
         server_url=shop.server_url,
         secrets=shop.secrets,
-    )
-
-
-def note_in_metadata(shop: Workshop, turn: ClaimedTurn, ready: Ready) -> None:
-    """What rebuilds the worktree's row, beside its directory. Raises OSError."""
-    now, path = shop.clock(), Path(turn.path)
-    known = metadata.read(path)
-    before = known if isinstance(known, Metadata) else None
-    metadata.write(
-        path,
-        Metadata(
-            id=str(turn.worktree_id),
-            platform=turn.repository.platform,
-            repository_id=turn.repository.id,
-            full_name=turn.repository.full_name,
-            conversations=turn.sharers,
-            branch=ready.branch,
-            base=ready.base_branch,
-            node=shop.node,
-            created_at=before.created_at if before else now,
-            updated_at=now,
-            execution_count=before.execution_count if before else 0,
-            last_error=before.last_error if before else None,
-        ),
     )
 
 

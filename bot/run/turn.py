@@ -17,11 +17,12 @@ from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import deliver, guard_of
 from bot.run.ends import Change, End
+from bot.run.noting import note_in_metadata
 from bot.run.permission import denied
 from bot.run.persist import persist
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
-from bot.run.reporting import forget_old_sessions, note_in_metadata, note_the_end, report_of
+from bot.run.reporting import forget_old_sessions, note_the_end, report_of
 from bot.run.sandbox.disk import DiskWatch, watched
 from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.setup import prepare_checkout
@@ -126,7 +127,7 @@ class TurnRun:
             return End("refused", ready.reason)
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(note_in_metadata, self._shop, turn, ready)
+        await asyncio.to_thread(note_in_metadata, self._shop, turn, ready.branch, ready.base_branch)
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:

@@ -13,8 +13,9 @@ from bot import worktree_sentences
 from bot.github.errors import GitHubError
 from bot.model import WorktreeState
 from bot.run.grounds import Grounds
+from bot.run.noting import note_in_metadata
 from bot.run.operations import removing, rescued
-from bot.run.operations.making import CannotBeMade, Made, fetched, make, note_in_metadata, start_of
+from bot.run.operations.making import CannotBeMade, Made, fetched, make, start_of
 from bot.run.persist import persist
 from bot.run.worktrees import trash
 from bot.run.worktrees.clone import clone_lock
@@ -90,7 +91,9 @@ async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_sentences.refused(operation.kind, result.why))
         size = await rescued.size_of(clone, result.rescue, result.kept)
-    await asyncio.to_thread(note_in_metadata, grounds, operation, result.branch, result.base_branch)
+    await asyncio.to_thread(
+        note_in_metadata, grounds, operation, result.branch, result.base_branch or operation.base_branch
+    )
 
     async def write(connection: Connection) -> None:
         worktree_id = operation.worktree_id

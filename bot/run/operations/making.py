@@ -6,11 +6,11 @@ from pathlib import Path
 
 from bot import sentences
 from bot.run.grounds import Grounds
-from bot.run.worktrees import metadata, refs
+from bot.run.noting import note_in_metadata
+from bot.run.worktrees import refs
 from bot.run.worktrees.clone import Clone, CloneLock, ensure, fetch
 from bot.run.worktrees.entries import Valid, inspect
 from bot.run.worktrees.git import GitError, GitProblem
-from bot.run.worktrees.metadata import Metadata
 from bot.run.worktrees.rescues import read_rescue
 from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.run.worktrees.worktree import Created, create, recreate
@@ -47,7 +47,9 @@ async def make(
     made = await _checkout(grounds, lock, operation, rescue)
     if isinstance(made, Refused):
         return CannotBeMade(sentences.no_worktree(made.next_step))
-    await asyncio.to_thread(note_in_metadata, grounds, operation, made.branch, made.base_branch)
+    await asyncio.to_thread(
+        note_in_metadata, grounds, operation, made.branch, made.base_branch or operation.base_branch
+    )
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
@@ -99,29 +101,3 @@ def start_of(operation: ClaimedOperation) -> Start:
             return DetachedHead(sha, ref)
         case _:
             raise ValueError(f"worktree {operation.worktree_id} has no usable start")
-
-
-def note_in_metadata(
-    grounds: Grounds, operation: ClaimedOperation, branch: str | None, base_branch: str | None
-) -> None:
-    """What rebuilds the worktree's row, beside its directory. Raises OSError."""
-    now, path = grounds.clock(), Path(operation.path)
-    known = metadata.read(path)
-    before = known if isinstance(known, Metadata) else None
-    metadata.write(
-        path,
-        Metadata(
-            id=str(operation.worktree_id),
-            platform=operation.repository.platform,
-            repository_id=operation.repository.id,
-            full_name=operation.repository.full_name,
-            conversations=operation.threads,
-            branch=branch,
-            base=base_branch or operation.base_branch,
-            node=grounds.node,
-            created_at=before.created_at if before else now,
-            updated_at=now,
-            execution_count=before.execution_count if before else 0,
-            last_error=before.last_error if before else None,
-        ),
-    )
