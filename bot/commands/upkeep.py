@@ -15,6 +15,7 @@ from rich.filesize import decimal
 from bot.commands.listings import Connect, print_table
 from bot.commands.worktrees import fail, find
 from bot.commands.worktrees_list import OpenGrounds
+from bot.reply.wording import count
 from bot.run.liveness import worker_lock
 from bot.run.upkeep.mending import reconcile
 from bot.run.upkeep.reconciling import Action
@@ -101,7 +102,7 @@ def add_session_prune(group: typer.Typer, connect: Connect) -> None:
                 return await retention.delete_old_sessions(connection, ttl, datetime.now(UTC))
 
         deleted = asyncio.run(run())
-        typer.echo(orjson.dumps({"deleted": deleted}) if json else f"Deleted {deleted} ended sessions.")
+        typer.echo(orjson.dumps({"deleted": deleted}) if json else f"Deleted {count(deleted, 'ended session')}.")
 
 
 def _age(text: str | None) -> timedelta | None:

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
 from bot.model import WorktreeState
-from bot.reply.wording import span
+from bot.reply.wording import count, span
 from bot.run.grounds import Grounds
 from bot.run.worktrees.looking import Look, look
 from bot.store import listings, rescues
@@ -158,5 +158,5 @@ def _now(row: ListedWorktree) -> str:
 
 
 def _rescue_cells(row: ListedWorktree, one: ListedRescue) -> tuple[str, ...]:
-    what = f"{one.files} files, {one.commits} commits" + (", restored" if one.restored_at else "")
+    what = f"{count(one.files, 'file')}, {count(one.commits, 'commit')}" + (", restored" if one.restored_at else "")
     return str(row.id), span(datetime.now(UTC) - one.created_at), decimal(one.bytes), what, one.name
