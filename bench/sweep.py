@@ -14,6 +14,7 @@ from unittest.mock import patch
 import asyncpg
 
 from bench.repository import Repository, git
+from bot import failpoints
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.operations import removing
@@ -116,7 +117,7 @@ def _fill_up(repository: Repository, folder: Path, numbers: range) -> None:
 
 
 async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms: float) -> Figure:
-    opened, counting, removals_seconds = 0, False, 0.0
+    opened, counting, removals_seconds, claimed_at = 0, False, 0.0, 0.0
 
     def count(event: str, args: tuple[Any, ...]) -> None:
         nonlocal opened
@@ -124,13 +125,18 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         if counting and event in ("os.listdir", "os.scandir") and not isinstance(args[0], int):
             opened += not str(args[0]).startswith(str(repository.data_dir / "trash"))
 
+    def listener(name: str) -> None:
+        nonlocal claimed_at
+        if name == "prune-claimed":
+            claimed_at = time.perf_counter()
+
     async def carry_out(*args: Any) -> Any:
         nonlocal removals_seconds, counting
-        begin, counting = time.perf_counter(), False
+        counting = False
         try:
             return await removing.carry_out(*args)
         finally:
-            removals_seconds += time.perf_counter() - begin
+            removals_seconds += time.perf_counter() - claimed_at  # with the look at it under the claim
             counting = True
 
     sys.addaudithook(count)
@@ -145,7 +151,8 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             github=None,
         )
         policy = policy_for(grounds.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
-        with patch.object(sweeping, "carry_out", carry_out), worker_lock(grounds.workers) as worker:
+        watched = patch.object(sweeping, "carry_out", carry_out), patch.object(failpoints, "listener", listener)
+        with watched[0], watched[1], worker_lock(grounds.workers) as worker:
             begin, counting = time.perf_counter(), True
             report = await sweeping.sweep(grounds, policy, worker)
             counting = False

@@ -25,6 +25,7 @@ from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval
 from bot.store.retention import Candidate
 
+LOOKS_AT_ONCE = 4
 Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
@@ -108,21 +109,28 @@ class _Sweep:
     async def _judge_all(self, candidates: list[Candidate]) -> list[Candidate]:
         """Those that are due by all that is known of them, not only by their rows."""
         due: list[Candidate] = []
-        for number, candidate in enumerate(candidates, start=1):
-            self._progress(f"looking at {candidate.path} ({number} of {len(candidates)})")
-            try:
-                facts = await self._facts(candidate)
-                verdict = judge(facts, self._policy)
-                if facts.metadata_is_lost and not self._report.dry_run:
-                    await self._rebuild_metadata(candidate)
-            except (GitError, OSError, refs.InvalidNameError) as problem:
-                self._failed(candidate, problem)
-                continue
-            if isinstance(verdict, Due):
-                due.append(candidate)
-            else:
-                self._skipped(candidate, verdict)
+        for start in range(0, len(candidates), LOOKS_AT_ONCE):
+            some = candidates[start : start + LOOKS_AT_ONCE]
+            self._progress(f"looking at {some[0].path} ({start + 1} of {len(candidates)})")
+            looked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
+            for candidate, facts in zip(some, looked, strict=True):
+                if await self._is_due(candidate, facts):
+                    due.append(candidate)
         return due
+
+    async def _is_due(self, candidate: Candidate, facts: Facts | BaseException) -> bool:
+        try:
+            if isinstance(facts, BaseException):
+                raise facts
+            verdict = judge(facts, self._policy)
+            if facts.metadata_is_lost and not self._report.dry_run:
+                await self._rebuild_metadata(candidate)
+        except (GitError, OSError, refs.InvalidNameError) as problem:
+            self._failed(candidate, problem)
+            return False
+        if isinstance(verdict, Skip):
+            self._skipped(candidate, verdict)
+        return isinstance(verdict, Due)
 
     async def _prune_all(self, due: list[Candidate]) -> None:
         for number, candidate in enumerate(due, start=1):
