@@ -50,8 +50,8 @@ lint: venv ## ruff, mypy, import rules
 
 bench: venv ## webhooks acknowledged, worktrees rescued, removed and swept: figures beside a known program's
 	$(BIN)/python -m bench receive $(ARGS)
-	$(BIN)/python -m bench removal
 	$(BIN)/python -m bench sweep
+	$(BIN)/python -m bench removal
 
 lock: venv ## newest versions that pyproject.toml allows, into requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \

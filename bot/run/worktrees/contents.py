@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bot.run.worktrees.clone import Clone
 from bot.run.worktrees.own_git import TIMEOUT_SECONDS, OwnGit
@@ -15,11 +16,11 @@ _STAGED_STATES = frozenset("MTAD")
 _UNSEEN = "could not open directory"
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """A file of an index. `stage` is 0 unless a merge left it unresolved.
+class IndexEntry(NamedTuple):
+    """A file of an index; of the many there can be, a tuple is made fastest.
 
-    `flagged`: git was told not to look at it on disk; `skipped`: nor to expect it there (skip-worktree).
+    `stage` is 0 unless a merge left it unresolved. `flagged`: git was told not to look at it on disk; `skipped`: nor to
+    expect it there (skip-worktree).
     """
 
     name: str

@@ -1,5 +1,6 @@
 """A rescue: the whole working state of a worktree as one commit in the clone, before anything removes or resets it."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -117,7 +118,7 @@ async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author:
 
 async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> Rescued | NothingToRescue | KeepWhole:
     clone = lock.clone
-    head, current = await entries.head_of(clone, path), await entries.branch_of(clone, path)
+    head, current = await asyncio.gather(entries.head_of(clone, path), entries.branch_of(clone, path))
     kept = await _commits(lock, path, label.branch, head, current, published)
     rescued = None
     async with own_git(clone, path, head) as own:
@@ -188,7 +189,8 @@ async def _commits(
 
 
 async def _only_here(clone: Clone, commits: Sequence[str | None], published: bool = True) -> int:
-    known = [commit for commit in commits if commit is not None and await clone.commit_at(commit) is not None]
+    named = dict.fromkeys(commit for commit in commits if commit is not None)
+    known = [commit for commit in named if await clone.commit_at(commit) is not None]
     elsewhere = ("--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*") if published else ()
     return await clone.count(*known, *elsewhere) if known else 0
 
