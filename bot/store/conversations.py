@@ -9,6 +9,7 @@ from bot.model import EndReason, LiveWorktree, Repository, ThreadKind
 from bot.store import bells
 from bot.store.database import Connection
 from bot.store.jobs import defer
+from bot.store.locks import lock_worktree
 
 UPSERT_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
@@ -110,11 +111,6 @@ returning id
 
 USE_WORKTREE = """
 update conversations set worktree_id = $2, updated_at = now() where id = $1
-"""
-
-LOCK_WORKTREE = """
--- A statement of its own: what follows must see what whoever held the lock has written.
-select id from worktrees where id = $1 for no key update
 """
 
 RELEASE_WORKTREE = """
@@ -278,7 +274,7 @@ async def let_go(connection: Connection, worktree_id: int) -> bool:
 
     Returns whether it goes.
     """
-    await connection.execute(LOCK_WORKTREE, worktree_id)
+    await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
     if node is not None:
         await defer(connection, bells.turns_bell(node))

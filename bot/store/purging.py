@@ -3,11 +3,7 @@
 from bot.store import bells
 from bot.store.database import Connection
 from bot.store.jobs import defer
-
-LOCK_WORKTREE = """
--- A statement of its own: what follows must see what whoever held the lock has written.
-select id from worktrees where id = $1 for no key update
-"""
+from bot.store.locks import lock_worktree
 
 PURGE = """
 update worktrees w set state = 'removing', removal = 'purged', updated_at = now()
@@ -22,7 +18,7 @@ async def purge(connection: Connection, worktree_id: int) -> None:
     """Marks it, unless something waits for it, and rings its node; in the caller's transaction. Whoever removes it
     looks first whether it is clean and pushed.
     """
-    await connection.execute(LOCK_WORKTREE, worktree_id)
+    await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(PURGE, worktree_id)
     if node is not None:
         await defer(connection, bells.turns_bell(node))

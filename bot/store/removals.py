@@ -11,6 +11,7 @@ from bot.model import Repository
 from bot.store import bells
 from bot.store.database import Connection, repository_of
 from bot.store.jobs import defer
+from bot.store.locks import lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged"]
 
@@ -28,11 +29,6 @@ where w.id = (select id from worktrees where node = $1 and state = 'removing' an
   and (b.platform, b.repository_id) = (w.platform, w.repository_id)
 {_CLAIMED}
 """  # noqa: S608 -- nothing but constants
-
-LOCK_WORKTREE = """
--- A statement of its own: what follows must see what whoever held the lock has written.
-select id from worktrees where id = $1 for no key update
-"""
 
 CLAIM_FOR = f"""
 -- Nothing runs there and, unless an operation removes it, nothing waits: what waits behind that goes on afterwards.
@@ -149,7 +145,7 @@ async def claim_for(
     """
     token = uuid4()
     async with connection.transaction():
-        await connection.execute(LOCK_WORKTREE, worktree_id)
+        await lock_worktree(connection, worktree_id)
         row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id)
     return _claimed(row, token) if row else None
 

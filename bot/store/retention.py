@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bot.store.database import Connection
+from bot.store.locks import lock_worktree
 
 CANDIDATES = """
 -- By their row alone, whose index is by activity: of what is not old by its row nothing else is looked at.
@@ -47,11 +48,6 @@ where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running'))
 """
 
-LOCK_WORKTREE = """
--- A statement of its own: what follows must see what whoever held the lock has written.
-select id from worktrees where id = $1 for no key update
-"""
-
 DELETE_OLD_SESSIONS = """
 delete from sessions where not active and ended_at < $1 and last_active_at < $1
 """
@@ -61,7 +57,7 @@ select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.
 """
 
 LOCK_CONVERSATION = """
--- A new turn of it waits for this lock. A statement of its own, see above.
+-- A new turn of it waits for this lock. A statement of its own, as that of `locks`.
 select id from conversations where id = $1 for update
 """
 
@@ -146,7 +142,7 @@ async def lock_at_rest(connection: Connection, worktree_id: int) -> datetime | N
     """The last activity of a live worktree in which nothing runs or waits, nor can before the end of the caller's
     transaction; None for any other.
     """
-    await connection.execute(LOCK_WORKTREE, worktree_id)
+    await lock_worktree(connection, worktree_id)
     at: datetime | None = await connection.fetchval(AT_REST, worktree_id)
     return at
 

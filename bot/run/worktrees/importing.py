@@ -9,11 +9,10 @@ from pathlib import Path
 import structlog
 
 from bot.run.sandbox.cage import Cage
-from bot.run.sandbox.view import View, private_folder
+from bot.run.sandbox.view import View
 from bot.run.worktrees import entries, refs
-from bot.run.worktrees.clone import Clone, CloneLock, move_to_trash
+from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.git import Completed, GitError, GitProblem, failure
-from bot.run.worktrees.linked import real
 
 MAX_PACK_BYTES = 2 << 30
 # What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.
@@ -97,16 +96,6 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     # A name that is no commit's is not worth an error.
     only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
-
-
-def forget_private(clone: Clone, path: Path) -> Path | None:
-    """Takes a worktree's private state out of use and returns where in the trash it is. Raises OSError."""
-    cage = clone.git.cage
-    if cage is None:
-        return None
-    private = private_folder(cage.data_dir, real(path))
-    cage.forget(private.name)
-    return move_to_trash(clone, private)
 
 
 async def _private_tip(clone: Clone, cage: Cage, view: View, ref: str) -> str | None:
