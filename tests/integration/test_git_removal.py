@@ -7,14 +7,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from bot import failpoints
 from bot.run.worktrees import trash
 from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.entries import Valid, all_entries, inspect
@@ -23,6 +22,7 @@ from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.start import DetachedHead, HeadBranch
 from bot.run.worktrees.worktree import Created
 from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.killing import KilledError
 
 BRANCH = "threadtree/issue-1"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -31,32 +31,11 @@ MAIN = Remote("main")
 NOBODY = 65534
 
 
-class KilledError(BaseException):
-    """The process ended here."""
-
-
 @pytest.fixture(params=SANDBOXES)
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
     world = GitWorld.make(tmp_path, request.param)
     await world.created()
     return world
-
-
-@pytest.fixture
-def kill_at() -> Iterator[Callable[[str], None]]:
-    """Ends the next run at the failpoint of this name; the runs after it go on."""
-
-    def arm(name: str) -> None:
-        def listen(reached: str) -> None:
-            if reached == name:
-                failpoints.listener = None
-                raise KilledError(name)
-
-        failpoints.listener = listen
-
-    yield arm
-    assert failpoints.listener is None, "the failpoint was not reached"
-    failpoints.listener = None
 
 
 async def removed(world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True) -> Removed:

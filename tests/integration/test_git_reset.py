@@ -1,13 +1,12 @@
 """Reset: the worktree is as its base on GitHub, what it held is rescued, and no branch loses a commit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from bot import failpoints
 from bot.run.worktrees import trash
 from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.entries import Valid, all_entries, inspect, operation_in_progress
@@ -15,15 +14,12 @@ from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.reset import ResetRefused, WasReset, reset
 from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Start
 from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.killing import KilledError
 
 BRANCH = "threadtree/issue-1"
 SEQUEL = "threadtree/issue-1-2"
 LABEL = Label(7, BRANCH, (1,), datetime(2026, 5, 1, 12, tzinfo=UTC))
 FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
-
-
-class KilledError(BaseException):
-    """The process ended here."""
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -32,23 +28,6 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
     world.someone_pushes("main", FILES)
     await world.created()
     return world
-
-
-@pytest.fixture
-def kill_at() -> Iterator[Callable[[str], None]]:
-    """Ends the next run at the failpoint of this name; the runs after it go on."""
-
-    def arm(name: str) -> None:
-        def listen(reached: str) -> None:
-            if reached == name:
-                failpoints.listener = None
-                raise KilledError(name)
-
-        failpoints.listener = listen
-
-    yield arm
-    assert failpoints.listener is None, "the failpoint was not reached"
-    failpoints.listener = None
 
 
 async def tried(

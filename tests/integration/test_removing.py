@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +11,6 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from bot import failpoints
 from bot.run.grounds import Grounds
 from bot.run.operations.removing import carry_out, delete_trashed, remove_all
 from bot.run.worktrees import metadata, trash
@@ -21,15 +20,12 @@ from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
 from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.integration.killing import KilledError
 from tests.integration.turn_world import NODE, World
 
 WORKER = "0123456789abcdef"
 BRANCH = "threadtree/issue-1"
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-
-
-class KilledError(BaseException):
-    """The process ended here."""
 
 
 @pytest.fixture
@@ -105,23 +101,6 @@ def write_metadata(path: Path, worktree: int) -> None:
         updated_at=NOW,
     )
     metadata.write(path, known)
-
-
-@pytest.fixture
-def kill_at() -> Iterator[Callable[[str], None]]:
-    """Ends the next run at the failpoint of this name; the runs after it go on."""
-
-    def arm(name: str) -> None:
-        def listen(reached: str) -> None:
-            if reached == name:
-                failpoints.listener = None
-                raise KilledError(name)
-
-        failpoints.listener = listen
-
-    yield arm
-    assert failpoints.listener is None, "the failpoint was not reached"
-    failpoints.listener = None
 
 
 async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(place: Place) -> None:
