@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from bot.git.refs import rescue_ref
+from bot.git.runner import Git
 from bot.run.worktrees.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fetch
-from bot.run.worktrees.git import Git
-from bot.run.worktrees.refs import rescue_ref
 from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.start import IssueBranch, Refused
 from bot.run.worktrees.worktree import create

@@ -17,6 +17,8 @@ from starlette.applications import Starlette
 from bot.authority import Policy
 from bot.decide.decider import Decider
 from bot.decide.desk import Premises
+from bot.git import runner as git_runner
+from bot.git.credential_server import credential_server
 from bot.github.answers import Identity
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
@@ -27,13 +29,11 @@ from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
 from bot.run.agents.driver import Limits
 from bot.run.agents.presets import NotInstalled, command_of, preset
-from bot.run.credentials import credential_server
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.sandbox.cage import Cage, Unusable, cage_for
 from bot.run.workshop import Workshop
-from bot.run.worktrees import git as git_runner
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep
 from bot.store.database import Pool, database

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from bot.git.runner import Git
 from bot.github.client import GitHub
 from bot.run.worktrees.clone import Clone, clone_at
-from bot.run.worktrees.git import Git
 from bot.store.database import Pool
 
 

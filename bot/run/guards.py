@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bot.git import refs
 from bot.reply.redact import holds_secret
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import Clone
 from bot.sentences import PushRule
 

@@ -8,15 +8,15 @@ import structlog
 from bot import sentences, worktree_sentences
 from bot.failpoints import reached
 from bot.fitting import NotShared, misfit
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
 from bot.model import Target
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.persist import persist
 from bot.run.workshop import Workshop
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import CloneLock
 from bot.run.worktrees.entries import Missing, inspect
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.start import Checkout, Start, resolve
 from bot.run.worktrees.switch import DoesNotFit, switch
 from bot.store import conversations, sharing

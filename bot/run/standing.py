@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import assert_never
 
 from bot import sentences
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
 from bot.run import prompt, remarks
 from bot.run.workshop import Workshop
-from bot.run.worktrees import entries, refs
+from bot.run.worktrees import entries
 from bot.run.worktrees.clone import CloneLock
 from bot.run.worktrees.entries import Missing
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.in_step import (
     Ahead,
     BranchDeleted,

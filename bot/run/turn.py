@@ -9,6 +9,8 @@ from typing import TypeVar, assert_never
 import structlog
 
 from bot import failpoints, sentences, tracking
+from bot.git.refs import InvalidNameError
+from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.reply import voice
 from bot.reply.voice import Here
@@ -28,8 +30,6 @@ from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.setup import prepare_checkout
 from bot.run.sharing import SentOnError
 from bot.run.workshop import Workshop
-from bot.run.worktrees.git import GitError
-from bot.run.worktrees.refs import InvalidNameError
 from bot.store import bells, conversations, purging, setup, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.authority import Policy
+from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.run.agents.driver import Launch, Limits
 from bot.run.agents.presets import ModelApi, Preset, preset, variables_of
@@ -17,7 +18,6 @@ from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind
 from bot.run.sandbox.disk import DiskWatch
 from bot.run.script import Script
-from bot.run.worktrees.git import Identity
 from bot.store.turns import ClaimedTurn
 
 

@@ -19,6 +19,7 @@ from bot.decide.actions import Hear
 from bot.decide.asks import Asks
 from bot.decide.desk import Facts, Premises
 from bot.decide.serving import serve
+from bot.git.runner import Identity
 from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
@@ -29,7 +30,6 @@ from bot.run.runner import Runner
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop
 from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.git import Identity
 from bot.run.worktrees.linked import admin_directory, real
 from bot.store import turns
 from bot.store.database import Pool

@@ -10,12 +10,12 @@ from typing import Literal
 
 import pytest
 
+from bot.git import refs
+from bot.git.runner import Git, Identity
 from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
 from bot.run.sandbox.limits import Limits
 from bot.run.sandbox.view import View
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.run.worktrees.git import Git, Identity
 from bot.run.worktrees.importing import bring_home
 from bot.run.worktrees.linked import admin_directory, real
 from bot.run.worktrees.start import IssueBranch, Refused, Start

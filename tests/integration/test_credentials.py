@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.run.credentials import Credentials, credential_server, requested_repository
+from bot.git.credential_server import Credentials, credential_server, requested_repository
 
 TOKEN = "ghs_" + "s3cret" * 5
 SERVER = "https://github.example"

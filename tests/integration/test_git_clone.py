@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees import refs
+from bot.git import refs
+from bot.git.runner import GitError
 from bot.run.worktrees.clone import (
     DefaultBranch,
     NoDefaultBranch,
@@ -16,7 +17,6 @@ from bot.run.worktrees.clone import (
     fetch,
     remote_default_branch,
 )
-from bot.run.worktrees.git import GitError
 from tests.integration.git_world import GIT, GitWorld, git
 
 

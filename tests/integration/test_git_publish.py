@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.git.runner import GitError, GitProblem, Identity
 from bot.run.worktrees import commit
 from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.commit import (
@@ -16,7 +17,6 @@ from bot.run.worktrees.commit import (
     commit_all,
     settle_head,
 )
-from bot.run.worktrees.git import GitError, GitProblem, Identity
 from bot.run.worktrees.publish import (
     DiffStat,
     NothingToPush,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees.git import Git, GitError, GitProblem, Identity, redact
+from bot.git.runner import Git, GitError, GitProblem, Identity, redact
 from tests.integration.git_world import GIT, git
 
 

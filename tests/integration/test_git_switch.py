@@ -7,7 +7,7 @@ import pytest
 
 from bot import failpoints
 from bot.fitting import GitMisfit
-from bot.run.worktrees import refs
+from bot.git import refs
 from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.entries import Valid, entry_of, inspect
 from bot.run.worktrees.in_step import UpToDate, sync

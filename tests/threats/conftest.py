@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bot.git.runner import GitError
 from bot.run.sandbox.limits import Limits
 from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.commit import commit_all, settle_head
 from bot.run.worktrees.entries import Missing, Valid, inspect
-from bot.run.worktrees.git import GitError
 from bot.run.worktrees.publish import push
 from bot.run.worktrees.start import IssueBranch
 from bot.run.worktrees.worktree import sync

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.run.worktrees.git_progress import Reader, short_line, without_progress
+from bot.git.progress import Reader, short_line, without_progress
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.run.worktrees import refs
+from bot.git import refs
 
 _TROUBLE = st.text(alphabet="a-/.@{}~^: \\*?[\x7flockHEAD\n", max_size=12)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot import sentences
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
 from bot.run.grounds import Grounds
 from bot.run.noting import note_in_metadata
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import Clone, CloneLock, ensure, fetch
 from bot.run.worktrees.entries import Valid, inspect
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.rescues import read_rescue
 from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.run.worktrees.worktree import Created, create, recreate

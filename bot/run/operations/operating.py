@@ -7,6 +7,8 @@ import structlog
 
 from bot import worktree_sentences
 from bot.failpoints import reached
+from bot.git.refs import InvalidNameError
+from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.reply import voice
 from bot.reply.voice import Here
@@ -15,8 +17,6 @@ from bot.run.liveness import is_alive
 from bot.run.operations import acts, removing
 from bot.run.operations.acts import Outcome
 from bot.run.persist import persist
-from bot.run.worktrees.git import GitError
-from bot.run.worktrees.refs import InvalidNameError
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation, OperationClaim, Standing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
 
-from bot.run.worktrees import refs
+from bot.git import refs
 from bot.run.worktrees.metadata import Metadata
 
 Row = Literal["reserved", "ready", "removing", "removed", "lost"]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bot.git.runner import GitError
 from bot.run.sandbox.view import private_folder
 from bot.run.worktrees import entries
 from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.git import GitError
 from bot.run.worktrees.linked import Missing, admin_directory, real
 
 _STATE = ("index", "HEAD")

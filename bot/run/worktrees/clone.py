@@ -10,13 +10,14 @@ from pathlib import Path
 import structlog
 
 from bot import failpoints
-from bot.run.worktrees import leftovers, refs, trash
+from bot.git import refs
+from bot.git.progress import Reader
+from bot.git.runner import Git, GitError, GitProblem, failure
+from bot.run.worktrees import leftovers, trash
 from bot.run.worktrees.bare import Clone as Clone
 from bot.run.worktrees.bare import CloneLock as CloneLock
 from bot.run.worktrees.bare import clone_at as clone_at
 from bot.run.worktrees.bare import clone_lock as clone_lock
-from bot.run.worktrees.git import Git, GitError, GitProblem, failure
-from bot.run.worktrees.git_progress import Reader
 from bot.run.worktrees.salvage import salvage
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"

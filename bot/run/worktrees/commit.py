@@ -4,9 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run.worktrees import entries, refs
+from bot.git import refs
+from bot.git.runner import Identity
+from bot.run.worktrees import entries
 from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.git import Identity
 from bot.run.worktrees.importing import bring_home, import_commit, move_branch
 from bot.run.worktrees.rescue import keep_stray
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.failpoints import reached
+from bot.git import refs
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees import entries, refs, trash
+from bot.run.worktrees import entries, trash
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.linked import Missing, admin_directory, real
 from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue

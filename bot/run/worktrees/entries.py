@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
 from bot.run.sandbox.view import remove_locks
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.linked import Missing as Missing
 from bot.run.worktrees.linked import admin_directory, real
 

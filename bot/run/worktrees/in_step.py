@@ -6,9 +6,10 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, published, refs
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
+from bot.run.worktrees import entries, published
 from bot.run.worktrees.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.importing import bring_home
 from bot.run.worktrees.linked import branch_on_record
 from bot.run.worktrees.merged import is_merged

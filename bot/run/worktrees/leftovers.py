@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bot.run.worktrees.git import Git
+from bot.git.runner import Git
 
 # Without a cage an agent's git works in the clone at any time: what it made just now is its own.
 STALE_LOCK_SECONDS = 60

@@ -5,7 +5,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.run.worktrees import refs
+from bot.git import refs
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.git import refs
+from bot.git.runner import GitError
 from bot.run.sandbox.disk import used_bytes
-from bot.run.worktrees import entries, refs
+from bot.run.worktrees import entries
 from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.git import GitError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, published, refs
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem, Identity, failure
+from bot.run.worktrees import entries, published
 from bot.run.worktrees.clone import Clone, CloneLock, fetch
-from bot.run.worktrees.git import GitError, GitProblem, Identity, failure
 from bot.run.worktrees.importing import bring_home
 
 

@@ -3,7 +3,7 @@
 Kept in the clone's configuration of the branch, so that it goes when the branch goes.
 """
 
-from bot.run.worktrees import refs
+from bot.git import refs
 from bot.run.worktrees.clone import Clone, CloneLock
 
 _KEY = "threadtree-published"

@@ -4,8 +4,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from bot.git import refs
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees import refs
 from bot.run.worktrees.clone import CloneLock
 from bot.run.worktrees.entries import LIVE
 from bot.run.worktrees.linked import admin_on_record, real

@@ -7,11 +7,12 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, refs
+from bot.git import refs
+from bot.git.runner import GitError
+from bot.run.worktrees import entries
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.git import GitError
 from bot.run.worktrees.importing import bring_home, private_commits
 from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.merged import is_merged

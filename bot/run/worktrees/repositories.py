@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from bot.git.runner import GitError, GitProblem
 from bot.run.worktrees.contents import SUBMODULE, Contents
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.own_git import OwnGit
 
 

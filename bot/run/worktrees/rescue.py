@@ -11,15 +11,16 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, refs, rescue_message
+from bot.git import refs
+from bot.git.refs import is_commit
+from bot.git.runner import GitError, GitProblem, Identity
+from bot.run.worktrees import entries, rescue_message
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import Change, look
-from bot.run.worktrees.git import GitError, GitProblem, Identity
 from bot.run.worktrees.importing import bring_home, import_commit, private_commits
 from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.own_git import OwnGit, own_git
 from bot.run.worktrees.putting_back import EMPTY_TREE
-from bot.run.worktrees.refs import is_commit
 from bot.run.worktrees.repositories import reason_to_keep_whole
 from bot.run.worktrees.rescue_message import Kept
 from bot.run.worktrees.rescue_message import Label as Label

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from bot.run.worktrees import refs
+from bot.git import refs
 
 _TRAILER = re.compile(r"(Threadtree-[A-Z][a-z-]*[a-z]): (.*)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,18}")

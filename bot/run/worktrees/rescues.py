@@ -3,7 +3,8 @@
 import os
 from dataclasses import dataclass
 
-from bot.run.worktrees import refs, rescue_message
+from bot.git import refs
+from bot.run.worktrees import rescue_message
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.rescue_message import Kept, Label
 

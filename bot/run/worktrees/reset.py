@@ -8,11 +8,12 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, refs, trash
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
+from bot.run.worktrees import entries, trash
 from bot.run.worktrees.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.departure import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.importing import bring_home, move_branch
 from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.rescue import KeepWhole, Label, Rescued

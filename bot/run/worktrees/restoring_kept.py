@@ -12,9 +12,9 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
+from bot.git.refs import is_commit
 from bot.run.worktrees import entries
 from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.refs import is_commit
 from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore
 from bot.run.worktrees.snapshot import existing_files
 from bot.run.worktrees.trash import GIT_STATE

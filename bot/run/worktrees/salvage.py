@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from bot.run.worktrees import refs
-from bot.run.worktrees.git import Git
+from bot.git import refs
+from bot.git.runner import Git
 from bot.run.worktrees.linked import last_logged
 
 _OWN = ("refs/heads/", "refs/threadtree/")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from bot.git.runner import GitError, GitProblem
 from bot.run.worktrees.contents import SUBMODULE, Change, Contents, IndexEntry, look
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.own_git import CONVERSIONS, NO_OBJECT, OwnGit
 
 DISK, STAGED, _COMPARED = "disk", "staged", "compared"

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.run.worktrees import published, refs
+from bot.git import refs
+from bot.run.worktrees import published
 from bot.run.worktrees.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.run.worktrees.merged import is_merged
 

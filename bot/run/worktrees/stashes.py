@@ -3,7 +3,7 @@
 import re
 from collections.abc import Set
 
-from bot.run.worktrees import refs
+from bot.git import refs
 from bot.run.worktrees.clone import Clone
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.failpoints import reached
-from bot.run.worktrees import entries, published, record, refs
+from bot.git import refs
+from bot.git.runner import GitError, GitProblem
+from bot.run.worktrees import entries, published, record
 from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.departure import depart
 from bot.run.worktrees.entries import Entry, Missing, Valid, inspect
-from bot.run.worktrees.git import GitError, GitProblem
 from bot.run.worktrees.in_step import Ahead as Ahead
 from bot.run.worktrees.in_step import Dirty as Dirty
 from bot.run.worktrees.in_step import Diverged as Diverged

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from bot.run import credential_client
+from bot.git import credential_client
 
 TokenSource = Callable[[str], Awaitable[str]]
 """Gives the token for a repository, named `owner/repo`."""

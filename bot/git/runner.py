@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.git.errors import GitProblem as GitProblem
+from bot.git.errors import problem_of
+from bot.git.errors import redact as redact
+from bot.git.process import end, listen, start
+from bot.git.progress import without_progress
 from bot.run.sandbox.cage import Cage
 from bot.run.sandbox.view import View
-from bot.run.worktrees.git_problems import GitProblem as GitProblem
-from bot.run.worktrees.git_problems import problem_of
-from bot.run.worktrees.git_problems import redact as redact
-from bot.run.worktrees.git_process import end, listen, start
-from bot.run.worktrees.git_progress import without_progress
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 
