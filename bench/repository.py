@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fetch
+from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
-from bot.run.worktrees.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fetch
 from bot.run.worktrees.rescue import Label
-from bot.run.worktrees.start import IssueBranch, Refused
 from bot.run.worktrees.worktree import create
 
 FILES_PER_FOLDER = 100

@@ -15,13 +15,13 @@ import asyncpg
 
 from bench.repository import Repository, git
 from bot import failpoints
+from bot.clones import metadata
+from bot.clones.metadata import Metadata
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.operations import removing
 from bot.run.upkeep import sweeping
 from bot.run.upkeep.retention import policy_for
-from bot.run.worktrees import metadata
-from bot.run.worktrees.metadata import Metadata
 from bot.store.database import database
 from bot.store.embedded import embedded_postgres
 from bot.store.migrate import migrate

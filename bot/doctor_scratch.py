@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.run.agents.driver import Launch
@@ -20,8 +22,6 @@ from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind, Cage, cage_for
 from bot.run.sandbox.system import command_mounts
 from bot.run.workshop import shown_for
-from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.run.worktrees.start import IssueBranch, Refused
 from bot.run.worktrees.worktree import create
 from bot.settings import Settings
 

@@ -148,7 +148,7 @@ class Git:
     ) -> Completed:
         """A git command that reads a worktree, whose files are the agent's, without a cage around it. Raises GitError.
 
-        `bot.run.worktrees.clone.Clone.on_worktree` is the one that knows whether there is a cage.
+        `bot.clones.clone.Clone.on_worktree` is the one that knows whether there is a cage.
         """
         extra = self._worktree_environment(worktree) | dict(environment or {})
         return await self.run(

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot import sentences
+from bot.clones.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, remake_if_damaged
+from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run.sharing import join_holder, settle
 from bot.run.standing import note_kept, stand
 from bot.run.workshop import Workshop
-from bot.run.worktrees.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, remake_if_damaged
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
 from bot.run.worktrees.worktree import Created, create
 from bot.store.turns import ClaimedTurn
 

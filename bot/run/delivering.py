@@ -7,15 +7,15 @@ from urllib.parse import quote
 import structlog
 
 from bot import sentences
+from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.importing import bring_home
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.ends import Change
 from bot.run.guards import Guard
 from bot.run.workshop import Workshop
-from bot.run.worktrees.clone import CloneLock, clone_lock
 from bot.run.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
-from bot.run.worktrees.importing import bring_home
 from bot.run.worktrees.publish import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
 from bot.store.turns import ClaimedTurn
 

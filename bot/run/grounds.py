@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from bot.clones.clone import Clone, clone_at
 from bot.git.runner import Git
 from bot.github.client import GitHub
-from bot.run.worktrees.clone import Clone, clone_at
 from bot.store.database import Pool
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bot.clones.clone import Clone
 from bot.git import refs
 from bot.reply.redact import holds_secret
-from bot.run.worktrees.clone import Clone
 from bot.sentences import PushRule
 
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions

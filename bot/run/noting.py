@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from bot.clones import metadata
+from bot.clones.metadata import Metadata
 from bot.run.grounds import Grounds
-from bot.run.worktrees import metadata
-from bot.run.worktrees.metadata import Metadata
 from bot.store.operations import ClaimedOperation
 from bot.store.turns import ClaimedTurn
 

@@ -13,6 +13,8 @@ from typing import assert_never
 import structlog
 
 from bot import sentences, tracking
+from bot.clones import entries
+from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
 from bot.git import refs
 from bot.reply.redact import redact
 from bot.run import prompt
@@ -20,8 +22,6 @@ from bot.run.progress import Progress
 from bot.run.sandbox.disk import watched
 from bot.run.script import Ended, OutOfTime, Script, Stopped, command_for, run_script
 from bot.run.workshop import Workshop
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
 from bot.store.turns import ClaimedTurn
 
 SCRIPT = ".threadtree/setup"

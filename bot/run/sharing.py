@@ -6,6 +6,9 @@ from pathlib import Path
 import structlog
 
 from bot import sentences, worktree_sentences
+from bot.clones.clone import CloneLock
+from bot.clones.entries import Missing, inspect
+from bot.clones.start import Checkout, Start, resolve
 from bot.failpoints import reached
 from bot.fitting import NotShared, misfit
 from bot.git import refs
@@ -15,9 +18,6 @@ from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.persist import persist
 from bot.run.workshop import Workshop
-from bot.run.worktrees.clone import CloneLock
-from bot.run.worktrees.entries import Missing, inspect
-from bot.run.worktrees.start import Checkout, Start, resolve
 from bot.run.worktrees.switch import DoesNotFit, switch
 from bot.store import conversations, sharing
 from bot.store.database import Connection

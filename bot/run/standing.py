@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import assert_never
 
 from bot import sentences
+from bot.clones import entries
+from bot.clones.clone import CloneLock
+from bot.clones.entries import Missing
+from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run import prompt, remarks
 from bot.run.workshop import Workshop
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import CloneLock
-from bot.run.worktrees.entries import Missing
 from bot.run.worktrees.in_step import (
     Ahead,
     BranchDeleted,
@@ -27,7 +28,6 @@ from bot.run.worktrees.in_step import (
     follow_head,
     sync,
 )
-from bot.run.worktrees.start import Refused, RefusedReason, Start, branch_gone
 from bot.run.worktrees.worktree import Created, examine, recreate
 from bot.store import rescues, setup
 from bot.store.turns import ClaimedTurn

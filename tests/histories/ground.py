@@ -15,6 +15,8 @@ import asyncpg
 import pytest
 
 from bot.authority import Policy
+from bot.clones.clone import Clone
+from bot.clones.linked import admin_directory, real
 from bot.decide.actions import Hear
 from bot.decide.asks import Asks
 from bot.decide.desk import Facts, Premises
@@ -29,8 +31,6 @@ from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop
-from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.linked import admin_directory, real
 from bot.store import turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn

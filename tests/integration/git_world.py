@@ -10,15 +10,15 @@ from typing import Literal
 
 import pytest
 
+from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.clones.importing import bring_home
+from bot.clones.linked import admin_directory, real
+from bot.clones.start import IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import Git, Identity
 from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
 from bot.run.sandbox.limits import Limits
 from bot.run.sandbox.view import View
-from bot.run.worktrees.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.run.worktrees.importing import bring_home
-from bot.run.worktrees.linked import admin_directory, real
-from bot.run.worktrees.start import IssueBranch, Refused, Start
 from bot.run.worktrees.worktree import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")

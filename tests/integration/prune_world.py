@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from bot.clones import metadata
+from bot.clones.start import DetachedHead, IssueBranch
 from bot.model import Repository
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.upkeep.mending import metadata_of
 from bot.run.upkeep.retention import Policy, policy_for
 from bot.run.upkeep.sweeping import Report, sweep
-from bot.run.worktrees import metadata
-from bot.run.worktrees.start import DetachedHead, IssueBranch
 from bot.store import conversations, places
 from bot.store.database import Connection, database
 from tests.integration.git_world import GitWorld, git

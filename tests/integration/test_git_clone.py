@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, ensure, fetch, remote_default_branch
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees.clone import (
-    DefaultBranch,
-    NoDefaultBranch,
-    clone_at,
-    clone_lock,
-    ensure,
-    fetch,
-    remote_default_branch,
-)
 from tests.integration.git_world import GIT, GitWorld, git
 
 

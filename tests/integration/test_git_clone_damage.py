@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.clone import Remade, clone_lock, ensure, fetch, remake_if_damaged
+from bot.clones.entries import Valid, inspect
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees.clone import Remade, clone_lock, ensure, fetch, remake_if_damaged
-from bot.run.worktrees.entries import Valid, inspect
 from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees.clone import clone_lock, fetch
-from bot.run.worktrees.entries import Valid, inspect
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Valid, inspect
 from bot.run.worktrees.in_step import (
     Ahead,
     BranchDeleted,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees.clone import clone_lock
+from bot.clones.clone import clone_lock
+from bot.clones.entries import Valid, inspect
+from bot.clones.start import HeadBranch
 from bot.run.worktrees.commit import Committed, commit_all
-from bot.run.worktrees.entries import Valid, inspect
 from bot.run.worktrees.publish import Pushed, push
-from bot.run.worktrees.start import HeadBranch
 from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
 
 FILES = [

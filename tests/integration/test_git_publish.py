@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.clone import clone_lock
+from bot.clones.start import DetachedHead
 from bot.git.runner import GitError, GitProblem, Identity
 from bot.run.worktrees import commit
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.commit import (
     Committed,
     NothingToCommit,
@@ -29,7 +30,6 @@ from bot.run.worktrees.publish import (
     changes,
     push,
 )
-from bot.run.worktrees.start import DetachedHead
 from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
 
 BRANCH = "threadtree/issue-1"

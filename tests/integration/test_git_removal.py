@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees import trash
-from bot.run.worktrees.clone import clone_lock, fetch
-from bot.run.worktrees.entries import Valid, all_entries, inspect
+from bot.clones import trash
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Valid, all_entries, inspect
+from bot.clones.start import DetachedHead, HeadBranch
 from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
 from bot.run.worktrees.rescue import Label
-from bot.run.worktrees.start import DetachedHead, HeadBranch
 from bot.run.worktrees.worktree import Created
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
@@ -728,7 +728,7 @@ def test_two_who_empty_the_trash_at_once_empty_it(tmp_path: Path) -> None:
 EMPTY = [
     sys.executable,
     "-c",
-    "import sys; from pathlib import Path; from bot.run.worktrees.trash import empty_trash;"
+    "import sys; from pathlib import Path; from bot.clones.trash import empty_trash;"
     "print(empty_trash(Path(sys.argv[1])))",
 ]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.clone import clone_lock
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.run.worktrees.rescues import drop_rescue, list_rescues, read_rescue, rescue_bytes
 from tests.integration.git_world import SANDBOXES, GitWorld, git

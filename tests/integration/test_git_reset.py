@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees import trash
-from bot.run.worktrees.clone import clone_lock, fetch
-from bot.run.worktrees.entries import Valid, all_entries, inspect, operation_in_progress
+from bot.clones import trash
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
+from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.reset import ResetRefused, WasReset, reset
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Start
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.run.worktrees.clone import clone_lock
+from bot.clones.clone import clone_lock
+from bot.clones.start import DetachedHead
+from bot.clones.trash import GIT_STATE
 from bot.run.worktrees.departure import depart, rescue_first
 from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, restore
 from bot.run.worktrees.restoring_kept import restore_all, restore_kept
-from bot.run.worktrees.start import DetachedHead
-from bot.run.worktrees.trash import GIT_STATE
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
 

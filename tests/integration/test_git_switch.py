@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Valid, entry_of, inspect
+from bot.clones.start import HeadBranch
 from bot.fitting import GitMisfit
 from bot.git import refs
-from bot.run.worktrees.clone import clone_lock, fetch
-from bot.run.worktrees.entries import Valid, entry_of, inspect
 from bot.run.worktrees.in_step import UpToDate, sync
-from bot.run.worktrees.start import HeadBranch
 from bot.run.worktrees.switch import DoesNotFit, Switched, switch
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.worktrees.entries import Missing, Valid, inspect
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
+from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
 from bot.run.worktrees.worktree import (
     Created,
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.run.worktrees.clone import clone_lock, ensure, fetch
-from bot.run.worktrees.entries import Missing, Valid, all_entries, entry_of, inspect
-from bot.run.worktrees.linked import real
-from bot.run.worktrees.start import DetachedHead, IssueBranch, Refused, RefusedReason
+from bot.clones.clone import clone_lock, ensure, fetch
+from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
+from bot.clones.linked import real
+from bot.clones.start import DetachedHead, IssueBranch, Refused, RefusedReason
 from bot.run.worktrees.worktree import Created, examine, recreate
 from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
 

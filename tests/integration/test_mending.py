@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones import entries, metadata
+from bot.clones.clone import clone_lock
+from bot.clones.metadata import Metadata
+from bot.clones.start import IssueBranch
 from bot.run.upkeep.mending import reconcile
 from bot.run.upkeep.reconciling import Action
-from bot.run.worktrees import entries, metadata
-from bot.run.worktrees.clone import clone_lock
-from bot.run.worktrees.metadata import Metadata
 from bot.run.worktrees.rescue import Label, Rescued, rescue
-from bot.run.worktrees.start import IssueBranch
 from bot.store import rescues
 from tests.integration.git_world import SANDBOXES, git
 from tests.integration.prune_world import NODE, Node, node_world

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from bot.clones import metadata, trash
+from bot.clones.metadata import Metadata
 from bot.run.grounds import Grounds
 from bot.run.operations.removing import carry_out, delete_trashed, remove_all
-from bot.run.worktrees import metadata, trash
-from bot.run.worktrees.metadata import Metadata
 from bot.run.worktrees.removal import Kept, Removed
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import bot
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Valid, inspect
 from bot.run.agents.acp import acp_agent
 from bot.run.agents.driver import Completed, Launch, Opened
 from bot.run.sandbox import agent_environment
 from bot.run.sandbox.cage import Bind
-from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.commit import Committed, OnBranch, commit_all, settle_head
-from bot.run.worktrees.entries import Valid, inspect
 from bot.run.worktrees.publish import Pushed, push
 from bot.run.worktrees.worktree import FastForwarded, sync
 from tests.integration.git_world import BOT, GIT, RESCUE, SEARCH_PATH, GitWorld, git, usable_cage

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bot import failpoints
-from bot.run.worktrees import entries, metadata
-from bot.run.worktrees.metadata import Metadata
+from bot.clones import entries, metadata
+from bot.clones.metadata import Metadata
 from bot.store import conversations, retention, turns
 from tests.integration.git_world import SANDBOXES, git
 from tests.integration.prune_world import LONG_AGO_DAYS, NODE, Node, commit_in, node_world, set_times

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones import entries, trash
+from bot.clones.clone import clone_lock
 from bot.run.upkeep.mending import NO_WORKTREE, reconcile
 from bot.run.upkeep.tidying import tidy
-from bot.run.worktrees import entries, trash
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.rescue import Label, Rescued, rescue
 from bot.run.worktrees.rescues import list_rescues
 from bot.store import conversations, rescues, retention, turns

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.clone import clone_lock, fetch
+from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.start import IssueBranch
 from bot.git.runner import GitError
 from bot.run.sandbox.limits import Limits
-from bot.run.worktrees.clone import clone_lock, fetch
 from bot.run.worktrees.commit import commit_all, settle_head
-from bot.run.worktrees.entries import Missing, Valid, inspect
 from bot.run.worktrees.publish import push
-from bot.run.worktrees.start import IssueBranch
 from bot.run.worktrees.worktree import sync
 from tests.integration.git_world import BOT, PERSON, RESCUE, SEARCH_PATH, GitWorld, git
 

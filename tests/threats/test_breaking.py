@@ -2,10 +2,10 @@
 
 import pytest
 
-from bot.run.worktrees.clone import clone_lock
+from bot.clones.clone import clone_lock
+from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.importing import bring_home
 from bot.run.worktrees.commit import Committed, commit_all
-from bot.run.worktrees.entries import Missing, Valid, inspect
-from bot.run.worktrees.importing import bring_home
 from bot.run.worktrees.publish import Pushed
 from bot.run.worktrees.worktree import Created, recreate
 from tests.integration.git_world import BOT, RESCUE, git

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones import importing
+from bot.clones.clone import clone_lock
 from bot.run.sandbox.disk import used_bytes
 from bot.run.sandbox.limits import Holder
-from bot.run.worktrees import importing
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.publish import Pushed
 from bot.run.worktrees.worktree import NoRemoteBranch, sync
 from tests.threats.conftest import BRANCH, LIMITS, Machine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.run.worktrees.metadata import Absent, Corrupt, Metadata, delete, metadata_path, parse, read, serialise, write
+from bot.clones.metadata import Absent, Corrupt, Metadata, delete, metadata_path, parse, read, serialise, write
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 METADATA = Metadata(

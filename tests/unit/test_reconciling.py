@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
+from bot.clones.metadata import Metadata
 from bot.run.upkeep.reconciling import Action, EntryState, MetadataState, Place, Row, Start, decide, start_of
-from bot.run.worktrees.metadata import Metadata
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROWS: tuple[Row | None, ...] = (None, *get_args(Row))

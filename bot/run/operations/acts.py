@@ -10,6 +10,8 @@ from typing import Literal, assert_never
 import structlog
 
 from bot import worktree_sentences
+from bot.clones import trash
+from bot.clones.clone import clone_lock
 from bot.github.errors import GitHubError
 from bot.model import WorktreeState
 from bot.run.grounds import Grounds
@@ -17,8 +19,6 @@ from bot.run.noting import note_in_metadata
 from bot.run.operations import removing, rescued
 from bot.run.operations.making import CannotBeMade, Made, fetched, make, start_of
 from bot.run.persist import persist
-from bot.run.worktrees import trash
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.removal import Kept
 from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.reset import ResetRefused, reset

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot import sentences
+from bot.clones.clone import Clone, CloneLock, ensure, fetch
+from bot.clones.entries import Valid, inspect
+from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run.grounds import Grounds
 from bot.run.noting import note_in_metadata
-from bot.run.worktrees.clone import Clone, CloneLock, ensure, fetch
-from bot.run.worktrees.entries import Valid, inspect
 from bot.run.worktrees.rescues import read_rescue
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.run.worktrees.worktree import Created, create, recreate
 from bot.store.operations import ClaimedOperation
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import metadata, trash
+from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.runner import GitError, GitProblem
 from bot.github.errors import GitHubError
 from bot.run.grounds import Grounds
 from bot.run.operations import rescued
 from bot.run.persist import persist
-from bot.run.worktrees import metadata, trash
-from bot.run.worktrees.clone import CloneLock, clone_lock, fetch
 from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
 from bot.run.worktrees.rescue import Label
 from bot.store import conversations, removals

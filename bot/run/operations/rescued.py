@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import trash
+from bot.clones.clone import Clone
 from bot.git.runner import GitError
-from bot.run.worktrees import trash
-from bot.run.worktrees.clone import Clone
 from bot.run.worktrees.rescue import Label, Rescued
 from bot.run.worktrees.rescues import rescue_bytes
 from bot.store import rescues

@@ -10,6 +10,9 @@ from typing import assert_never
 
 import structlog
 
+from bot.clones import entries, metadata, trash
+from bot.clones.clone import Clone, CloneLock, clone_lock
+from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
@@ -18,10 +21,7 @@ from bot.run.liveness import worker_lock
 from bot.run.operations.removing import remove_all
 from bot.run.upkeep.reconciling import Action, decide, start_of
 from bot.run.upkeep.surveying import Found, folders_on_disk, survey
-from bot.run.worktrees import entries, metadata, trash
-from bot.run.worktrees.clone import Clone, CloneLock, clone_lock
 from bot.run.worktrees.departure import depart, rescue_first, what_is_rescued
-from bot.run.worktrees.metadata import Metadata
 from bot.run.worktrees.rescue import KeepWhole, Label
 from bot.run.worktrees.rescues import list_rescues
 from bot.store import places, rescues, retention

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
 
+from bot.clones.metadata import Metadata
 from bot.git import refs
-from bot.run.worktrees.metadata import Metadata
 
 Row = Literal["reserved", "ready", "removing", "removed", "lost"]
 # "unknown": there is no clone, or git cannot read it.

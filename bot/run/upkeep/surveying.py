@@ -8,12 +8,12 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries, metadata
+from bot.clones.clone import Clone
+from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.git.runner import GitError
 from bot.run.grounds import Grounds
 from bot.run.upkeep.reconciling import EntryState, MetadataState, Place
-from bot.run.worktrees import entries, metadata
-from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.metadata import Absent, Corrupt, Metadata
 from bot.store import places, retention
 from bot.store.places import PlaceRow
 

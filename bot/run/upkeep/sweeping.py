@@ -9,6 +9,9 @@ from typing import Literal
 
 import structlog
 
+from bot.clones import metadata, trash
+from bot.clones.clone import clone_lock
+from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
@@ -17,10 +20,7 @@ from bot.run.operations.removing import carry_out
 from bot.run.upkeep.mending import metadata_of
 from bot.run.upkeep.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
 from bot.run.upkeep.tidying import end_orphan, tidy
-from bot.run.worktrees import metadata, trash
 from bot.run.worktrees.activity import foreign_lock, last_change
-from bot.run.worktrees.clone import clone_lock
-from bot.run.worktrees.metadata import Absent, Corrupt, Metadata
 from bot.run.worktrees.removal import Removed
 from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import metadata, trash
+from bot.clones.clone import clone_lock
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
@@ -16,8 +18,6 @@ from bot.run.grounds import Grounds
 from bot.run.upkeep.mending import NO_WORKTREE, take_away
 from bot.run.upkeep.retention import Policy, brakes
 from bot.run.upkeep.surveying import folders_on_disk
-from bot.run.worktrees import metadata, trash
-from bot.run.worktrees.clone import clone_lock
 from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.rescues import drop_rescue, list_rescues
 from bot.store import places, rescues, retention

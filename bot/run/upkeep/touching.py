@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from bot.clones import metadata
 from bot.run.grounds import Grounds
-from bot.run.worktrees import metadata
 from bot.store import retention
 
 

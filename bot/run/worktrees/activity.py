@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bot.clones import entries
+from bot.clones.clone import Clone
+from bot.clones.linked import Missing, admin_directory, real
 from bot.git.runner import GitError
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.linked import Missing, admin_directory, real
 
 _STATE = ("index", "HEAD")
 _OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)

@@ -4,11 +4,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones import entries
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.importing import bring_home, import_commit, move_branch
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.importing import bring_home, import_commit, move_branch
 from bot.run.worktrees.rescue import keep_stray
 
 MAX_FILE_BYTES = 10_000_000

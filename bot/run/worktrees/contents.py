@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bot.run.worktrees.clone import Clone
+from bot.clones.clone import Clone
 from bot.run.worktrees.own_git import TIMEOUT_SECONDS, OwnGit
 
 SUBMODULE = "160000"

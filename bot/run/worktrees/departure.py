@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import assert_never
 
+from bot.clones import entries, trash
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.linked import Missing, admin_directory, real
 from bot.failpoints import reached
 from bot.git import refs
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees import entries, trash
-from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.linked import Missing, admin_directory, real
 from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.run.worktrees.rescues import drop_rescue, read_rescue
 

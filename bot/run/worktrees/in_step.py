@@ -5,15 +5,15 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries, last_pushed
+from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
+from bot.clones.importing import bring_home
+from bot.clones.linked import branch_on_record
+from bot.clones.merged import is_merged
+from bot.clones.start import Checkout, IssueBranch, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees import entries, published
-from bot.run.worktrees.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
-from bot.run.worktrees.importing import bring_home
-from bot.run.worktrees.linked import branch_on_record
-from bot.run.worktrees.merged import is_merged
-from bot.run.worktrees.start import Checkout, IssueBranch, resolve
 
 _log = structlog.get_logger()
 
@@ -120,17 +120,17 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
         return followed
     if theirs is None:
-        if await published.last(clone, branch) is not None:
+        if await last_pushed.last(clone, branch) is not None:
             return BranchDeleted(files)
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
     ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
     if files:
         return Dirty(files, ahead, behind)
     if ahead and behind:
-        return Diverged(ahead, behind, await published.is_rewritten(clone, branch))
+        return Diverged(ahead, behind, await last_pushed.is_rewritten(clone, branch))
     if behind and not await _fast_forward(lock, path, branch, theirs):
         return Diverged(0, behind)
-    await published.note(lock, branch, theirs)
+    await last_pushed.note(lock, branch, theirs)
     if ahead:
         return Ahead(ahead)
     return FastForwarded(mine, theirs, behind) if behind else UpToDate()
@@ -188,7 +188,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
     """For a clean worktree: to the issue's next branch if this one was merged, forward if it has no commit; or None."""
     clone = lock.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await published.last(clone, branch)
+    was = theirs or await last_pushed.last(clone, branch)
     base = await _base(lock, of)
     if mine is None or base is None or mine == base.tip:
         return None
@@ -204,7 +204,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     """Whether everything on the branch was on GitHub and is in the base now."""
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await published.last(clone, branch)
+    was = theirs or await last_pushed.last(clone, branch)
     known = await clone.commit_at(was) if was else None
     if mine is None or known is None or not await clone.is_ancestor(mine, known):
         return False  # there is work that nobody has seen
@@ -226,7 +226,7 @@ async def _continued_before(
     if base is None or not await _is_finished(clone, branch, base):
         return None
     await bring_home(lock, path, current)
-    await published.note(lock, current, await clone.commit_at(refs.remote(current)))
+    await last_pushed.note(lock, current, await clone.commit_at(refs.remote(current)))
     tip = await clone.commit_at(refs.local(current))
     return Continued(current, base.name, tip) if tip else None
 
@@ -252,7 +252,7 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     await clone.on_worktree(path, "checkout", *options)
     reached("next-branch-checked-out")
     await bring_home(lock, path, checkout.branch)
-    await published.note(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
+    await last_pushed.note(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
     return Continued(checkout.branch, checkout.base_branch, checkout.commit)
 
 

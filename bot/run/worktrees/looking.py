@@ -5,11 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones import entries
+from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.runner import GitError
 from bot.run.sandbox.disk import used_bytes
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.clone import Clone
+from bot.clones.linked import Missing, admin_directory, real
 from bot.git.runner import Completed, GitError, GitProblem
-from bot.run.worktrees.clone import Clone
-from bot.run.worktrees.linked import Missing, admin_directory, real
 
 # Reading every byte of a large worktree takes its time.
 TIMEOUT_SECONDS = 3600.0

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.importing import bring_home, private_commits
+from bot.clones.linked import Missing, admin_directory
+from bot.clones.merged import is_merged
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.importing import bring_home, private_commits
-from bot.run.worktrees.linked import Missing, admin_directory
-from bot.run.worktrees.merged import is_merged
 from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
 from bot.run.worktrees.stashes import not_rescued
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.importing import bring_home, import_commit, private_commits
+from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.refs import is_commit
 from bot.git.runner import GitError, GitProblem, Identity
-from bot.run.worktrees import entries, rescue_message
-from bot.run.worktrees.clone import Clone, CloneLock
+from bot.run.worktrees import rescue_message
 from bot.run.worktrees.contents import Change, look
-from bot.run.worktrees.importing import bring_home, import_commit, private_commits
-from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.own_git import OwnGit, own_git
 from bot.run.worktrees.putting_back import EMPTY_TREE
 from bot.run.worktrees.repositories import reason_to_keep_whole

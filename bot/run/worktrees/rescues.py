@@ -3,9 +3,9 @@
 import os
 from dataclasses import dataclass
 
+from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.run.worktrees import rescue_message
-from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.rescue_message import Kept, Label
 
 # Nothing in a message can be a NUL.

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries, trash
+from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.clones.importing import bring_home, move_branch
+from bot.clones.linked import Missing, admin_directory
+from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees import entries, trash
-from bot.run.worktrees.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.run.worktrees.contents import parse_entries
 from bot.run.worktrees.departure import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.importing import bring_home, move_branch
-from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
-from bot.run.worktrees.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.run.worktrees.worktree import recreate
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.

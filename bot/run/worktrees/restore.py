@@ -8,11 +8,11 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import entries
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.importing import bring_home
+from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.importing import bring_home
-from bot.run.worktrees.linked import Missing, admin_directory
 from bot.run.worktrees.own_git import TIMEOUT_SECONDS, own_git
 from bot.run.worktrees.putting_back import Disputed, in_the_way, plan, put_back
 from bot.run.worktrees.rescue import AUTHOR

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Set
 
+from bot.clones.clone import Clone
 from bot.git import refs
-from bot.run.worktrees.clone import Clone
 
 
 async def not_rescued(clone: Clone, branches: Set[str | None]) -> list[str]:

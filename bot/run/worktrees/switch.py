@@ -4,15 +4,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones import entries
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.importing import bring_home, move_branch, private_commits
+from bot.clones.linked import real
 from bot.failpoints import reached
 from bot.fitting import GitMisfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees import entries
-from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.contents import parse_entries
-from bot.run.worktrees.importing import bring_home, move_branch, private_commits
-from bot.run.worktrees.linked import real
 from bot.run.worktrees.stashes import not_rescued
 
 _INDEX = "threadtree-index"

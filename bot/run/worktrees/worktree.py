@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from bot.clones import entries, last_pushed, record
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.entries import Entry, Missing, Valid, inspect
+from bot.clones.linked import admin_directory, admin_on_record, last_logged, real
+from bot.clones.start import Checkout, DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees import entries, published, record
-from bot.run.worktrees.clone import Clone, CloneLock
 from bot.run.worktrees.departure import depart
-from bot.run.worktrees.entries import Entry, Missing, Valid, inspect
 from bot.run.worktrees.in_step import Ahead as Ahead
 from bot.run.worktrees.in_step import Dirty as Dirty
 from bot.run.worktrees.in_step import Diverged as Diverged
@@ -25,17 +27,6 @@ from bot.run.worktrees.in_step import UpToDate as UpToDate
 from bot.run.worktrees.in_step import bring_what_can_be_read
 from bot.run.worktrees.in_step import follow_head as follow_head
 from bot.run.worktrees.in_step import sync as sync
-from bot.run.worktrees.linked import admin_directory, admin_on_record, last_logged, real
-from bot.run.worktrees.start import (
-    Checkout,
-    DetachedHead,
-    HeadBranch,
-    IssueBranch,
-    Refused,
-    RefusedReason,
-    Start,
-    resolve,
-)
 
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
 
@@ -162,9 +153,9 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
 async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> None:
     theirs = await lock.clone.commit_at(refs.remote(branch))
     if theirs is not None and await lock.clone.is_ancestor(theirs, checkout.commit):
-        await published.note(lock, branch, theirs)
+        await last_pushed.note(lock, branch, theirs)
     elif checkout.moves_from is None:
-        await published.note(lock, branch, None)
+        await last_pushed.note(lock, branch, None)
 
 
 async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
 from bot.git import refs
 from bot.git.runner import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
 from bot.run.sandbox.view import View, make_private, private_folder
-from bot.run.worktrees.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
 
 LOCK_POLL_SECONDS = 0.02
 

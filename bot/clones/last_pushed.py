@@ -3,8 +3,8 @@
 Kept in the clone's configuration of the branch, so that it goes when the branch goes.
 """
 
+from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
-from bot.run.worktrees.clone import Clone, CloneLock
 
 _KEY = "threadtree-published"
 

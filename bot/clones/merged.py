@@ -1,8 +1,8 @@
 """Whether the work of a branch is in its base: by its commits, by what it changed, or because GitHub says so."""
 
+from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.runner import Identity, failure
-from bot.run.worktrees.clone import Clone
 
 # The same commit every time: asking again leaves nothing new behind.
 _NOBODY = Identity("threadtree", "threadtree@localhost")

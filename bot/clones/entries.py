@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.linked import Missing as Missing
+from bot.clones.linked import admin_directory, real
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run.sandbox.view import remove_locks
-from bot.run.worktrees.clone import Clone, CloneLock
-from bot.run.worktrees.linked import Missing as Missing
-from bot.run.worktrees.linked import admin_directory, real
 
 LIVE = "threadtree: in use"
 # git itself marks an entry that its own `worktree add` has not finished as "initializing".

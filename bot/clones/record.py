@@ -4,11 +4,11 @@ import secrets
 import shutil
 from pathlib import Path
 
+from bot.clones.clone import CloneLock
+from bot.clones.entries import LIVE
+from bot.clones.linked import admin_on_record, real
 from bot.git import refs
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees.clone import CloneLock
-from bot.run.worktrees.entries import LIVE
-from bot.run.worktrees.linked import admin_on_record, real
 
 _NO_COMMIT = "0" * 40
 

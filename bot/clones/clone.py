@@ -10,15 +10,15 @@ from pathlib import Path
 import structlog
 
 from bot import failpoints
+from bot.clones import leftovers, trash
+from bot.clones.bare import Clone as Clone
+from bot.clones.bare import CloneLock as CloneLock
+from bot.clones.bare import clone_at as clone_at
+from bot.clones.bare import clone_lock as clone_lock
+from bot.clones.salvage import salvage
 from bot.git import refs
 from bot.git.progress import Reader
 from bot.git.runner import Git, GitError, GitProblem, failure
-from bot.run.worktrees import leftovers, trash
-from bot.run.worktrees.bare import Clone as Clone
-from bot.run.worktrees.bare import CloneLock as CloneLock
-from bot.run.worktrees.bare import clone_at as clone_at
-from bot.run.worktrees.bare import clone_lock as clone_lock
-from bot.run.worktrees.salvage import salvage
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
 _HEAD = "ref: refs/heads/main\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones.linked import last_logged
 from bot.git import refs
 from bot.git.runner import Git
-from bot.run.worktrees.linked import last_logged
 
 _OWN = ("refs/heads/", "refs/threadtree/")
 _STASH = "refs/stash"
