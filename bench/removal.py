@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.repository import Repository, git
 from bot import failpoints
+from bot.rescue.save import Rescued, rescue
 from bot.run.worktrees.removal import Remote, Removed, remove
-from bot.run.worktrees.rescue import Rescued, rescue
 
 REMOVAL_LIMIT_MS = 50.0
 """From rescue to gone, at any size."""

@@ -11,7 +11,7 @@ from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fet
 from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
-from bot.run.worktrees.rescue import Label
+from bot.rescue.save import Label
 from bot.run.worktrees.worktree import create
 
 FILES_PER_FOLDER = 100

@@ -13,8 +13,8 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
-from bot.run.worktrees.rescues import drop_rescue, list_rescues, read_rescue, rescue_bytes
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, photo, write
 

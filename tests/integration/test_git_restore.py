@@ -12,10 +12,10 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.clones.start import DetachedHead
 from bot.clones.trash import GIT_STATE
+from bot.rescue.restore import MARK, Restored, RestoreRefused, restore
+from bot.rescue.restore_directory import restore_all, restore_kept
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.run.worktrees.departure import depart, rescue_first
-from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
-from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, restore
-from bot.run.worktrees.restoring_kept import restore_all, restore_kept
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
 

@@ -14,16 +14,16 @@ from bot.clones import trash
 from bot.clones.clone import clone_lock
 from bot.github.errors import GitHubError
 from bot.model import WorktreeState
+from bot.rescue.restore import RestoreRefused
+from bot.rescue.restore_directory import restore_all
+from bot.rescue.save import Label
 from bot.run.grounds import Grounds
 from bot.run.noting import note_in_metadata
 from bot.run.operations import removing, rescued
 from bot.run.operations.making import CannotBeMade, Made, fetched, make, start_of
 from bot.run.persist import persist
 from bot.run.worktrees.removal import Kept
-from bot.run.worktrees.rescue import Label
 from bot.run.worktrees.reset import ResetRefused, reset
-from bot.run.worktrees.restore import RestoreRefused
-from bot.run.worktrees.restoring_kept import restore_all
 from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation

@@ -10,9 +10,9 @@ from bot.clones.entries import Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.rescue.stored import read_rescue
 from bot.run.grounds import Grounds
 from bot.run.noting import note_in_metadata
-from bot.run.worktrees.rescues import read_rescue
 from bot.run.worktrees.worktree import Created, create, recreate
 from bot.store.operations import ClaimedOperation
 

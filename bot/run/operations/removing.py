@@ -13,11 +13,11 @@ from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.runner import GitError, GitProblem
 from bot.github.errors import GitHubError
+from bot.rescue.save import Label
 from bot.run.grounds import Grounds
 from bot.run.operations import rescued
 from bot.run.persist import persist
 from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
-from bot.run.worktrees.rescue import Label
 from bot.store import conversations, removals
 from bot.store.database import Connection
 from bot.store.removals import ClaimedRemoval

@@ -9,8 +9,8 @@ import structlog
 from bot.clones import trash
 from bot.clones.clone import Clone
 from bot.git.runner import GitError
-from bot.run.worktrees.rescue import Label, Rescued
-from bot.run.worktrees.rescues import rescue_bytes
+from bot.rescue.save import Label, Rescued
+from bot.rescue.stored import rescue_bytes
 from bot.store import rescues
 from bot.store.database import Connection
 

@@ -16,14 +16,14 @@ from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
+from bot.rescue.save import KeepWhole, Label
+from bot.rescue.stored import list_rescues
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.operations.removing import remove_all
 from bot.run.upkeep.reconciling import Action, decide, start_of
 from bot.run.upkeep.surveying import Found, folders_on_disk, survey
 from bot.run.worktrees.departure import depart, rescue_first, what_is_rescued
-from bot.run.worktrees.rescue import KeepWhole, Label
-from bot.run.worktrees.rescues import list_rescues
 from bot.store import places, rescues, retention
 from bot.store.places import LostRow, PlaceRow
 from bot.store.retention import Candidate

@@ -9,7 +9,7 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import bring_home, import_commit, move_branch
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.run.worktrees.rescue import keep_stray
+from bot.rescue.save import keep_stray
 
 MAX_FILE_BYTES = 10_000_000
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})

@@ -17,9 +17,9 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.linked import Missing, admin_directory, real
 from bot.failpoints import reached
 from bot.git import refs
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.rescue.stored import drop_rescue, read_rescue
 from bot.run.sandbox.view import private_folder
-from bot.run.worktrees.rescue import KeepWhole, Label, NothingToRescue, Rescued, rescue
-from bot.run.worktrees.rescues import drop_rescue, read_rescue
 
 # What broken files raise, and a full disk or too many open files do not.
 _BROKEN = frozenset(

@@ -14,10 +14,10 @@ from bot.clones.merged import is_merged
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.worktrees.contents import parse_entries
+from bot.rescue.contents import parse_entries
+from bot.rescue.save import KeepWhole, Label, Rescued
+from bot.rescue.stashes import not_rescued
 from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
-from bot.run.worktrees.stashes import not_rescued
 
 _log = structlog.get_logger()
 

@@ -15,9 +15,9 @@ from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Sta
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees.contents import parse_entries
+from bot.rescue.contents import parse_entries
+from bot.rescue.save import KeepWhole, Label, Rescued
 from bot.run.worktrees.departure import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.rescue import KeepWhole, Label, Rescued
 from bot.run.worktrees.worktree import recreate
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.

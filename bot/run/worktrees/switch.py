@@ -12,8 +12,8 @@ from bot.failpoints import reached
 from bot.fitting import GitMisfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees.contents import parse_entries
-from bot.run.worktrees.stashes import not_rescued
+from bot.rescue.contents import parse_entries
+from bot.rescue.stashes import not_rescued
 
 _INDEX = "threadtree-index"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bot.clones.clone import Clone
-from bot.run.worktrees.own_git import TIMEOUT_SECONDS, OwnGit
+from bot.rescue.scratch_git import TIMEOUT_SECONDS, OwnGit
 
 SUBMODULE = "160000"
 _OF_ENTRIES, _OF_HEAD = "of-entries", "of-head"

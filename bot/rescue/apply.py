@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bot.run.worktrees.contents import look
-from bot.run.worktrees.own_git import NO_OBJECT, OwnGit, index_lines
-from bot.run.worktrees.snapshot import DISK, snapshot
+from bot.rescue.contents import look
+from bot.rescue.scratch_git import NO_OBJECT, OwnGit, index_lines
+from bot.rescue.snapshot import DISK, snapshot
 
 # git knows it in every repository.
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees.contents import SUBMODULE, Change, Contents, IndexEntry, look
-from bot.run.worktrees.own_git import CONVERSIONS, NO_OBJECT, OwnGit
+from bot.rescue.contents import SUBMODULE, Change, Contents, IndexEntry, look
+from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, OwnGit
 
 DISK, STAGED, _COMPARED = "disk", "staged", "compared"
 _NO_CONVERSION = frozenset({"unspecified", "unset"})

@@ -18,15 +18,15 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.refs import is_commit
 from bot.git.runner import GitError, GitProblem, Identity
-from bot.run.worktrees import rescue_message
-from bot.run.worktrees.contents import Change, look
-from bot.run.worktrees.own_git import OwnGit, own_git
-from bot.run.worktrees.putting_back import EMPTY_TREE
-from bot.run.worktrees.repositories import reason_to_keep_whole
-from bot.run.worktrees.rescue_message import Kept
-from bot.run.worktrees.rescue_message import Label as Label
-from bot.run.worktrees.snapshot import Snapshot, UnreadableError, snapshot
-from bot.run.worktrees.stashes import not_rescued
+from bot.rescue import message as rescue_message
+from bot.rescue.apply import EMPTY_TREE
+from bot.rescue.contents import Change, look
+from bot.rescue.message import Kept
+from bot.rescue.message import Label as Label
+from bot.rescue.nested import reason_to_keep_whole
+from bot.rescue.scratch_git import OwnGit, own_git
+from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
+from bot.rescue.stashes import not_rescued
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
 _COMMITS_IN_PROGRESS = (

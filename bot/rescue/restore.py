@@ -13,11 +13,11 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import bring_home
 from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
-from bot.run.worktrees.own_git import TIMEOUT_SECONDS, own_git
-from bot.run.worktrees.putting_back import Disputed, in_the_way, plan, put_back
-from bot.run.worktrees.rescue import AUTHOR
-from bot.run.worktrees.rescue_message import Kept
-from bot.run.worktrees.rescues import read_rescue
+from bot.rescue.apply import Disputed, in_the_way, plan, put_back
+from bot.rescue.message import Kept
+from bot.rescue.save import AUTHOR
+from bot.rescue.scratch_git import TIMEOUT_SECONDS, own_git
+from bot.rescue.stored import read_rescue
 
 # In the folder of the worktree's HEAD: which rescue was being restored when it was cut off.
 MARK = "threadtree-restoring"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
-from bot.run.worktrees import rescue_message
-from bot.run.worktrees.rescue_message import Kept, Label
+from bot.rescue import message as rescue_message
+from bot.rescue.message import Kept, Label
 
 # Nothing in a message can be a NUL.
 _FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"

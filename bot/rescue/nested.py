@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees.contents import SUBMODULE, Contents
-from bot.run.worktrees.own_git import OwnGit
+from bot.rescue.contents import SUBMODULE, Contents
+from bot.rescue.scratch_git import OwnGit
 
 
 async def reason_to_keep_whole(own: OwnGit, seen: Contents) -> str | None:

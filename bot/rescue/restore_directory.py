@@ -16,8 +16,8 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.trash import GIT_STATE
 from bot.failpoints import reached
 from bot.git.refs import is_commit
-from bot.run.worktrees.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore
-from bot.run.worktrees.snapshot import existing_files
+from bot.rescue.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore
+from bot.rescue.snapshot import existing_files
 
 # Where submodules have their commits, within what git knew of a kept directory: with a cage, and without.
 _MODULES = ("private/state/modules", "worktrees/*/modules")
