@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.repository import Repository, git
 from bot import failpoints
 from bot.rescue.save import Rescued, rescue
-from bot.run.worktrees.removal import Remote, Removed, remove
+from bot.worktrees.remove import Remote, Removed, remove
 
 REMOVAL_LIMIT_MS = 50.0
 """From rescue to gone, at any size."""

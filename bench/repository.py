@@ -12,7 +12,7 @@ from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
 from bot.rescue.save import Label
-from bot.run.worktrees.worktree import create
+from bot.worktrees.create import create
 
 FILES_PER_FOLDER = 100
 GIT = Git(protocols=("file",))

@@ -22,8 +22,8 @@ from bot.run.sandbox import agent_argv, agent_environment
 from bot.run.sandbox.cage import Bind, Cage, cage_for
 from bot.run.sandbox.system import command_mounts
 from bot.run.workshop import shown_for
-from bot.run.worktrees.worktree import create
 from bot.settings import Settings
+from bot.worktrees.create import create
 
 END_SECONDS = 2.0
 POLL_SECONDS = 0.02

@@ -18,8 +18,8 @@ from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
 from bot.model import WorktreeState
 from bot.reply.wording import count, span
 from bot.run.grounds import Grounds
-from bot.run.worktrees.looking import Look, look
 from bot.store import listings, rescues
+from bot.worktrees.summary import Look, look
 
 OpenGrounds = Callable[[], AbstractAsyncContextManager[Grounds]]
 """Opens what working on this node's worktrees takes."""

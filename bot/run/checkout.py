@@ -12,8 +12,8 @@ from bot.git.runner import GitError, GitProblem
 from bot.run.sharing import join_holder, settle
 from bot.run.standing import note_kept, stand
 from bot.run.workshop import Workshop
-from bot.run.worktrees.worktree import Created, create
 from bot.store.turns import ClaimedTurn
+from bot.worktrees.create import Created, create
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from bot.run.checkout import Ready, rescue_ref
 from bot.run.ends import Change
 from bot.run.guards import Guard
 from bot.run.workshop import Workshop
-from bot.run.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
-from bot.run.worktrees.publish import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
 from bot.store.turns import ClaimedTurn
+from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
+from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
 
 _log = structlog.get_logger()
 

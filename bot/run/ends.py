@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bot.run.worktrees.publish import DiffStat
+from bot.worktrees.push import DiffStat
 
 
 @dataclass(frozen=True, slots=True)

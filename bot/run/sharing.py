@@ -18,10 +18,10 @@ from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.persist import persist
 from bot.run.workshop import Workshop
-from bot.run.worktrees.switch import DoesNotFit, switch
 from bot.store import conversations, sharing
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.worktrees.switch import DoesNotFit, switch
 
 _log = structlog.get_logger()
 

@@ -13,7 +13,10 @@ from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run import prompt, remarks
 from bot.run.workshop import Workshop
-from bot.run.worktrees.in_step import (
+from bot.store import rescues, setup
+from bot.store.turns import ClaimedTurn
+from bot.worktrees.create import Created, examine, recreate
+from bot.worktrees.sync import (
     Ahead,
     BranchDeleted,
     Continued,
@@ -28,9 +31,6 @@ from bot.run.worktrees.in_step import (
     follow_head,
     sync,
 )
-from bot.run.worktrees.worktree import Created, examine, recreate
-from bot.store import rescues, setup
-from bot.store.turns import ClaimedTurn
 
 Words = tuple[tuple[str, ...], tuple[str, ...]]
 """What the agent, and what the thread is told."""

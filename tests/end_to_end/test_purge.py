@@ -10,8 +10,8 @@ from bot.clones import metadata
 from bot.clones.metadata import Metadata
 from bot.demo.pair import agent_in_a_folder
 from bot.run.sandbox.cage import Usable, cage_for
-from bot.run.worktrees.commit import MAX_FILE_BYTES
 from bot.simulated.github.faults import FailBefore
+from bot.worktrees.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import World
 

@@ -19,7 +19,7 @@ from bot.git.runner import Git, Identity
 from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
 from bot.run.sandbox.limits import Limits
 from bot.run.sandbox.view import View
-from bot.run.worktrees.worktree import Created, create, recreate
+from bot.worktrees.create import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
 RESCUE = refs.rescue_ref("w1", datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))

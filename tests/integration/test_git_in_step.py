@@ -7,7 +7,8 @@ import pytest
 
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
-from bot.run.worktrees.in_step import (
+from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
+from bot.worktrees.sync import (
     Ahead,
     BranchDeleted,
     Continued,
@@ -21,7 +22,6 @@ from bot.run.worktrees.in_step import (
     UpToDate,
     sync,
 )
-from bot.run.worktrees.publish import NothingToPush, Parked, Pushed, PushResult, push
 from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from bot.run.worktrees.looking import Look, look
+from bot.worktrees.summary import Look, look
 from tests.integration.git_world import SANDBOXES, GitWorld
 
 BRANCH = "threadtree/issue-1"

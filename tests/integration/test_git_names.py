@@ -9,8 +9,8 @@ import pytest
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
 from bot.clones.start import HeadBranch
-from bot.run.worktrees.commit import Committed, commit_all
-from bot.run.worktrees.publish import Pushed, push
+from bot.worktrees.commit import Committed, commit_all
+from bot.worktrees.push import Pushed, push
 from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
 
 FILES = [

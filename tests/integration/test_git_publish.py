@@ -7,8 +7,8 @@ import pytest
 from bot.clones.clone import clone_lock
 from bot.clones.start import DetachedHead
 from bot.git.runner import GitError, GitProblem, Identity
-from bot.run.worktrees import commit
-from bot.run.worktrees.commit import (
+from bot.worktrees import commit
+from bot.worktrees.commit import (
     Committed,
     NothingToCommit,
     OnBranch,
@@ -18,7 +18,7 @@ from bot.run.worktrees.commit import (
     commit_all,
     settle_head,
 )
-from bot.run.worktrees.publish import (
+from bot.worktrees.push import (
     DiffStat,
     NothingToPush,
     Parked,

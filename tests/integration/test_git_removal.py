@@ -19,8 +19,8 @@ from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect
 from bot.clones.start import DetachedHead, HeadBranch
 from bot.rescue.save import Label
-from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
-from bot.run.worktrees.worktree import Created
+from bot.worktrees.create import Created
+from bot.worktrees.remove import Kept, Remote, Removed, remove, remove_if_clean
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 

@@ -12,7 +12,7 @@ from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.save import Label
-from bot.run.worktrees.reset import ResetRefused, WasReset, reset
+from bot.worktrees.reset import ResetRefused, WasReset, reset
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 

@@ -15,7 +15,7 @@ from bot.clones.trash import GIT_STATE
 from bot.rescue.restore import MARK, Restored, RestoreRefused, restore
 from bot.rescue.restore_directory import restore_all, restore_kept
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
-from bot.run.worktrees.departure import depart, rescue_first
+from bot.worktrees.unlink import depart, rescue_first
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
 

@@ -11,8 +11,8 @@ from bot.clones.entries import Valid, entry_of, inspect
 from bot.clones.start import HeadBranch
 from bot.fitting import GitMisfit
 from bot.git import refs
-from bot.run.worktrees.in_step import UpToDate, sync
-from bot.run.worktrees.switch import DoesNotFit, Switched, switch
+from bot.worktrees.switch import DoesNotFit, Switched, switch
+from bot.worktrees.sync import UpToDate, sync
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"

@@ -9,9 +9,7 @@ import pytest
 
 from bot.clones.entries import Missing, Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
-from bot.run.worktrees.worktree import (
-    Created,
-)
+from bot.worktrees.create import Created
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 
 AWKWARD = {"with space.txt": "1", "line\nbreak": "2", "ünïcödé/→": "3", "-dash": "4", ":(glob)*": "5", '"quoted"': "6"}

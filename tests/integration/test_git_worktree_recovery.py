@@ -12,7 +12,7 @@ from bot.clones.clone import clone_lock, ensure, fetch
 from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
 from bot.clones.linked import real
 from bot.clones.start import DetachedHead, IssueBranch, Refused, RefusedReason
-from bot.run.worktrees.worktree import Created, examine, recreate
+from bot.worktrees.create import Created, examine, recreate
 from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
 
 

@@ -15,10 +15,10 @@ from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
 from bot.run.grounds import Grounds
 from bot.run.operations.removing import carry_out, delete_trashed, remove_all
-from bot.run.worktrees.removal import Kept, Removed
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
+from bot.worktrees.remove import Kept, Removed
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 from tests.integration.turn_world import NODE, World

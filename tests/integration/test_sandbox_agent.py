@@ -13,9 +13,9 @@ from bot.run.agents.acp import acp_agent
 from bot.run.agents.driver import Completed, Launch, Opened
 from bot.run.sandbox import agent_environment
 from bot.run.sandbox.cage import Bind
-from bot.run.worktrees.commit import Committed, OnBranch, commit_all, settle_head
-from bot.run.worktrees.publish import Pushed, push
-from bot.run.worktrees.worktree import FastForwarded, sync
+from bot.worktrees.commit import Committed, OnBranch, commit_all, settle_head
+from bot.worktrees.create import FastForwarded, sync
+from bot.worktrees.push import Pushed, push
 from tests.integration.git_world import BOT, GIT, RESCUE, SEARCH_PATH, GitWorld, git, usable_cage
 from tests.integration.test_acp_driver import ask, opened
 

@@ -13,9 +13,9 @@ from bot.clones.entries import Missing, Valid, inspect
 from bot.clones.start import IssueBranch
 from bot.git.runner import GitError
 from bot.run.sandbox.limits import Limits
-from bot.run.worktrees.commit import commit_all, settle_head
-from bot.run.worktrees.publish import push
-from bot.run.worktrees.worktree import sync
+from bot.worktrees.commit import commit_all, settle_head
+from bot.worktrees.create import sync
+from bot.worktrees.push import push
 from tests.integration.git_world import BOT, PERSON, RESCUE, SEARCH_PATH, GitWorld, git
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"

@@ -5,9 +5,9 @@ import pytest
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Missing, Valid, inspect
 from bot.clones.importing import bring_home
-from bot.run.worktrees.commit import Committed, commit_all
-from bot.run.worktrees.publish import Pushed
-from bot.run.worktrees.worktree import Created, recreate
+from bot.worktrees.commit import Committed, commit_all
+from bot.worktrees.create import Created, recreate
+from bot.worktrees.push import Pushed
 from tests.integration.git_world import BOT, RESCUE, git
 from tests.threats.conftest import BRANCH, OTHER_BRANCH, Machine
 

@@ -14,8 +14,8 @@ from bot.clones import importing
 from bot.clones.clone import clone_lock
 from bot.run.sandbox.disk import used_bytes
 from bot.run.sandbox.limits import Holder
-from bot.run.worktrees.publish import Pushed
-from bot.run.worktrees.worktree import NoRemoteBranch, sync
+from bot.worktrees.create import NoRemoteBranch, sync
+from bot.worktrees.push import Pushed
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
 # No more than this even where nothing holds it.

@@ -22,13 +22,13 @@ from bot.run.noting import note_in_metadata
 from bot.run.operations import removing, rescued
 from bot.run.operations.making import CannotBeMade, Made, fetched, make, start_of
 from bot.run.persist import persist
-from bot.run.worktrees.removal import Kept
-from bot.run.worktrees.reset import ResetRefused, reset
 from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.store.rescues import Rescue
 from bot.worktree_sentences import Saved
+from bot.worktrees.remove import Kept
+from bot.worktrees.reset import ResetRefused, reset
 
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 _log = structlog.get_logger()

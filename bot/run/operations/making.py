@@ -13,8 +13,8 @@ from bot.git.runner import GitError, GitProblem
 from bot.rescue.stored import read_rescue
 from bot.run.grounds import Grounds
 from bot.run.noting import note_in_metadata
-from bot.run.worktrees.worktree import Created, create, recreate
 from bot.store.operations import ClaimedOperation
+from bot.worktrees.create import Created, create, recreate
 
 
 @dataclass(frozen=True, slots=True)

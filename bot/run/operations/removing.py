@@ -17,10 +17,10 @@ from bot.rescue.save import Label
 from bot.run.grounds import Grounds
 from bot.run.operations import rescued
 from bot.run.persist import persist
-from bot.run.worktrees.removal import Kept, Remote, Removed, remove, remove_if_clean
 from bot.store import conversations, removals
 from bot.store.database import Connection
 from bot.store.removals import ClaimedRemoval
+from bot.worktrees.remove import Kept, Remote, Removed, remove, remove_if_clean
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
 # The repository is not there for us any more, or its clone not for git: nothing counts as published.

@@ -23,10 +23,10 @@ from bot.run.liveness import worker_lock
 from bot.run.operations.removing import remove_all
 from bot.run.upkeep.reconciling import Action, decide, start_of
 from bot.run.upkeep.surveying import Found, folders_on_disk, survey
-from bot.run.worktrees.departure import depart, rescue_first, what_is_rescued
 from bot.store import places, rescues, retention
 from bot.store.places import LostRow, PlaceRow
 from bot.store.retention import Candidate
+from bot.worktrees.unlink import depart, rescue_first, what_is_rescued
 
 Progress = Callable[[str], None]
 # An operator who asked hears of these too; a log that comes every hour does not.

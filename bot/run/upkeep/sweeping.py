@@ -20,11 +20,11 @@ from bot.run.operations.removing import carry_out
 from bot.run.upkeep.mending import metadata_of
 from bot.run.upkeep.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
 from bot.run.upkeep.tidying import end_orphan, tidy
-from bot.run.worktrees.activity import foreign_lock, last_change
-from bot.run.worktrees.removal import Removed
 from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval
 from bot.store.retention import Candidate
+from bot.worktrees.activity import foreign_lock, last_change
+from bot.worktrees.remove import Removed
 
 LOOKS_AT_ONCE = 4
 Progress = Callable[[str], None]

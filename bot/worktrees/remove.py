@@ -17,7 +17,7 @@ from bot.git.runner import GitError
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
 from bot.rescue.stashes import not_rescued
-from bot.run.worktrees.departure import admins, depart, head_on_record, rescue_first, what_is_rescued
+from bot.worktrees.unlink import admins, depart, head_on_record, rescue_first, what_is_rescued
 
 _log = structlog.get_logger()
 

@@ -15,18 +15,18 @@ from bot.clones.start import Checkout, DetachedHead, HeadBranch, IssueBranch, Re
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.worktrees.departure import depart
-from bot.run.worktrees.in_step import Ahead as Ahead
-from bot.run.worktrees.in_step import Dirty as Dirty
-from bot.run.worktrees.in_step import Diverged as Diverged
-from bot.run.worktrees.in_step import FastForwarded as FastForwarded
-from bot.run.worktrees.in_step import NoRemoteBranch as NoRemoteBranch
-from bot.run.worktrees.in_step import OffBranch as OffBranch
-from bot.run.worktrees.in_step import Synced as Synced
-from bot.run.worktrees.in_step import UpToDate as UpToDate
-from bot.run.worktrees.in_step import bring_what_can_be_read
-from bot.run.worktrees.in_step import follow_head as follow_head
-from bot.run.worktrees.in_step import sync as sync
+from bot.worktrees.sync import Ahead as Ahead
+from bot.worktrees.sync import Dirty as Dirty
+from bot.worktrees.sync import Diverged as Diverged
+from bot.worktrees.sync import FastForwarded as FastForwarded
+from bot.worktrees.sync import NoRemoteBranch as NoRemoteBranch
+from bot.worktrees.sync import OffBranch as OffBranch
+from bot.worktrees.sync import Synced as Synced
+from bot.worktrees.sync import UpToDate as UpToDate
+from bot.worktrees.sync import bring_what_can_be_read
+from bot.worktrees.sync import follow_head as follow_head
+from bot.worktrees.sync import sync as sync
+from bot.worktrees.unlink import depart
 
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
 

@@ -17,8 +17,8 @@ from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
-from bot.run.worktrees.departure import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
-from bot.run.worktrees.worktree import recreate
+from bot.worktrees.create import recreate
+from bot.worktrees.unlink import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
