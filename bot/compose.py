@@ -14,6 +14,8 @@ import structlog
 import uvicorn
 from starlette.applications import Starlette
 
+from bot.agents.driver import Limits
+from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
 from bot.decide.decider import Decider
 from bot.decide.desk import Premises
@@ -27,13 +29,11 @@ from bot.health import database_probe, health_routes
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
-from bot.run.agents.driver import Limits
-from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
-from bot.run.sandbox.cage import Cage, Unusable, cage_for
 from bot.run.workshop import Workshop
+from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep
 from bot.store.database import Pool, database

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from bot import settings
+from bot.agents.driver import Launch, OpenFailed
+from bot.agents.opening import driver_for
+from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of
 from bot.doctor_scratch import Scratch, scratch
 from bot.git.runner import GitError
 from bot.reply.redact import redact
-from bot.run.agents.driver import Launch, OpenFailed
-from bot.run.agents.opening import driver_for
-from bot.run.agents.presets import PRESETS, NotInstalled, Preset, command_of
-from bot.run.sandbox.cage import Cage, Unusable, Usable, cage_for
-from bot.run.sandbox.limits import Holder
-from bot.run.sandbox.system import UnsafeCommandError
+from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
+from bot.sandbox.limits import Holder
+from bot.sandbox.system import UnsafeCommandError
 from bot.settings import Need, Settings, SettingsError, known_secrets
 
 VERSION_SECONDS = 30.0

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from bot.agents.driver import Launch
+from bot.agents.presets import Preset, variables_of
 from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
 from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
-from bot.run.agents.driver import Launch
-from bot.run.agents.presets import Preset, variables_of
-from bot.run.network.models import ModelRoute
-from bot.run.network.turn_network import open_network
-from bot.run.sandbox import agent_argv, agent_environment
-from bot.run.sandbox.cage import Bind, Cage, cage_for
-from bot.run.sandbox.system import command_mounts
+from bot.network.models import ModelRoute
+from bot.network.turn_network import open_network
 from bot.run.workshop import shown_for
+from bot.sandbox import agent_argv, agent_environment
+from bot.sandbox.cage import Bind, Cage, cage_for
+from bot.sandbox.system import command_mounts
 from bot.settings import Settings
 from bot.worktrees.create import create
 

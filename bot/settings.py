@@ -281,7 +281,7 @@ def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
 
 def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
     """A preset needs the key of one of its model APIs; another address of that API may stand beside it."""
-    from bot.run.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
+    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
 
     chosen = PRESETS.get(agent)
     if chosen is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bot.clones.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
 from bot.git import refs
 from bot.git.runner import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
-from bot.run.sandbox.view import View, make_private, private_folder
+from bot.sandbox.view import View, make_private, private_folder
 
 LOCK_POLL_SECONDS = 0.02
 

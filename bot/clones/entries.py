@@ -9,7 +9,7 @@ from bot.clones.linked import Missing as Missing
 from bot.clones.linked import admin_directory, real
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.sandbox.view import remove_locks
+from bot.sandbox.view import remove_locks
 
 LIVE = "threadtree: in use"
 # git itself marks an entry that its own `worktree add` has not finished as "initializing".

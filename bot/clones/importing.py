@@ -12,8 +12,8 @@ from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.runner import Completed, GitError, GitProblem, failure
-from bot.run.sandbox.cage import Cage
-from bot.run.sandbox.view import View
+from bot.sandbox.cage import Cage
+from bot.sandbox.view import View
 
 MAX_PACK_BYTES = 2 << 30
 # What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.

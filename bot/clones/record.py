@@ -8,7 +8,7 @@ from bot.clones.clone import CloneLock
 from bot.clones.entries import LIVE
 from bot.clones.linked import admin_on_record, real
 from bot.git import refs
-from bot.run.sandbox.view import private_folder
+from bot.sandbox.view import private_folder
 
 _NO_COMMIT = "0" * 40
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones.linked import real
-from bot.run.sandbox.disk import used_bytes
+from bot.sandbox.disk import used_bytes
 
 # Beside a kept directory: what git knew of it (index, HEAD, submodules' commits).
 GIT_STATE = ".git"

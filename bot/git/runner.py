@@ -12,8 +12,8 @@ from bot.git.errors import problem_of
 from bot.git.errors import redact as redact
 from bot.git.process import end, listen, start
 from bot.git.progress import without_progress
-from bot.run.sandbox.cage import Cage
-from bot.run.sandbox.view import View
+from bot.sandbox.cage import Cage
+from bot.sandbox.view import View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 

@@ -9,9 +9,7 @@ from typing import assert_never
 
 import structlog
 
-from bot.reply import voice
-from bot.reply.voice import Here
-from bot.run.agents.driver import (
+from bot.agents.driver import (
     AgentEvent,
     AgentText,
     AgentThought,
@@ -21,6 +19,8 @@ from bot.run.agents.driver import (
     ToolStarted,
     UsageReported,
 )
+from bot.reply import voice
+from bot.reply.voice import Here
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError

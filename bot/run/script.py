@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from bot.run.agents.driver import Launch
+from bot.agents.driver import Launch
 
 _OUTPUT_BYTES = 64 * 1024
 _LAST_WORDS_SECONDS = 2.0

@@ -19,9 +19,9 @@ from bot.git import refs
 from bot.reply.redact import redact
 from bot.run import prompt
 from bot.run.progress import Progress
-from bot.run.sandbox.disk import watched
 from bot.run.script import Ended, OutOfTime, Script, Stopped, command_for, run_script
 from bot.run.workshop import Workshop
+from bot.sandbox.disk import watched
 from bot.store.turns import ClaimedTurn
 
 SCRIPT = ".threadtree/setup"

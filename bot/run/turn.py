@@ -9,13 +9,13 @@ from typing import TypeVar, assert_never
 import structlog
 
 from bot import failpoints, sentences, tracking
+from bot.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
+from bot.agents.opening import driver_for
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
-from bot.run.agents.opening import driver_for
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import deliver, guard_of
 from bot.run.ends import Change, End
@@ -25,11 +25,11 @@ from bot.run.persist import persist
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.reporting import forget_old_sessions, note_the_end, report_of
-from bot.run.sandbox.disk import DiskWatch, watched
-from bot.run.sandbox.system import UnsafeCommandError
 from bot.run.setup import prepare_checkout
 from bot.run.sharing import SentOnError
 from bot.run.workshop import Workshop
+from bot.sandbox.disk import DiskWatch, watched
+from bot.sandbox.system import UnsafeCommandError
 from bot.store import bells, conversations, purging, setup, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer

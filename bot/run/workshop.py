@@ -6,18 +6,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.agents.driver import Launch, Limits
+from bot.agents.presets import ModelApi, Preset, preset, variables_of
 from bot.authority import Policy
 from bot.git.runner import Identity
 from bot.github.client import GitHub
-from bot.run.agents.driver import Launch, Limits
-from bot.run.agents.presets import ModelApi, Preset, preset, variables_of
+from bot.network.models import ModelRoute
+from bot.network.turn_network import NetworkMode, open_network
 from bot.run.grounds import Grounds
-from bot.run.network.models import ModelRoute
-from bot.run.network.turn_network import NetworkMode, open_network
-from bot.run.sandbox import agent_argv, agent_environment
-from bot.run.sandbox.cage import Bind
-from bot.run.sandbox.disk import DiskWatch
 from bot.run.script import Script
+from bot.sandbox import agent_argv, agent_environment
+from bot.sandbox.cage import Bind
+from bot.sandbox.disk import DiskWatch
 from bot.store.turns import ClaimedTurn
 
 

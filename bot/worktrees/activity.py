@@ -11,7 +11,7 @@ from bot.clones import entries
 from bot.clones.clone import Clone
 from bot.clones.linked import Missing, admin_directory, real
 from bot.git.runner import GitError
-from bot.run.sandbox.view import private_folder
+from bot.sandbox.view import private_folder
 
 _STATE = ("index", "HEAD")
 _OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)

@@ -9,7 +9,7 @@ from bot.clones import entries
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.sandbox.disk import used_bytes
+from bot.sandbox.disk import used_bytes
 
 
 @dataclass(frozen=True, slots=True)

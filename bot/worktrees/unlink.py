@@ -19,7 +19,7 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
 from bot.rescue.stored import drop_rescue, read_rescue
-from bot.run.sandbox.view import private_folder
+from bot.sandbox.view import private_folder
 
 # What broken files raise, and a full disk or too many open files do not.
 _BROKEN = frozenset(

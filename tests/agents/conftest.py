@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.agents.driver import AgentDriver, AgentEvent, Completed, Launch, Limits, Opened, Outcome
-from bot.run.agents.opening import driver_for
-from bot.run.agents.presets import Access, NotInstalled, Preset, command_of, preset
+from bot.agents.driver import AgentDriver, AgentEvent, Completed, Launch, Limits, Opened, Outcome
+from bot.agents.opening import driver_for
+from bot.agents.presets import Access, NotInstalled, Preset, command_of, preset
 from bot.simulated.models.server import SimulatedModels
 from tests.agents.install import PROGRAMS, node_folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.agents.driver import (
+from bot.agents.driver import (
     Cancelled,
     Completed,
     Failed,

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from bot.agents.driver import Launch
+from bot.agents.presets import Preset, preset
 from bot.doctor import look_at
-from bot.run.agents.driver import Launch
-from bot.run.agents.presets import Preset, preset
 from tests.agents.conftest import Stage
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bot.run.agents import opening
-from bot.run.agents.driver import AgentText, Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
-from bot.run.agents.opening import driver_for
+from bot.agents import opening
+from bot.agents.driver import AgentText, Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
+from bot.agents.opening import driver_for
 from tests.agents.conftest import Heard, ask
 
 Plan = dict[str, list[dict[str, Any]]]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bot.agents.presets import NotInstalled, command_of, preset
 from bot.compose import Surroundings
 from bot.demo.pair import running_bot, settings_for
-from bot.run.agents.presets import NotInstalled, command_of, preset
 from bot.simulated.github.server import SimulatedGitHub
 from bot.simulated.models.server import SimulatedModels
 from tests.agents.conftest import AGENTS, KEY
@@ -42,7 +42,7 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
         await issue.hears("I wrote it.", "1 commit, 1 file")
         assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
 
-        if agent != "gemini":  # it would have to wait for the next minute (see bot.run.agents.opening)
+        if agent != "gemini":  # it would have to wait for the next minute (see bot.agents.opening)
             await issue.says("@threadtree-bot\nrecall")
             await issue.hears("I remember: plum.")
 

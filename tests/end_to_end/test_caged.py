@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.pair import agent_in_a_folder
-from bot.run.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
 
 

@@ -9,7 +9,7 @@ from bot import worker
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
 from bot.demo.pair import agent_in_a_folder
-from bot.run.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.faults import FailBefore
 from bot.worktrees.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds

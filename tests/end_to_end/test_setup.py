@@ -7,7 +7,7 @@ import pytest
 
 from bot import failpoints
 from bot.demo.pair import agent_in_a_folder
-from bot.run.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import World
 from tests.sleepers import new_sleep, runs

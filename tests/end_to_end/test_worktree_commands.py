@@ -11,7 +11,7 @@ from bot.demo.pair import agent_in_a_folder
 from bot.run.grounds import Grounds
 from bot.run.liveness import worker_lock
 from bot.run.operations import operating
-from bot.run.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
 from bot.store.operations import Asker, OperationKind, Standing
 from tests.end_to_end.conftest import Worlds

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import asyncpg
 import pytest
 
+from bot.agents.driver import Completed, Failed, Limits
 from bot.authority import Policy
 from bot.clones.clone import Clone
 from bot.clones.linked import admin_directory, real
@@ -26,7 +27,6 @@ from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
 from bot.model import Actor, Repository, Target
-from bot.run.agents.driver import Completed, Failed, Limits
 from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bot.agents.driver import AgentDriver, AgentEvent, Cancelled, Launch, Limits, Opened, Outcome
 from bot.model import Repository
-from bot.run.agents.driver import AgentDriver, AgentEvent, Cancelled, Launch, Limits, Opened, Outcome
 
 
 class KilledError(BaseException):

@@ -16,9 +16,9 @@ from bot.clones.linked import admin_directory, real
 from bot.clones.start import IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import Git, Identity
-from bot.run.sandbox.cage import Bind, Cage, Usable, cage_for
-from bot.run.sandbox.limits import Limits
-from bot.run.sandbox.view import View
+from bot.sandbox.cage import Bind, Cage, Usable, cage_for
+from bot.sandbox.limits import Limits
+from bot.sandbox.view import View
 from bot.worktrees.create import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")

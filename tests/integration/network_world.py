@@ -12,10 +12,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from bot.run.network.egress import Outside
-from bot.run.network.rules import IPAddress
-from bot.run.network.sockets import Streams
-from bot.run.network.turn_network import Network
+from bot.network.egress import Outside
+from bot.network.rules import IPAddress
+from bot.network.sockets import Streams
+from bot.network.turn_network import Network
 
 SECONDS = 20
 PUBLIC = "93.184.215.14"

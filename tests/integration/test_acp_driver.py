@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.agents.acp import acp_agent
-from bot.run.agents.driver import (
+from bot.agents.acp import acp_agent
+from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
     AgentText,
@@ -28,7 +28,7 @@ from bot.run.agents.driver import (
     ToolStarted,
     UsageReported,
 )
-from bot.run.sandbox import agent_argv, agent_environment
+from bot.sandbox import agent_argv, agent_environment
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 IMPATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=0.2)

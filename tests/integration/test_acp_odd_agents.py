@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bot.run.agents.acp import acp_agent
-from bot.run.agents.acp_open import Patience
-from bot.run.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
-from bot.run.sandbox import agent_argv
+from bot.agents.acp import acp_agent
+from bot.agents.acp_open import Patience
+from bot.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.sandbox import agent_argv
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 QUICK = Patience(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)

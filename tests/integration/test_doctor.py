@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.pair import agent_in_a_folder
-from bot.run.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Usable, cage_for
 
 DOCTOR = (
     "import typer; from bot.commands.doctor import add_doctor; app = typer.Typer(); app.callback()(lambda: None); "

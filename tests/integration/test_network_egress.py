@@ -14,10 +14,10 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from bot.run.network import egress, http1, sockets
-from bot.run.network.egress import egress_proxy, is_of_this_host, real_outside
-from bot.run.network.rules import IPAddress, Target
-from bot.run.network.sockets import connect_private, private_socket
+from bot.network import egress, http1, sockets
+from bot.network.egress import egress_proxy, is_of_this_host, real_outside
+from bot.network.rules import IPAddress, Target
+from bot.network.sockets import connect_private, private_socket
 from tests.integration.network_world import ALSO_PUBLIC, PUBLIC, SECONDS, Handler, World, site, status_of
 
 CONNECT = b"CONNECT files.example:443 HTTP/1.1\r\nHost: files.example:443\r\n\r\n"

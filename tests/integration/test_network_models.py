@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.run.network import models
-from bot.run.network.models import KeyMask, ModelRoute, Swapped, WrongKey, WrongPath, model_proxy, swap_key
-from bot.run.network.sockets import connect_private, private_socket
+from bot.network import models
+from bot.network.models import KeyMask, ModelRoute, Swapped, WrongKey, WrongPath, model_proxy, swap_key
+from bot.network.sockets import connect_private, private_socket
 from tests.integration.network_world import SECONDS, site
 
 REAL = "sk-real-" + "a1b2c3" * 6

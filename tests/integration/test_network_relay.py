@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.network import relay, sockets
-from bot.run.network.sockets import private_socket, serving
+from bot.network import relay, sockets
+from bot.network.sockets import private_socket, serving
 from tests.integration.network_world import SECONDS, run
 
 PORT = 19501

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bot.run.network.models import ModelRoute
-from bot.run.network.turn_network import Network, open_network
+from bot.network.models import ModelRoute
+from bot.network.turn_network import Network, open_network
 from tests.integration.network_world import PUBLIC, Ended, World, caged, needs_bubblewrap, run, site
 
 REAL = "sk-real-" + "a1b2c3" * 6

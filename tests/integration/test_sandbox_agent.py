@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import bot
+from bot.agents.acp import acp_agent
+from bot.agents.driver import Completed, Launch, Opened
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
-from bot.run.agents.acp import acp_agent
-from bot.run.agents.driver import Completed, Launch, Opened
-from bot.run.sandbox import agent_environment
-from bot.run.sandbox.cage import Bind
+from bot.sandbox import agent_environment
+from bot.sandbox.cage import Bind
 from bot.worktrees.commit import Committed, OnBranch, commit_all, settle_head
 from bot.worktrees.create import FastForwarded, sync
 from bot.worktrees.push import Pushed, push

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.sandbox import command_of
-from bot.run.sandbox.cage import Bind, Cage, Unusable, Usable, cage_for
-from bot.run.sandbox.limits import Enforcement, Limits
-from bot.run.sandbox.system import UnsafeCommandError
+from bot.sandbox import command_of
+from bot.sandbox.cage import Bind, Cage, Unusable, Usable, cage_for
+from bot.sandbox.limits import Enforcement, Limits
+from bot.sandbox.system import UnsafeCommandError
 from tests.integration.git_world import SEARCH_PATH, GitWorld, output, usable_cage
 
 NOBODY = 65534

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.sandbox.limits import Enforcement, Group, Holder, Limits, enforcement
+from bot.sandbox.limits import Enforcement, Group, Holder, Limits, enforcement
 
 LIMITS = Limits(processes=7, memory_bytes=1 << 20)
 

@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
+from bot.agents.driver import Launch
 from bot.clones.clone import clone_lock
-from bot.run.agents.driver import Launch
-from bot.run.sandbox import agent_argv
-from bot.run.sandbox.cage import Bind
 from bot.run.script import Ended, OutOfTime, Stopped, command_for, readable, run_script
 from bot.run.setup import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
+from bot.sandbox import agent_argv
+from bot.sandbox.cage import Bind
 from tests.integration.git_world import SANDBOXES, SEARCH_PATH, GitWorld, git
 from tests.sleepers import new_sleep, runs
 

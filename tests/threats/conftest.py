@@ -12,7 +12,7 @@ from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Missing, Valid, inspect
 from bot.clones.start import IssueBranch
 from bot.git.runner import GitError
-from bot.run.sandbox.limits import Limits
+from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, settle_head
 from bot.worktrees.create import sync
 from bot.worktrees.push import push

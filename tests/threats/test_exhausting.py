@@ -12,8 +12,8 @@ import pytest
 
 from bot.clones import importing
 from bot.clones.clone import clone_lock
-from bot.run.sandbox.disk import used_bytes
-from bot.run.sandbox.limits import Holder
+from bot.sandbox.disk import used_bytes
+from bot.sandbox.limits import Holder
 from bot.worktrees.create import NoRemoteBranch, sync
 from bot.worktrees.push import Pushed
 from tests.threats.conftest import BRANCH, LIMITS, Machine

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from acp.schema import PermissionOption, SessionNotification
 
-from bot.run.agents.acp_link import unattended_choice
-from bot.run.agents.acp_progress import Answered, Inbox, PromptProgress, Stopped, follow
-from bot.run.agents.driver import AgentEvent, AgentText, Limits, TimedOut, ToolEnded, ToolStarted, Usage
+from bot.agents.acp_link import unattended_choice
+from bot.agents.acp_progress import Answered, Inbox, PromptProgress, Stopped, follow
+from bot.agents.driver import AgentEvent, AgentText, Limits, TimedOut, ToolEnded, ToolStarted, Usage
 
 LIMITS = Limits(total_seconds=100, idle_seconds=10)
 END = Answered({"stopReason": "end_turn"})

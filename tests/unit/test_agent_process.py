@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.run.agents.process import parse_message
-from bot.run.sandbox import agent_argv, agent_environment, command_of
+from bot.agents.process import parse_message
+from bot.sandbox import agent_argv, agent_environment, command_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

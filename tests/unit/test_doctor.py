@@ -16,8 +16,8 @@ from bot.doctor import (
     sandbox_check,
     settings_checks,
 )
-from bot.run.sandbox.cage import Cage, Unusable, Usable
-from bot.run.sandbox.limits import Enforcement, Group, Holder, Limits
+from bot.sandbox.cage import Cage, Unusable, Usable
+from bot.sandbox.limits import Enforcement, Group, Holder, Limits
 from bot.settings import Settings, load
 
 USABLE = Usable("0.11.0", Holder.CGROUP, Holder.RLIMIT)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.run.network.rules import Allowed, IPAddress, Refused, Target, may_reach, parse_target
+from bot.network.rules import Allowed, IPAddress, Refused, Target, may_reach, parse_target
 
 PUBLIC = (
     "1.1.1.1",

@@ -20,7 +20,7 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from bot.run.agents.driver import (
+from bot.agents.driver import (
     AgentEvent,
     AgentText,
     AgentThought,

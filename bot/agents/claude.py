@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
 
-from bot.run.agents.claude_process import ClaudeProcess
-from bot.run.agents.claude_progress import Broken, ClaudeProgress, Inbox, Stopped, follow
-from bot.run.agents.driver import (
+from bot.agents.claude_process import ClaudeProcess
+from bot.agents.claude_progress import Broken, ClaudeProgress, Inbox, Stopped, follow
+from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
     Cancelled,

@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 from claude_agent_sdk import Transport
 
-from bot.run.agents.driver import Launch
-from bot.run.agents.process import AgentProcess
+from bot.agents.driver import Launch
+from bot.agents.process import AgentProcess
 
 # https://docs.claude.com/en/docs/claude-code/cli-reference
 STREAMS_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bot.run.sandbox.disk import DiskWatch
-from bot.run.sandbox.limits import Enforcement, Holder, Limits, enforcement
-from bot.run.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.run.sandbox.view import View, mounts, private_folder
+from bot.sandbox.disk import DiskWatch
+from bot.sandbox.limits import Enforcement, Holder, Limits, enforcement
+from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
+from bot.sandbox.view import View, mounts, private_folder
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20

@@ -21,7 +21,7 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from bot.run.agents.driver import (
+from bot.agents.driver import (
     AgentEvent,
     AgentText,
     AgentThought,

@@ -21,9 +21,9 @@ from typing import assert_never
 import h11
 import structlog
 
-from bot.run.network.http1 import BadRequestError, end_to_end, read_head, refusal
-from bot.run.network.rules import IPAddress, Refused, Target, may_reach, parse_target
-from bot.run.network.sockets import Streams, closed_after, connect_private, serving
+from bot.network.http1 import BadRequestError, end_to_end, read_head, refusal
+from bot.network.rules import IPAddress, Refused, Target, may_reach, parse_target
+from bot.network.sockets import Streams, closed_after, connect_private, serving
 
 CONNECT_SECONDS = 30.0
 CONNECT_ONE_SECONDS = 10.0

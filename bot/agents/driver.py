@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: the argv (see `bot.run.sandbox`), the whole environment of the process, the worktree."""
+    """What to start: the argv (see `bot.sandbox`), the whole environment of the process, the worktree."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]

@@ -1,6 +1,6 @@
 """How an agent is started: its environment, made here and nowhere else, and its argv where there is no cage.
 
-With a cage the argv is `bot.run.sandbox.cage.Cage.agent_argv`'s.
+With a cage the argv is `bot.sandbox.cage.Cage.agent_argv`'s.
 """
 
 import shutil

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from bot.run.network.http1 import MAX_HEAD_BYTES, refusal
+from bot.network.http1 import MAX_HEAD_BYTES, refusal
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -11,10 +11,10 @@ from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
 
-from bot.run.agents.acp_link import Link, as_object, in_its_words
-from bot.run.agents.driver import Launch, Opened, OpenFailed
-from bot.run.agents.process import AgentProcess
-from bot.run.sandbox import command_of
+from bot.agents.acp_link import Link, as_object, in_its_words
+from bot.agents.driver import Launch, Opened, OpenFailed
+from bot.agents.process import AgentProcess
+from bot.sandbox import command_of
 
 _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")

@@ -10,11 +10,11 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Literal, assert_never
 
-from bot.run.network import relay
-from bot.run.network.egress import Outside, egress_proxy, real_outside
-from bot.run.network.models import ModelRoute, model_proxy, new_dummy
-from bot.run.network.rules import IPAddress, Target
-from bot.run.network.sockets import loopback_socket, private_socket
+from bot.network import relay
+from bot.network.egress import Outside, egress_proxy, real_outside
+from bot.network.models import ModelRoute, model_proxy, new_dummy
+from bot.network.rules import IPAddress, Target
+from bot.network.sockets import loopback_socket, private_socket
 
 NetworkMode = Literal["internet", "none", "host"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
-from bot.run.agents.acp import acp_agent
-from bot.run.agents.driver import AgentDriver, AgentEvent, Launch, Limits, Opened, OpenFailed, Outcome
-from bot.run.agents.presets import Preset, brings_plugins, preset
+from bot.agents.acp import acp_agent
+from bot.agents.driver import AgentDriver, AgentEvent, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.agents.presets import Preset, brings_plugins, preset
 
 BeforeOpening = Callable[[str | None], Awaitable[OpenFailed | None]]
 Clock = Callable[[], datetime]
@@ -75,7 +75,7 @@ def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[Agent
             return failure
 
         return _careful(acp_agent(launch), refuse)
-    from bot.run.agents.claude import claude_agent  # the extra `claude` is not always there
+    from bot.agents.claude import claude_agent  # the extra `claude` is not always there
 
     return claude_agent(launch)
 

@@ -8,10 +8,10 @@ from typing import Any
 import structlog
 from acp import RequestError
 
-from bot.run.agents.acp_link import Link, in_its_words
-from bot.run.agents.acp_open import Patience, Wishes, open_session
-from bot.run.agents.acp_progress import Answered, Broken, Inbox, PromptProgress, Stopped, follow
-from bot.run.agents.driver import (
+from bot.agents.acp_link import Link, in_its_words
+from bot.agents.acp_open import Patience, Wishes, open_session
+from bot.agents.acp_progress import Answered, Broken, Inbox, PromptProgress, Stopped, follow
+from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
     Cancelled,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from bot.run.agents.acp_open import Wishes
+from bot.agents.acp_open import Wishes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from bot.run.agents.driver import Launch
+from bot.agents.driver import Launch
 
 # asyncio's default of 64 kB a line is less than one diff of a big file.
 MAX_LINE_BYTES = 64 * 1024 * 1024

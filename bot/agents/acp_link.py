@@ -14,7 +14,7 @@ from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
-from bot.run.agents.process import AgentProcess
+from bot.agents.process import AgentProcess
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 
