@@ -17,11 +17,11 @@ from bench.repository import Repository, git
 from bot import failpoints
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
-from bot.run.operations import removing
-from bot.run.upkeep import sweeping
-from bot.run.upkeep.retention import policy_for
+from bot.maintenance import prune
+from bot.maintenance.retention_rules import policy_for
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
+from bot.operations import remove
 from bot.store.database import database
 from bot.store.embedded import embedded_postgres
 from bot.store.migrate import migrate
@@ -134,7 +134,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         nonlocal removals_seconds, counting
         counting = False
         try:
-            return await removing.carry_out(*args)
+            return await remove.carry_out(*args)
         finally:
             removals_seconds += time.perf_counter() - claimed_at  # with the look at it under the claim
             counting = True
@@ -151,10 +151,10 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             github=None,
         )
         policy = policy_for(grounds.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
-        watched = patch.object(sweeping, "carry_out", carry_out), patch.object(failpoints, "listener", listener)
+        watched = patch.object(prune, "carry_out", carry_out), patch.object(failpoints, "listener", listener)
         with watched[0], watched[1], worker_lock(grounds.workers) as worker:
             begin, counting = time.perf_counter(), True
-            report = await sweeping.sweep(grounds, policy, worker)
+            report = await prune.sweep(grounds, policy, worker)
             counting = False
     return Figure(total, due, len(report.deleted), opened, time.perf_counter() - begin, removals_seconds, list_ms)
 

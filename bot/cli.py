@@ -23,9 +23,9 @@ from bot.commands.worktrees_list import add_list
 from bot.compose import CannotStartError, Role
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
+from bot.node.context import Grounds
 from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Unavailable
-from bot.run.grounds import Grounds
 from bot.settings import Settings, SettingsError
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.embedded import EmbeddedPostgresError

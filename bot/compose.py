@@ -26,11 +26,11 @@ from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
 from bot.health import database_probe, health_routes
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
 from bot.run.workshop import Workshop
 from bot.sandbox.cage import Cage, Unusable, cage_for

@@ -11,14 +11,14 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
+from bot.maintenance.expire import tidy
+from bot.maintenance.prune import sweep
+from bot.maintenance.repair import reconcile
+from bot.maintenance.retention_rules import policy_for
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
 from bot.reply.outbox import Sender
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
 from bot.run.runner import Runner
-from bot.run.upkeep.mending import reconcile
-from bot.run.upkeep.retention import policy_for
-from bot.run.upkeep.sweeping import sweep
-from bot.run.upkeep.tidying import tidy
 from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY

@@ -15,12 +15,12 @@ from rich.filesize import decimal
 from bot.commands.listings import Connect, print_table
 from bot.commands.worktrees import fail, find
 from bot.commands.worktrees_list import OpenGrounds
+from bot.maintenance.prune import Progress, Report, sweep
+from bot.maintenance.reconcile_rules import Action
+from bot.maintenance.repair import reconcile
+from bot.maintenance.retention_rules import parse_age, policy_for
+from bot.node.process_lock import worker_lock
 from bot.reply.wording import count
-from bot.run.liveness import worker_lock
-from bot.run.upkeep.mending import reconcile
-from bot.run.upkeep.reconciling import Action
-from bot.run.upkeep.retention import parse_age, policy_for
-from bot.run.upkeep.sweeping import Progress, Report, sweep
 from bot.settings import load
 from bot.store import retention
 

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import typer
 
+from bot.cli.touch import touch
 from bot.commands.worktrees_list import OpenGrounds
 from bot.decide.creating import place_for
 from bot.decide.desk import Premises
 from bot.github.errors import NotFound
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
-from bot.run.operations import operating
-from bot.run.upkeep.touching import touch
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
+from bot.operations import execute
 from bot.store import listings, operations
 from bot.store.listings import FoundWorktree
 from bot.store.operations import Asker, OperationKind
@@ -119,7 +119,7 @@ async def _operate(grounds: Grounds, found: FoundWorktree, kind: OperationKind) 
 async def carry_out(grounds: Grounds, operation_id: int) -> None:
     """Does what was asked here, or waits for the worker that has begun it; prints how it ended."""
     with worker_lock(grounds.workers) as worker:
-        standing = await operating.operate(grounds, worker, operation_id, lambda words: typer.echo(words, err=True))
+        standing = await execute.operate(grounds, worker, operation_id, lambda words: typer.echo(words, err=True))
     if standing.state == "failed":
         fail(standing.outcome or "It was not done.")
     typer.echo(standing.outcome)

@@ -16,8 +16,8 @@ from rich.filesize import decimal
 
 from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
 from bot.model import WorktreeState
+from bot.node.context import Grounds
 from bot.reply.wording import count, span
-from bot.run.grounds import Grounds
 from bot.store import listings, rescues
 from bot.worktrees.summary import Look, look
 

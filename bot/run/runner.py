@@ -7,11 +7,11 @@ from uuid import UUID
 import structlog
 
 from bot import sentences
+from bot.node.process_lock import is_alive
+from bot.operations import execute
+from bot.operations.remove import remove_all
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run.liveness import is_alive
-from bot.run.operations import operating
-from bot.run.operations.removing import remove_all
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop
 from bot.store import conversations, operations, removals, turns
@@ -94,7 +94,7 @@ class Runner:
             self._removing.add_done_callback(self._removals_ended)
 
     def _carry_out(self, operation: ClaimedOperation) -> None:
-        task = asyncio.create_task(operating.carry_out(self._shop, operation), name=f"operation {operation.id}")
+        task = asyncio.create_task(execute.carry_out(self._shop, operation), name=f"operation {operation.id}")
         self._operations[operation.id] = (operation, task)
         task.add_done_callback(partial(self._operation_ended, operation.id))
 
@@ -140,7 +140,7 @@ class Runner:
         for claim in running:
             if self._is_gone(claim):
                 await self._cut_off(claim)
-        if await operating.recover(shop, self._operation_is_gone):
+        if await execute.recover(shop, self._operation_is_gone):
             self.ring()
         for worktree_id, worker in removing:
             if self._removal_is_gone(worktree_id, worker):

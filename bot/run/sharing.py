@@ -14,9 +14,9 @@ from bot.fitting import NotShared, misfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.model import Target
+from bot.node.transactions import persist
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run.persist import persist
 from bot.run.workshop import Workshop
 from bot.store import conversations, sharing
 from bot.store.database import Connection

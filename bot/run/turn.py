@@ -14,14 +14,14 @@ from bot.agents.opening import driver_for
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
+from bot.node.noting import note_in_metadata
+from bot.node.transactions import persist
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.delivering import deliver, guard_of
 from bot.run.ends import Change, End
-from bot.run.noting import note_in_metadata
 from bot.run.permission import denied
-from bot.run.persist import persist
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.reporting import forget_old_sessions, note_the_end, report_of

@@ -13,7 +13,7 @@ from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.network.models import ModelRoute
 from bot.network.turn_network import NetworkMode, open_network
-from bot.run.grounds import Grounds
+from bot.node.context import Grounds
 from bot.run.script import Script
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind

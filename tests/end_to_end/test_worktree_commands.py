@@ -8,9 +8,9 @@ import pytest
 
 from bot import compose, failpoints
 from bot.demo.pair import agent_in_a_folder
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
-from bot.run.operations import operating
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
+from bot.operations import execute
 from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
 from bot.store.operations import Asker, OperationKind, Standing
@@ -390,7 +390,7 @@ async def operate(world: World, grounds: Grounds, worktree: int, kind: Operation
     async with grounds.pool.acquire() as connection, connection.transaction():
         asked = await operations.ask(connection, worktree, kind, Asker("the operator", grounds.clock()))
     with worker_lock(grounds.workers) as worker:
-        return await operating.operate(grounds, worker, asked, said.append), said
+        return await execute.operate(grounds, worker, asked, said.append), said
 
 
 async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:

@@ -5,8 +5,8 @@ from hypothesis.stateful import rule
 from bot.decide import closing
 from bot.decide.actions import Close, Reopen
 from bot.decide.asks import Asks, Command
-from bot.run.operations import operating
-from bot.run.operations.removing import remove_all
+from bot.operations import execute
+from bot.operations.remove import remove_all
 from bot.store import operations
 from tests.histories.ground import REPOSITORY
 from tests.histories.stage import NODE
@@ -63,7 +63,7 @@ class Going(Turning):
                     operation = await operations.claim_next(connection, NODE, ground.worker.name)
                 if operation is None:
                     break
-                await operating.carry_out(ground.shop, operation)
+                await execute.carry_out(ground.shop, operation)
             await remove_all(ground.shop, ground.worker.name)
 
         self.bot(all_that_waits(), index_too=True)

@@ -27,7 +27,7 @@ from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
 from bot.model import Actor, Repository, Target
-from bot.run.liveness import worker_lock
+from bot.node.process_lock import worker_lock
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
 from bot.run.workshop import Workshop

@@ -11,10 +11,10 @@ from hypothesis.stateful import rule
 
 import bot
 from bot import failpoints
-from bot.run.liveness import worker_lock
-from bot.run.upkeep.mending import reconcile
-from bot.run.upkeep.retention import policy_for
-from bot.run.upkeep.sweeping import sweep
+from bot.maintenance.prune import sweep
+from bot.maintenance.repair import reconcile
+from bot.maintenance.retention_rules import policy_for
+from bot.node.process_lock import worker_lock
 from tests.histories.acts import deeds
 from tests.histories.going import Going
 from tests.histories.hands import KilledError

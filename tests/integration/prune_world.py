@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from bot.clones import metadata
 from bot.clones.start import DetachedHead, IssueBranch
+from bot.maintenance.prune import Report, sweep
+from bot.maintenance.repair import metadata_of
+from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import Repository
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
-from bot.run.upkeep.mending import metadata_of
-from bot.run.upkeep.retention import Policy, policy_for
-from bot.run.upkeep.sweeping import Report, sweep
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
 from bot.store import conversations, places
 from bot.store.database import Connection, database
 from tests.integration.git_world import GitWorld, git

@@ -17,7 +17,7 @@ from bot.commands.deliveries import add_replay
 from bot.commands.listings import ROWS_FOR_PEOPLE, mount
 from bot.commands.worktrees_list import add_list
 from bot.git.runner import Git
-from bot.run.grounds import Grounds
+from bot.node.context import Grounds
 from bot.store.database import database
 from tests.postgres import execute
 

@@ -12,9 +12,9 @@ from bot.clones import entries, metadata
 from bot.clones.clone import clone_lock
 from bot.clones.metadata import Metadata
 from bot.clones.start import IssueBranch
+from bot.maintenance.reconcile_rules import Action
+from bot.maintenance.repair import reconcile
 from bot.rescue.save import Label, Rescued, rescue
-from bot.run.upkeep.mending import reconcile
-from bot.run.upkeep.reconciling import Action
 from bot.store import rescues
 from tests.integration.git_world import SANDBOXES, git
 from tests.integration.prune_world import NODE, Node, node_world

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
-from bot.run.grounds import Grounds
-from bot.run.operations.removing import carry_out, delete_trashed, remove_all
+from bot.node.context import Grounds
+from bot.operations.remove import carry_out, delete_trashed, remove_all
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
@@ -253,7 +253,7 @@ async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monke
     assert await place.row() == ("ready", "closed")
     await remove_all(place.grounds, WORKER)
     assert (await place.row())[0] == "ready", "not again at once"
-    monkeypatch.setattr("bot.run.operations.removing.TRY_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr("bot.operations.remove.TRY_AGAIN_AFTER", timedelta(0))
 
     await remove_all(place.grounds, WORKER)
 

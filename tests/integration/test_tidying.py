@@ -8,10 +8,10 @@ import pytest
 
 from bot.clones import entries, trash
 from bot.clones.clone import clone_lock
+from bot.maintenance.expire import tidy
+from bot.maintenance.repair import NO_WORKTREE, reconcile
 from bot.rescue.save import Label, Rescued, rescue
 from bot.rescue.stored import list_rescues
-from bot.run.upkeep.mending import NO_WORKTREE, reconcile
-from bot.run.upkeep.tidying import tidy
 from bot.store import conversations, rescues, retention, turns
 from tests.integration.git_world import SANDBOXES, git
 from tests.integration.prune_world import Node, node_world

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.run.liveness import is_alive, worker_lock
+from bot.node.process_lock import is_alive, worker_lock
 
 HOLDER = """
 import sys, time

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from bot.clones.metadata import Metadata
-from bot.run.upkeep.reconciling import Action, EntryState, MetadataState, Place, Row, Start, decide, start_of
+from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, Row, Start, decide, start_of
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROWS: tuple[Row | None, ...] = (None, *get_args(Row))

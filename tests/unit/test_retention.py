@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.run.upkeep.retention import Due, Facts, Kind, Skip, brakes, judge, kind_of, parse_age, policy_for, said
+from bot.maintenance.retention_rules import Due, Facts, Kind, Skip, brakes, judge, kind_of, parse_age, policy_for, said
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 POLICY = policy_for(NOW, detached_days=30, branch_days=90, orphan_days=60, rescue_days=180)

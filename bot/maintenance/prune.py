@@ -15,11 +15,11 @@ from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.run.grounds import Grounds
-from bot.run.operations.removing import carry_out
-from bot.run.upkeep.mending import metadata_of
-from bot.run.upkeep.retention import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
-from bot.run.upkeep.tidying import end_orphan, tidy
+from bot.maintenance.expire import end_orphan, tidy
+from bot.maintenance.repair import metadata_of
+from bot.maintenance.retention_rules import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
+from bot.node.context import Grounds
+from bot.operations.remove import carry_out
 from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval
 from bot.store.retention import Candidate

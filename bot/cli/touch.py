@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bot.clones import metadata
-from bot.run.grounds import Grounds
+from bot.node.context import Grounds
 from bot.store import retention
 
 

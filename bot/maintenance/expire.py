@@ -14,12 +14,12 @@ from bot.clones.clone import clone_lock
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
+from bot.maintenance.inventory import folders_on_disk
+from bot.maintenance.repair import NO_WORKTREE, take_away
+from bot.maintenance.retention_rules import Policy, brakes
+from bot.node.context import Grounds
 from bot.rescue.save import Label
 from bot.rescue.stored import drop_rescue, list_rescues
-from bot.run.grounds import Grounds
-from bot.run.upkeep.mending import NO_WORKTREE, take_away
-from bot.run.upkeep.retention import Policy, brakes
-from bot.run.upkeep.surveying import folders_on_disk
 from bot.store import places, rescues, retention
 from bot.store.rescues import Rescue
 

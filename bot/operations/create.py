@@ -10,9 +10,9 @@ from bot.clones.entries import Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.node.context import Grounds
+from bot.node.noting import note_in_metadata
 from bot.rescue.stored import read_rescue
-from bot.run.grounds import Grounds
-from bot.run.noting import note_in_metadata
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.create import Created, create, recreate
 

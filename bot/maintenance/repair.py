@@ -16,13 +16,13 @@ from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
+from bot.maintenance.inventory import Found, folders_on_disk, survey
+from bot.maintenance.reconcile_rules import Action, decide, start_of
+from bot.node.context import Grounds
+from bot.node.process_lock import worker_lock
+from bot.operations.remove import remove_all
 from bot.rescue.save import KeepWhole, Label
 from bot.rescue.stored import list_rescues
-from bot.run.grounds import Grounds
-from bot.run.liveness import worker_lock
-from bot.run.operations.removing import remove_all
-from bot.run.upkeep.reconciling import Action, decide, start_of
-from bot.run.upkeep.surveying import Found, folders_on_disk, survey
 from bot.store import places, rescues, retention
 from bot.store.places import LostRow, PlaceRow
 from bot.store.retention import Candidate

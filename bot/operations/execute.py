@@ -10,13 +10,13 @@ from bot.failpoints import reached
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
+from bot.node.context import Grounds
+from bot.node.process_lock import is_alive
+from bot.node.transactions import persist
+from bot.operations import acts, remove
+from bot.operations.acts import Outcome
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run.grounds import Grounds
-from bot.run.liveness import is_alive
-from bot.run.operations import acts, removing
-from bot.run.operations.acts import Outcome
-from bot.run.persist import persist
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation, OperationClaim, Standing
@@ -40,7 +40,7 @@ async def carry_out(grounds: Grounds, operation: ClaimedOperation) -> None:
         reached("operation-carried-out")
         await persist(grounds.pool, lambda connection: _finish(connection, grounds, operation, outcome))
         log.info("operation-ended", state=outcome.state, outcome=outcome.words)
-        await removing.delete_trashed(outcome.trashed)
+        await remove.delete_trashed(outcome.trashed)
     except ClaimLostError:
         log.warning("claim-lost")
     except asyncio.CancelledError:

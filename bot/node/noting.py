@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
-from bot.run.grounds import Grounds
+from bot.node.context import Grounds
 from bot.store.operations import ClaimedOperation
 from bot.store.turns import ClaimedTurn
 

@@ -13,10 +13,10 @@ from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.runner import GitError, GitProblem
 from bot.github.errors import GitHubError
+from bot.node.context import Grounds
+from bot.node.transactions import persist
+from bot.operations import rescued
 from bot.rescue.save import Label
-from bot.run.grounds import Grounds
-from bot.run.operations import rescued
-from bot.run.persist import persist
 from bot.store import conversations, removals
 from bot.store.database import Connection
 from bot.store.removals import ClaimedRemoval

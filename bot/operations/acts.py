@@ -14,14 +14,14 @@ from bot.clones import trash
 from bot.clones.clone import clone_lock
 from bot.github.errors import GitHubError
 from bot.model import WorktreeState
+from bot.node.context import Grounds
+from bot.node.noting import note_in_metadata
+from bot.node.transactions import persist
+from bot.operations import remove, rescued
+from bot.operations.create import CannotBeMade, Made, fetched, make, start_of
 from bot.rescue.restore import RestoreRefused
 from bot.rescue.restore_directory import restore_all
 from bot.rescue.save import Label
-from bot.run.grounds import Grounds
-from bot.run.noting import note_in_metadata
-from bot.run.operations import removing, rescued
-from bot.run.operations.making import CannotBeMade, Made, fetched, make, start_of
-from bot.run.persist import persist
 from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
@@ -132,7 +132,7 @@ async def _remove(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         )
         if removal is None:
             return failed(operation, "something else needs it at this moment")
-        result = await removing.carry_out(grounds, removal)
+        result = await remove.carry_out(grounds, removal)
         if isinstance(result, Kept):
             return failed(operation, result.why)
         trashed = result.trashed

@@ -12,8 +12,8 @@ from bot.clones import entries, metadata
 from bot.clones.clone import Clone
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.git.runner import GitError
-from bot.run.grounds import Grounds
-from bot.run.upkeep.reconciling import EntryState, MetadataState, Place
+from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
+from bot.node.context import Grounds
 from bot.store import places, retention
 from bot.store.places import PlaceRow
 
