@@ -31,8 +31,8 @@ from bot.node.process_lock import worker_lock
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
+from bot.run.context import Workshop
 from bot.run.runner import Runner
-from bot.run.workshop import Workshop
 from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep

@@ -18,7 +18,7 @@ from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.network.models import ModelRoute
 from bot.network.turn_network import open_network
-from bot.run.workshop import shown_for
+from bot.run.context import shown_for
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind, Cage, cage_for
 from bot.sandbox.system import command_mounts

@@ -9,9 +9,9 @@ from bot.clones.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, re
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.run.sharing import join_holder, settle
-from bot.run.standing import note_kept, stand
-from bot.run.workshop import Workshop
+from bot.run.checkout_state import note_kept, stand
+from bot.run.context import Workshop
+from bot.run.switching import join_holder, settle
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, create
 

@@ -3,7 +3,7 @@
 from bot import sentences
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.model import Actor
-from bot.run.workshop import Workshop
+from bot.run.context import Workshop
 from bot.store.turns import ClaimedTurn
 
 

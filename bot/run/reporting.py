@@ -10,9 +10,9 @@ from asyncpg import PostgresError
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
 from bot.reply.voice import Report
-from bot.run.delivering import compare_url
-from bot.run.ends import End
-from bot.run.workshop import Workshop
+from bot.run.context import Workshop
+from bot.run.publishing import compare_url
+from bot.run.result import End
 from bot.store import retention
 from bot.store.database import DATABASE_AWAY
 from bot.store.turns import ClaimedTurn, Use

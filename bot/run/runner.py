@@ -12,8 +12,8 @@ from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.reply import voice
 from bot.reply.voice import Here
+from bot.run.context import Workshop
 from bot.run.turn import TurnRun
-from bot.run.workshop import Workshop
 from bot.store import conversations, operations, removals, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.operations import ClaimedOperation, OperationClaim

@@ -19,15 +19,15 @@ from bot.node.transactions import persist
 from bot.reply import voice
 from bot.reply.voice import Here
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.delivering import deliver, guard_of
-from bot.run.ends import Change, End
+from bot.run.context import Workshop
 from bot.run.permission import denied
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
+from bot.run.publishing import deliver, guard_of
 from bot.run.reporting import forget_old_sessions, note_the_end, report_of
-from bot.run.setup import prepare_checkout
-from bot.run.sharing import SentOnError
-from bot.run.workshop import Workshop
+from bot.run.result import Change, End
+from bot.run.setup_script import prepare_checkout
+from bot.run.switching import SentOnError
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import bells, conversations, purging, setup, turns

@@ -28,9 +28,9 @@ from bot.github.client import GitHub
 from bot.github.payloads import Thread
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
+from bot.run.context import Workshop
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
-from bot.run.workshop import Workshop
 from bot.store import turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn

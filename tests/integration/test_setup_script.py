@@ -9,7 +9,7 @@ import pytest
 from bot.agents.driver import Launch
 from bot.clones.clone import clone_lock
 from bot.run.script import Ended, OutOfTime, Stopped, command_for, readable, run_script
-from bot.run.setup import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
+from bot.run.setup_script import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
 from bot.sandbox import agent_argv
 from bot.sandbox.cage import Bind
 from tests.integration.git_world import SANDBOXES, SEARCH_PATH, GitWorld, git

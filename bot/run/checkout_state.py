@@ -12,7 +12,7 @@ from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.run import prompt, remarks
-from bot.run.workshop import Workshop
+from bot.run.context import Workshop
 from bot.store import rescues, setup
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, examine, recreate

@@ -18,9 +18,9 @@ from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_defa
 from bot.git import refs
 from bot.reply.redact import redact
 from bot.run import prompt
+from bot.run.context import Workshop
 from bot.run.progress import Progress
 from bot.run.script import Ended, OutOfTime, Script, Stopped, command_for, run_script
-from bot.run.workshop import Workshop
 from bot.sandbox.disk import watched
 from bot.store.turns import ClaimedTurn
 

@@ -17,7 +17,7 @@ from bot.model import Target
 from bot.node.transactions import persist
 from bot.reply import voice
 from bot.reply.voice import Here
-from bot.run.workshop import Workshop
+from bot.run.context import Workshop
 from bot.store import conversations, sharing
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError

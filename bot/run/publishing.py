@@ -12,9 +12,9 @@ from bot.clones.importing import bring_home
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.run.checkout import Ready, rescue_ref
-from bot.run.ends import Change
-from bot.run.guards import Guard
-from bot.run.workshop import Workshop
+from bot.run.context import Workshop
+from bot.run.push_guard import Guard
+from bot.run.result import Change
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
