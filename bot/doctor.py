@@ -18,7 +18,7 @@ from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of
 from bot.doctor_scratch import Scratch, scratch
 from bot.git.runner import GitError
-from bot.reply.redact import redact
+from bot.messages.redact import redact
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.system import UnsafeCommandError

@@ -19,8 +19,8 @@ from bot.maintenance.prune import Progress, Report, sweep
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import reconcile
 from bot.maintenance.retention_rules import parse_age, policy_for
+from bot.messages.formatting import count
 from bot.node.process_lock import worker_lock
-from bot.reply.wording import count
 from bot.settings import load
 from bot.store import retention
 

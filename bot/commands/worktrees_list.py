@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
+from bot.messages.formatting import count, span
 from bot.model import WorktreeState
 from bot.node.context import Grounds
-from bot.reply.wording import count, span
 from bot.store import listings, rescues
 from bot.worktrees.summary import Look, look
 

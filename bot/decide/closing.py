@@ -2,10 +2,10 @@
 
 from datetime import datetime, timedelta
 
-from bot import sentences, worktree_sentences
 from bot.decide.actions import Close, Reopen
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.messages import replies, worktree_replies
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.store import conversations, operations, requests
 from bot.store.database import Connection
 
@@ -23,10 +23,10 @@ async def close(connection: Connection, action: Close) -> None:
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     here = Here(action.repository, conversation.id)
-    await stop_turns(connection, here, sentences.thread_closed(), asked_before=before, queued=True)
-    for verb, target in await operations.withdraw(connection, conversation.id, before, sentences.thread_closed()):
+    await stop_turns(connection, here, replies.thread_closed(), asked_before=before, queued=True)
+    for verb, target in await operations.withdraw(connection, conversation.id, before, replies.thread_closed()):
         if target is not None:
-            await voice.reply(connection, here, target, worktree_sentences.thread_was_closed(verb))
+            await thread_comments.reply(connection, here, target, worktree_replies.thread_was_closed(verb))
     if conversation.worktree_id is not None:
         await conversations.let_go(connection, conversation.worktree_id)
 
@@ -43,5 +43,5 @@ async def stop_turns(connection: Connection, here: Here, reason: str, *, asked_b
     conversation_id = here.conversation_id
     ended = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
     for turn_id, target in ended:
-        await voice.ended(connection, here, turn_id, target, "stopped", reason)
+        await thread_comments.ended(connection, here, turn_id, target, "stopped", reason)
     return len(ended) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))

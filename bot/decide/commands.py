@@ -3,14 +3,14 @@
 from datetime import timedelta
 from typing import Any, assert_never
 
-from bot import sentences
 from bot.decide import bringing_back
 from bot.decide.actions import Hear
 from bot.decide.asks import Command, UnknownCommand, worktree_verb
 from bot.decide.closing import stop_turns
 from bot.decide.desk import Desk
 from bot.decide.worktree_commands import obey_worktree
-from bot.reply import voice
+from bot.messages import replies
+from bot.reply import thread_comments
 from bot.store import conversations, requests
 
 # GitHub's times are whole seconds: what was asked in the same second was asked before.
@@ -19,21 +19,21 @@ _GITHUB_CLOCK_TICK = timedelta(seconds=1)
 
 async def obey(desk: Desk, hear: Hear, command: Command | UnknownCommand) -> None:
     connection, here, target = desk.connection, desk.here, hear.target
-    await voice.seen(connection, here, target)
+    await thread_comments.seen(connection, here, target)
     if isinstance(command, UnknownCommand):
-        await voice.reply(connection, here, target, sentences.unknown_command(f"/{command.name}"))
+        await thread_comments.reply(connection, here, target, replies.unknown_command(f"/{command.name}"))
         return
     match command.name:
         case "help":
-            await voice.reply(connection, here, target, sentences.help_text(desk.facts.bot_name))
+            await thread_comments.reply(connection, here, target, replies.help_text(desk.facts.bot_name))
         case "status":
-            await voice.reply(connection, here, target, await desk.status())
+            await thread_comments.reply(connection, here, target, await desk.status())
         case "reset-context":
             ended = await conversations.end_session(connection, here.conversation_id, "reset-requested")
-            words = sentences.CONTEXT_RESET if ended else sentences.NO_SESSION_TO_RESET
-            await voice.reply(connection, here, target, words)
+            words = replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET
+            await thread_comments.reply(connection, here, target, words)
         case "stop":
-            reason = sentences.stopped_by(hear.speaker.login)
+            reason = replies.stopped_by(hear.speaker.login)
             stopped = await stop_turns(
                 connection,
                 here,
@@ -42,11 +42,11 @@ async def obey(desk: Desk, hear: Hear, command: Command | UnknownCommand) -> Non
                 queued=command.argument == "all",
             )
             if not stopped:
-                await voice.reply(connection, here, target, sentences.stopping(running=False, dropped=0))
+                await thread_comments.reply(connection, here, target, replies.stopping(running=False, dropped=0))
         case "retry":
             last = await requests.last_not_done(connection, here.conversation_id)
             if last is None:
-                await voice.reply(connection, here, target, sentences.nothing_to_retry())
+                await thread_comments.reply(connection, here, target, replies.nothing_to_retry())
             else:
                 await bringing_back.queue(desk, _again(last, hear))
         case "reset":

@@ -9,7 +9,7 @@ from bot.decide.desk import Desk, Facts, Placement, Premises
 from bot.decide.pulls import closed_issues, place_of_pull
 from bot.github.client import GitHub
 from bot.model import Repository
-from bot.reply.voice import Here
+from bot.reply.thread_comments import Here
 from bot.store import conversations, upkeep
 from bot.store.database import Pool
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot import sentences, worktree_sentences
 from bot.decide.placing import Candidate, Make, PullPlace, Share, new_place, place
 from bot.github.answers import ThreadState
+from bot.messages import replies, worktree_replies
 from bot.model import Repository
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.store import bells, conversations, requests, sharing
 from bot.store.database import Connection
 from bot.store.jobs import defer
@@ -62,10 +62,10 @@ class Desk:
         connection, here = self.connection, self.here
         limit = self.facts.turns_per_person_per_day
         if await requests.asked_today(connection, request.requested_by_id) >= limit:
-            reason = sentences.over_daily_limit(limit)
+            reason = replies.over_daily_limit(limit)
             turn_id = await requests.ask(connection, here.conversation_id, None, request, refused=reason)
             if turn_id is not None:
-                await voice.ended(connection, here, turn_id, request.target, "refused", reason)
+                await thread_comments.ended(connection, here, turn_id, request.target, "refused", reason)
             return
         placement = await self.place()
         for notice in placement.notices:
@@ -75,9 +75,9 @@ class Desk:
         )
         if turn_id is None:
             return  # the review already is one turn
-        await voice.seen(connection, here, request.target)
+        await thread_comments.seen(connection, here, request.target)
         ahead = await requests.place_in_line(connection, turn_id)
-        await voice.queued(connection, here, turn_id, request.target, ahead)
+        await thread_comments.queued(connection, here, turn_id, request.target, ahead)
         await defer(connection, bells.turns_bell(placement.node))
 
     async def place(self) -> Placement:
@@ -117,9 +117,9 @@ class Desk:
             return await self._make(new_place(self.number, self.facts.pull))
         await conversations.use_worktree(self.connection, self.here.conversation_id, live.id)
         if candidate.issue is not None:
-            words = sentences.in_worktree_of(candidate.issue)
+            words = replies.in_worktree_of(candidate.issue)
         else:
-            words = worktree_sentences.in_worktree_on_branch(candidate.use.owner, share.switch_to)
+            words = worktree_replies.in_worktree_on_branch(candidate.use.owner, share.switch_to)
         return Placement(live.id, live.node, share.switch_to, (words,))
 
     async def _make(self, make: Make) -> Placement:
@@ -128,7 +128,7 @@ class Desk:
             self.connection, self.repository, node=self.premises.node, path=path, start=make.start
         )
         await conversations.use_worktree(self.connection, self.here.conversation_id, made)
-        words = (worktree_sentences.not_shared(make.instead_of, make.start[2]),) if make.instead_of else ()
+        words = (worktree_replies.not_shared(make.instead_of, make.start[2]),) if make.instead_of else ()
         return Placement(made, self.premises.node, None, words)
 
     async def status(self) -> str:
@@ -138,4 +138,4 @@ class Desk:
         soon = await sharing.unsettled(self.connection, self.here.conversation_id, own) if own is not None else None
         running_for = self.facts.now - now.running_since if now.running_since else None
         branch = now.branch and (soon or now.branch)
-        return sentences.status(sentences.Status(branch, running_for, now.waiting, now.session_active))
+        return replies.status(replies.Status(branch, running_for, now.waiting, now.session_active))

@@ -1,12 +1,12 @@
 """Somebody who may asked for something: the rows that follow, in one transaction of the caller."""
 
-from bot import sentences
 from bot.decide import bringing_back
 from bot.decide.actions import Hear
 from bot.decide.commands import obey
 from bot.decide.desk import Desk, Facts, Premises
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.messages import replies
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.store import conversations, requests
 from bot.store.database import Connection
 
@@ -42,14 +42,14 @@ async def serve(connection: Connection, premises: Premises, hear: Hear, facts: F
 
 async def deny(connection: Connection, hear: Hear) -> None:
     """A person who may not gets one 😕 on what addressed the bot, and nothing else."""
-    await voice.confused(connection, (await _arrive(connection, hear))[0], hear.target)
+    await thread_comments.confused(connection, (await _arrive(connection, hear))[0], hear.target)
 
 
 async def give_up(connection: Connection, hear: Hear, guid: str) -> None:
     """The bot could not handle what was asked: 😕 and one sentence, so that nobody waits."""
     here, _ = await _arrive(connection, hear)
-    await voice.confused(connection, here, hear.target)
-    await voice.reply(connection, here, hear.target, sentences.gave_up(guid))
+    await thread_comments.confused(connection, here, hear.target)
+    await thread_comments.reply(connection, here, hear.target, replies.gave_up(guid))
 
 
 async def _arrive(connection: Connection, hear: Hear) -> tuple[Here, str]:

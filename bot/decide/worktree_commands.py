@@ -2,15 +2,15 @@
 
 from typing import Literal
 
-from bot import worktree_sentences as sentences
 from bot.decide.actions import Hear
 from bot.decide.asks import WorktreeVerb
 from bot.decide.desk import Desk
-from bot.reply import voice
+from bot.messages import worktree_replies as sentences
+from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
+from bot.reply import thread_comments
 from bot.store import conversations, operations, rescues, worktrees
 from bot.store.operations import Asker
 from bot.store.rescues import Rescue
-from bot.worktree_sentences import OldWork, Saved, WorktreeLine
 
 Operation = Literal["reset", "remove", "restore"]
 
@@ -29,7 +29,7 @@ async def obey_worktree(desk: Desk, hear: Hear, verb: WorktreeVerb | None) -> No
 
 
 async def _answer(desk: Desk, hear: Hear, words: str) -> None:
-    await voice.reply(desk.connection, desk.here, hear.target, words)
+    await thread_comments.reply(desk.connection, desk.here, hear.target, words)
 
 
 async def _list(desk: Desk) -> str:

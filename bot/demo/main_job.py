@@ -4,8 +4,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from bot import sentences
 from bot.demo.stage import GATE, Stage, is_gone
+from bot.messages import replies
 from bot.simulated.github.model import Issue, Pull
 
 
@@ -74,7 +74,7 @@ async def _reset_context_begins_afresh(stage: Stage, issue: Issue) -> None:
     stage.report.step("/reset-context")
     await stage.says(stage.maria, issue, f"{stage.bot} /reset-context")
     reply = await stage.new_comment(issue)
-    stage.report.check("answered with its exact sentence", sentences.CONTEXT_RESET in reply.body, reply.body)
+    stage.report.check("answered with its exact sentence", replies.CONTEXT_RESET in reply.body, reply.body)
     before = await stage.worktree()
     await stage.says(stage.maria, issue, f"{stage.bot} recall")
     answer = await stage.answer(issue, turn=3)
@@ -90,7 +90,7 @@ async def _a_pull_request_shares_the_worktree(stage: Stage) -> Pull:
     stage.report.did(f"maria opened #{pull.number} from threadtree/issue-1: Fixes #1")
     await stage.says(stage.maria, pull, f"{stage.bot} append hello.txt: Come in.")
     answer = await stage.answer(pull, turn=4)
-    stage.report.check("the reply says whose worktree it is", sentences.in_worktree_of(1) in answer.body, answer.body)
+    stage.report.check("the reply says whose worktree it is", replies.in_worktree_of(1) in answer.body, answer.body)
     sharing = await stage.rows(
         "select number from conversations where worktree_id = $1", (await stage.worktree())["id"]
     )
@@ -118,7 +118,7 @@ async def _a_lost_worktree_is_made_again(stage: Stage, issue: Issue) -> None:
     stage.report.did(f"removed {worktree['path']}")
     await stage.says(stage.maria, issue, f"{stage.bot} append hello.txt: Stay.")
     answer = await stage.answer(issue, turn=5)
-    words = sentences.worktree_remade("threadtree/issue-1")
+    words = replies.worktree_remade("threadtree/issue-1")
     stage.report.check("the reply says that it was made again", words in answer.body, answer.body)
     stage.report.check("at the same path", (Path(worktree["path"]) / "hello.txt").is_file())
     pushed = (await stage.git("show", "threadtree/issue-1:hello.txt")).split("\n")

@@ -4,10 +4,10 @@ import asyncio
 import os
 from pathlib import Path
 
-from bot import worktree_sentences
 from bot.demo.stage import Stage, is_gone
+from bot.messages import worktree_replies
+from bot.messages.worktree_replies import Saved
 from bot.simulated.github.model import Issue, Pull
-from bot.worktree_sentences import Saved
 
 ONE_FILE = Saved(files=1, commits=0)
 
@@ -48,7 +48,7 @@ async def _a_reopened_issue_finds_it_again(stage: Stage, issue: Issue) -> None:
     await stage.maria.reopen(issue)
     await stage.says(stage.maria, issue, f"{stage.bot} append bye.txt: Come again.")
     answer = await stage.answer(issue, turn=7)
-    words = worktree_sentences.restored_before_turn(ONE_FILE)
+    words = worktree_replies.restored_before_turn(ONE_FILE)
     stage.report.check("the reply says what was brought back", words in answer.body, answer.body)
     pushed = await stage.git("show", "threadtree/issue-3:bye.txt")
     stage.report.check("GitHub has the old line and the new one", pushed == "Goodbye!\nCome again.", pushed)
@@ -61,7 +61,7 @@ async def _reset_starts_the_files_over(stage: Stage, issue: Issue) -> None:
     stage.report.did("somebody left draft.txt in the worktree")
     await stage.says(stage.maria, issue, "/reset")
     reply = await stage.new_comment(issue)
-    words = worktree_sentences.was_reset("threadtree/issue-3", "threadtree/issue-3-2", "main", ONE_FILE, ())
+    words = worktree_replies.was_reset("threadtree/issue-3", "threadtree/issue-3-2", "main", ONE_FILE, ())
     stage.report.check("the answer names the branch and the rescue", words in reply.body, reply.body)
     after = await stage.worktree()
     moved = (after["id"], after["path"], after["branch"]) == (before["id"], before["path"], "threadtree/issue-3-2")
@@ -87,10 +87,10 @@ async def _a_branch_of_her_own_takes_the_worktree_along(stage: Stage, issue: Iss
     before = await stage.worktree()
     await stage.says(stage.maria, pull, f"{stage.bot} append bye.txt: Safe travels.")
     answer = await stage.answer(pull, turn=8)
-    words = worktree_sentences.switched(issue.number, "threadtree/issue-3-2", "farewell")
+    words = worktree_replies.switched(issue.number, "threadtree/issue-3-2", "farewell")
     stage.report.check("the reply says which worktree went to her branch", words in answer.body, answer.body)
     told = await stage.new_comment(issue)
-    words = worktree_sentences.was_switched(pull.number, "threadtree/issue-3-2", "farewell")
+    words = worktree_replies.was_switched(pull.number, "threadtree/issue-3-2", "farewell")
     stage.report.check("the issue's thread is told", words in told.body, told.body)
     after = await stage.worktree()
     sharing = await stage.rows("select number from conversations where worktree_id = $1", before["id"])

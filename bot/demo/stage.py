@@ -10,7 +10,7 @@ import asyncpg
 
 from bot.demo.pair import Pair
 from bot.demo.report import Report
-from bot.reply.marker import turn_marker
+from bot.messages.marker import turn_marker
 from bot.simulated.github.git import BareRepository
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person

@@ -9,10 +9,11 @@ from typing import Literal, assert_never
 
 import structlog
 
-from bot import worktree_sentences
 from bot.clones import trash
 from bot.clones.clone import clone_lock
 from bot.github.errors import GitHubError
+from bot.messages import worktree_replies
+from bot.messages.worktree_replies import Saved
 from bot.model import WorktreeState
 from bot.node.context import Grounds
 from bot.node.noting import note_in_metadata
@@ -26,7 +27,6 @@ from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.store.rescues import Rescue
-from bot.worktree_sentences import Saved
 from bot.worktrees.remove import Kept
 from bot.worktrees.reset import ResetRefused, reset
 
@@ -49,8 +49,8 @@ class Outcome:
 
 def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) -> Outcome:
     """It was not done; `why` is somebody else's words, `next_step` a sentence of ours."""
-    words = worktree_sentences.not_done(operation.kind, why, next_step)
-    return Outcome("failed", words, worktree_sentences.not_restored_before_turn(why))
+    words = worktree_replies.not_done(operation.kind, why, next_step)
+    return Outcome("failed", words, worktree_replies.not_restored_before_turn(why))
 
 
 async def act(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
@@ -76,7 +76,7 @@ async def _create(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         made = await make(grounds, lock, operation)
     if isinstance(made, CannotBeMade):
         return Outcome("failed", made.words)
-    return Outcome("done", worktree_sentences.was_made(made.branch), write=_row_of(operation, made))
+    return Outcome("done", worktree_replies.was_made(made.branch), write=_row_of(operation, made))
 
 
 async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
@@ -89,7 +89,7 @@ async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
             return Outcome("failed", unfetched.words)
         result = await reset(lock, path, start_of(operation), label, merged_head)
         if isinstance(result, ResetRefused):
-            return Outcome("failed", worktree_sentences.refused(operation.kind, result.why))
+            return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
         size = await rescued.size_of(clone, result.rescue, result.kept)
     await asyncio.to_thread(
         note_in_metadata, grounds, operation, result.branch, result.base_branch or operation.base_branch
@@ -105,7 +105,7 @@ async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
     if result.rescue is not None or result.kept is not None:
         files, commits = (result.rescue.files, result.rescue.commits) if result.rescue else (0, 0)
         saved = Saved(files, commits, result.kept is not None)
-    words = worktree_sentences.was_reset(
+    words = worktree_replies.was_reset(
         operation.branch, result.branch, result.base_branch, saved, operation.others, result.submodules
     )
     return Outcome("done", words, write=write, trashed=result.trashed)
@@ -137,7 +137,7 @@ async def _remove(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
             return failed(operation, result.why)
         trashed = result.trashed
     saved = await persist(grounds.pool, lambda connection: _rescued_since(connection, operation))
-    return Outcome("done", worktree_sentences.was_removed(saved, operation.others), trashed=trashed)
+    return Outcome("done", worktree_replies.was_removed(saved, operation.others), trashed=trashed)
 
 
 async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
@@ -151,7 +151,7 @@ async def _rescued_since(connection: Connection, operation: ClaimedOperation) ->
 async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
     found = await persist(grounds.pool, lambda connection: _rescued_for(connection, operation))
     if found is None:
-        return Outcome("done", worktree_sentences.nothing_to_restore())
+        return Outcome("done", worktree_replies.nothing_to_restore())
     rescue, commit, kept = found.latest, found.commit, found.kept
     if rescue.node != grounds.node:
         return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
@@ -170,9 +170,9 @@ async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         restored = await restore_all(lock, Path(operation.path), made.branch, sha, directory)
     write_row = _row_of(operation, made)
     if isinstance(restored, RestoreRefused):
-        words = worktree_sentences.not_restored(restored.why)
-        words += f" {worktree_sentences.kept_whole(kept)}" if kept is not None else ""
-        notice = worktree_sentences.not_restored_before_turn(restored.why)
+        words = worktree_replies.not_restored(restored.why)
+        words += f" {worktree_replies.kept_whole(kept)}" if kept is not None else ""
+        notice = worktree_replies.not_restored_before_turn(restored.why)
         return Outcome("failed", words, notice, write_row)
     back, now = Saved(restored.files, restored.commits, restored.whole), grounds.clock()
     done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
@@ -182,10 +182,10 @@ async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         for rescue_id in done:
             await rescues.restored(connection, rescue_id, now)
 
-    words = worktree_sentences.was_restored(back, made.branch, restored.elsewhere)
-    notice = worktree_sentences.restored_before_turn(back)
+    words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
+    notice = worktree_replies.restored_before_turn(back)
     if kept is not None and restored.left is not None:
-        stays = worktree_sentences.kept_whole(kept, restored.left)
+        stays = worktree_replies.kept_whole(kept, restored.left)
         words, notice = f"{words}\n\n{stays}", f"{notice} {stays}"
     return Outcome("done", words, notice, write)
 

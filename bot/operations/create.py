@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot import sentences
 from bot.clones.clone import Clone, CloneLock, ensure, fetch
 from bot.clones.entries import Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.messages import replies
 from bot.node.context import Grounds
 from bot.node.noting import note_in_metadata
 from bot.rescue.stored import read_rescue
@@ -46,7 +46,7 @@ async def make(
         return Made(operation.branch, operation.base_branch, fresh=False, again=False)
     made = await _checkout(grounds, lock, operation, rescue)
     if isinstance(made, Refused):
-        return CannotBeMade(sentences.no_worktree(made.next_step))
+        return CannotBeMade(replies.no_worktree(made.next_step))
     await asyncio.to_thread(
         note_in_metadata, grounds, operation, made.branch, made.base_branch or operation.base_branch
     )
@@ -60,7 +60,7 @@ async def fetched(grounds: Grounds, lock: CloneLock, operation: ClaimedOperation
         await fetch(lock)
     except GitError as error:
         if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
-            return CannotBeMade(sentences.cannot_fetch(operation.repository.full_name))
+            return CannotBeMade(replies.cannot_fetch(operation.repository.full_name))
         raise
     return None
 

@@ -5,18 +5,18 @@ from collections.abc import Callable
 
 import structlog
 
-from bot import worktree_sentences
 from bot.failpoints import reached
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
+from bot.messages import worktree_replies
 from bot.node.context import Grounds
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
 from bot.operations import acts, remove
 from bot.operations.acts import Outcome
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation, OperationClaim, Standing
@@ -58,7 +58,7 @@ async def _to_an_outcome(grounds: Grounds, operation: ClaimedOperation) -> Outco
         raise
     except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and whoever asked hears of it all the same
         _log.exception("operation-broke", operation=operation.id)
-        return acts.failed(operation, worktree_sentences.own_error(operation.id))
+        return acts.failed(operation, worktree_replies.own_error(operation.id))
 
 
 async def _finish(connection: Connection, grounds: Grounds, operation: ClaimedOperation, outcome: Outcome) -> None:
@@ -68,7 +68,7 @@ async def _finish(connection: Connection, grounds: Grounds, operation: ClaimedOp
         await outcome.write(connection)
     if operation.conversation_id is not None and operation.target is not None:
         here = Here(operation.repository, operation.conversation_id)
-        await voice.reply(connection, here, operation.target, outcome.words)
+        await thread_comments.reply(connection, here, operation.target, outcome.words)
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:

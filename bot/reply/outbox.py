@@ -10,10 +10,10 @@ import structlog
 from bot.github.answers import Posted
 from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
+from bot.messages.marker import reply_marker, signed, turn_marker
+from bot.messages.redact import redact
 from bot.model import Target
 from bot.reply import limits
-from bot.reply.marker import reply_marker, signed, turn_marker
-from bot.reply.redact import redact
 from bot.store import sending
 from bot.store.database import Connection, Pool
 from bot.store.sending import Wish

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from bot import sentences
 from bot.clones import entries
 from bot.clones.clone import CloneLock
 from bot.clones.entries import Missing
 from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.messages import replies
 from bot.run import prompt, remarks
 from bot.run.context import Workshop
 from bot.store import rescues, setup
@@ -66,7 +66,7 @@ async def stand(
         if isinstance(made, Refused):
             return made
         await note_kept(shop, turn, rescue, made)
-        words = (sentences.worktree_remade(made.branch, made.kept),)
+        words = (replies.worktree_remade(made.branch, made.kept),)
         return Standing(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
     if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))
@@ -76,7 +76,7 @@ async def stand(
         synced = await sync(lock, path, turn.branch, _issue(turn))
     unfinished = await entries.operation_in_progress(lock.clone, path)
     told, said = _words(synced, turn, unfinished)
-    mended = (sentences.worktree_mended(),) if found.mended else ()
+    mended = (replies.worktree_mended(),) if found.mended else ()
     head = await entries.head_of(lock.clone, path) or ""
     if isinstance(synced, Continued):
         return Standing(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
@@ -102,7 +102,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
         return told, said
     return (*told, remarks.unfinished(unfinished)), (
         *said,
-        *(() if turn.resuming else (sentences.unfinished(unfinished),)),
+        *(() if turn.resuming else (replies.unfinished(unfinished),)),
     )
 
 
@@ -114,17 +114,17 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
         case FastForwarded(commits=commits):
             return (prompt.fast_forwarded(commits),), ()
         case Dirty(files=files, behind=behind):
-            said = () if by_itself and not behind else (sentences.uncommitted(files, behind),)
+            said = () if by_itself and not behind else (replies.uncommitted(files, behind),)
             return (prompt.dirty(files, behind),), said
         case Diverged(rewritten=True, ahead=ahead, behind=behind):
-            return (remarks.rewritten(branch, ahead, behind),), (sentences.rewritten(branch),)
+            return (remarks.rewritten(branch, ahead, behind),), (replies.rewritten(branch),)
         case Diverged(ahead=ahead, behind=behind):
-            return (prompt.diverged(ahead, behind),), (sentences.diverged(branch),)
+            return (prompt.diverged(ahead, behind),), (replies.diverged(branch),)
         case OffBranch(current=current):
-            return (prompt.off_branch(current, branch),), () if by_itself else (sentences.off_branch(current, branch),)
+            return (prompt.off_branch(current, branch),), () if by_itself else (replies.off_branch(current, branch),)
         case BranchDeleted():
-            return (remarks.branch_deleted(branch),), (sentences.branch_deleted(branch),)
+            return (remarks.branch_deleted(branch),), (replies.branch_deleted(branch),)
         case Continued(branch=after, base_branch=base):
-            return (remarks.continued(branch, after),), (sentences.continued(branch, after, base),)
+            return (remarks.continued(branch, after),), (replies.continued(branch, after, base),)
         case _:
             assert_never(synced)

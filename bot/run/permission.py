@@ -1,7 +1,7 @@
 """The requester's permission, asked once more before the agent starts: it may be gone since the request was made."""
 
-from bot import sentences
 from bot.authority import Denied, before_asking_github, by_permission
+from bot.messages import replies
 from bot.model import Actor
 from bot.run.context import Workshop
 from bot.store.turns import ClaimedTurn
@@ -13,4 +13,4 @@ async def denied(shop: Workshop, turn: ClaimedTurn) -> str | None:
     verdict = before_asking_github(shop.policy, sender, turn.repository)
     if verdict is None:
         verdict = by_permission(await shop.github.permission(turn.repository, turn.requested_by))
-    return sentences.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
+    return replies.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None

@@ -19,12 +19,12 @@ from bot.agents.driver import (
     ToolStarted,
     UsageReported,
 )
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.messages.tracking import PlanEntry as ShownEntry
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
-from bot.tracking import PlanEntry as ShownEntry
 
 # Most turns reach their agent sooner, and that is then the first news.
 QUIET_SECONDS = 3.0
@@ -96,11 +96,13 @@ class Progress:
             self.changed.clear()
             try:
                 async with pool.acquire() as connection, connection.transaction():
-                    due = await voice.next_progress(connection, here, turn.started_at, last_edit_at, clock())
+                    due = await thread_comments.next_progress(connection, here, turn.started_at, last_edit_at, clock())
                     if due is not None and due <= clock():
                         await turns.look_again(connection, turn.claim)
                         elapsed, what = clock() - turn.started_at, (self.checklist, self.steps)
-                        await voice.running(connection, here, turn.id, turn.target, *what, elapsed, self.phase)
+                        await thread_comments.running(
+                            connection, here, turn.id, turn.target, *what, elapsed, self.phase
+                        )
                         last_edit_at = clock()
                         due = None
             except ClaimLostError:

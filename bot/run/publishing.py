@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import structlog
 
-from bot import sentences
 from bot.clones.clone import CloneLock, clone_lock
 from bot.clones.importing import bring_home
 from bot.git import refs
 from bot.git.runner import Identity
+from bot.messages import replies
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import Workshop
 from bot.run.push_guard import Guard
@@ -47,7 +47,7 @@ async def deliver(
             return await _as_patch(shop, lock, turn, path, head_before, notices), notices
         settled = await settle_head(lock, path, ready.branch, rescue_ref(shop, turn), shop.author)
         if isinstance(settled, StrayWork):
-            notices.append(sentences.stray_work(settled.ref))
+            notices.append(replies.stray_work(settled.ref))
         if not await _commit(shop, lock, turn, path, notices):
             return Change(branch=ready.branch), notices
         branch = await _push(shop, lock, turn, path, ready.branch, guard, notices)
@@ -60,10 +60,10 @@ async def _commit(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
-                notices.append(sentences.files_left_out(left_out))
+                notices.append(replies.files_left_out(left_out))
             return True
         case Unresolved(files=files):
-            notices.append(sentences.unresolved(files))
+            notices.append(replies.unresolved(files))
             return False
         case _:
             assert_never(result)
@@ -81,21 +81,21 @@ async def _push(
     """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
     await bring_home(lock, path, branch)
     if (rule := await guard.forbids(lock.clone, branch)) is not None:
-        notices.append(sentences.not_pushed(rule, branch))
+        notices.append(replies.not_pushed(rule, branch))
         return None
     result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", shop.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
-            notices.append(sentences.pushed_elsewhere(parked, tree_url(shop, turn, parked), branch))
+            notices.append(replies.pushed_elsewhere(parked, tree_url(shop, turn, parked), branch))
             return parked
         case Withheld(rule=withheld):
-            notices.append(sentences.not_pushed(withheld.value, branch))
+            notices.append(replies.not_pushed(withheld.value, branch))
             return None
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
-            notices.append(sentences.push_failed(branch))
+            notices.append(replies.push_failed(branch))
             return None
         case _:
             assert_never(result)

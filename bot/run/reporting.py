@@ -9,14 +9,14 @@ from asyncpg import PostgresError
 
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
-from bot.reply.voice import Report
+from bot.messages.tracking import Changes
+from bot.reply.thread_comments import Report
 from bot.run.context import Workshop
 from bot.run.publishing import compare_url
 from bot.run.result import End
 from bot.store import retention
 from bot.store.database import DATABASE_AWAY
 from bot.store.turns import ClaimedTurn, Use
-from bot.tracking import Changes
 
 _log = structlog.get_logger()
 

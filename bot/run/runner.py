@@ -6,12 +6,12 @@ from uuid import UUID
 
 import structlog
 
-from bot import sentences
+from bot.messages import replies
 from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.run.context import Workshop
 from bot.run.turn import TurnRun
 from bot.store import conversations, operations, removals, turns
@@ -174,13 +174,13 @@ class Runner:
         self.ring()
 
     async def _interrupted(self, connection: Connection, claim: Claim) -> None:
-        reason = sentences.interrupted_twice()
+        reason = replies.interrupted_twice()
         try:
             await turns.end(connection, claim, "interrupted", reason)
         except ClaimLostError:
             return
         place = await turns.place_of(connection, claim.turn_id)
         here = Here(place.repository, place.conversation_id)
-        await voice.ended(connection, here, claim.turn_id, place.target, "interrupted", reason)
+        await thread_comments.ended(connection, here, claim.turn_id, place.target, "interrupted", reason)
         await conversations.leave(connection, place.conversation_id, place.worktree_id)
         _log.warning("turn-interrupted", turn=claim.turn_id)

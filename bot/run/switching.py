@@ -5,7 +5,6 @@ from pathlib import Path
 
 import structlog
 
-from bot import sentences, worktree_sentences
 from bot.clones.clone import CloneLock
 from bot.clones.entries import Missing, inspect
 from bot.clones.start import Checkout, Start, resolve
@@ -13,10 +12,11 @@ from bot.failpoints import reached
 from bot.fitting import NotShared, misfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.messages import replies, worktree_replies
 from bot.model import Target
 from bot.node.transactions import persist
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.run.context import Workshop
 from bot.store import conversations, sharing
 from bot.store.database import Connection
@@ -45,13 +45,15 @@ async def settle(
     if instead_of is not None:
         await _go_elsewhere(shop, lock, turn, after, instead_of)
         raise SentOnError
-    words = worktree_sentences.switched(turn.start[1], before, after)
-    told = worktree_sentences.was_switched(turn.number, before, after)
+    words = worktree_replies.switched(turn.start[1], before, after)
+    told = worktree_replies.was_switched(turn.number, before, after)
 
     async def write(connection: Connection) -> None:
         noted = await sharing.hold(connection, turn)
         for other in await sharing.switched(connection, turn, after, [*noted, words]):
-            await voice.reply(connection, Here(turn.repository, other.conversation_id), Target(other.kind), told)
+            await thread_comments.reply(
+                connection, Here(turn.repository, other.conversation_id), Target(other.kind), told
+            )
 
     await persist(shop.pool, write)
     reached("switch-saved")
@@ -73,7 +75,7 @@ async def join_holder(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start:
         holder = await sharing.holder(connection, turn, branch)
         if holder is None:
             return False
-        words = worktree_sentences.in_worktree_on_branch(holder.owner, branch)
+        words = worktree_replies.in_worktree_on_branch(holder.owner, branch)
         await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
         return True
 
@@ -104,21 +106,21 @@ async def _go_elsewhere(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, bran
     """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
     own = shop.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
-    promised = {sentences.in_worktree_of(number) for number in turn.sharers}
-    promised.add(worktree_sentences.in_worktree_on_branch(turn.start[1], branch))
+    promised = {replies.in_worktree_of(number) for number in turn.sharers}
+    promised.add(worktree_replies.in_worktree_on_branch(turn.start[1], branch))
 
     async def write(connection: Connection) -> None:
         noted = [notice for notice in await sharing.hold(connection, turn) if notice not in promised]
         holder = await sharing.holder(connection, turn, branch)
         if holder is not None:
-            words = worktree_sentences.not_shared_any_more(instead_of, holder.owner, branch)
+            words = worktree_replies.not_shared_any_more(instead_of, holder.owner, branch)
             await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
             return
         start = ("head", turn.number, branch, tip)
         made = await conversations.reserve_worktree(
             connection, turn.repository, node=shop.node, path=str(own), start=start
         )
-        words = worktree_sentences.not_shared(instead_of, branch)
+        words = worktree_replies.not_shared(instead_of, branch)
         await sharing.send_on(connection, turn, made, shop.node, [*noted, words])
 
     await persist(shop.pool, write)

@@ -8,16 +8,17 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from bot import failpoints, sentences, tracking
+from bot import failpoints
 from bot.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
+from bot.messages import replies, tracking
 from bot.node.noting import note_in_metadata
 from bot.node.transactions import persist
-from bot.reply import voice
-from bot.reply.voice import Here
+from bot.reply import thread_comments
+from bot.reply.thread_comments import Here
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import Workshop
 from bot.run.permission import denied
@@ -49,7 +50,7 @@ class TurnRun:
         self._here = Here(turn.repository, turn.conversation_id)
         self._notices = list(turn.notices)
         if turn.resuming:
-            self._notices.append(sentences.resumed_after_cut_off())
+            self._notices.append(replies.resumed_after_cut_off())
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
         self._progress = Progress()
@@ -91,12 +92,12 @@ class TurnRun:
             return await work
         except (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError) as problem:
             self._log.warning("turn-failed", problem=str(problem))
-            return End("failed", sentences.trouble(str(problem)))
+            return End("failed", replies.trouble(str(problem)))
         except ClaimLostError:
             raise
         except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
             self._log.exception("turn-broke")
-            return End("failed", sentences.own_error(self._turn.id))
+            return End("failed", replies.own_error(self._turn.id))
         finally:
             for task in (watch, work):
                 task.cancel()
@@ -150,10 +151,10 @@ class TurnRun:
             case Cancelled():
                 return await self._stopped()
             case TimedOut(kind=kind, seconds=seconds):
-                return End("timed-out", sentences.timed_out(kind, seconds))
+                return End("timed-out", replies.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
                 self._log.warning("agent-failed", reason=reason)
-                return End("failed", sentences.agent_failed(reason), last_words=stderr_tail)
+                return End("failed", replies.agent_failed(reason), last_words=stderr_tail)
             case _:
                 assert_never(outcome)
 
@@ -195,7 +196,7 @@ class TurnRun:
         if self._disk_full is not None:
             return End("failed", self._disk_full)
         reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
-        return End("stopped", reason or sentences.stopped_by(None))
+        return End("stopped", reason or replies.stopped_by(None))
 
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
@@ -213,11 +214,11 @@ class TurnRun:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason)
-                words = sentences.agent_not_started(opened.reason, opened.next_step)
+                words = replies.agent_not_started(opened.reason, opened.next_step)
                 return End("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
                 self._log.warning("context-lost", why=opened.lost)
-                self._notices.append(sentences.context_lost())
+                self._notices.append(replies.context_lost())
             await self._persist(
                 lambda connection: self._join_session(
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
@@ -254,7 +255,7 @@ class TurnRun:
             return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
 
     def _disk_overflowed(self, limit_bytes: int) -> None:
-        self._disk_full = sentences.disk_full(limit_bytes)
+        self._disk_full = replies.disk_full(limit_bytes)
         self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> End:
@@ -268,7 +269,7 @@ class TurnRun:
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
-            change, notices = Change(branch=ready.branch), [sentences.push_failed(ready.branch or "the thread")]
+            change, notices = Change(branch=ready.branch), [replies.push_failed(ready.branch or "the thread")]
         self._notices += notices
         return End("done", None, answer, change)
 
@@ -279,7 +280,7 @@ class TurnRun:
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
-            await voice.run_ended(connection, self._here, report)
+            await thread_comments.run_ended(connection, self._here, report)
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
             if shop.purge_on_success and end.state == "done":
                 await purging.purge(connection, turn.worktree_id)

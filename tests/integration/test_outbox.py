@@ -13,8 +13,8 @@ import pytest
 
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
+from bot.messages.marker import turn_marker
 from bot.model import Repository, Target
-from bot.reply.marker import turn_marker
 from bot.reply.outbox import Drained, Sender
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (

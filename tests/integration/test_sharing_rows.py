@@ -7,12 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from bot import sentences, worktree_sentences
 from bot.decide.desk import Desk, Facts, Premises
 from bot.decide.placing import PullPlace
 from bot.fitting import NotShared, Use
+from bot.messages import replies, worktree_replies
 from bot.model import Target
-from bot.reply.voice import Here
+from bot.reply.thread_comments import Here
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import Asker
@@ -66,11 +66,11 @@ async def placed(world: World) -> list[tuple[int, str, str | None, list[str]]]:
     return [(row["number"], row["path"].rpartition("/")[2], row["switch_to"], row["notices"]) for row in rows]
 
 
-IN_ISSUES = sentences.in_worktree_of(ISSUE)
+IN_ISSUES = replies.in_worktree_of(ISSUE)
 
 
 def own(why: NotShared, branch: str = "feature") -> str:
-    return worktree_sentences.not_shared(why, branch)
+    return worktree_replies.not_shared(why, branch)
 
 
 # What decide writes
@@ -142,7 +142,7 @@ async def test_of_two_issues_the_first_that_fits_is_shared(world: World) -> None
 
     await asks(world.db, PULL, head="feature", closes=(ISSUE, 2))
 
-    assert (await placed(world))[1] == (PULL, "issue-2", "feature", [sentences.in_worktree_of(2)])
+    assert (await placed(world))[1] == (PULL, "issue-2", "feature", [replies.in_worktree_of(2)])
 
 
 async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: World) -> None:
@@ -151,7 +151,7 @@ async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants
 
     await asks(world.db, 10, head="feature", closes=())
 
-    words = worktree_sentences.in_worktree_on_branch(ISSUE, "feature")
+    words = worktree_replies.in_worktree_on_branch(ISSUE, "feature")
     assert (await placed(world))[1] == (10, "issue-1", "feature", [words])
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.reply.marker import reply_marker, signed, turn_marker
-from bot.reply.outbound import answer_parts
-from bot.reply.redact import REDACTED, redact
-from bot.reply.split import split
-from bot.reply.tame import is_tame, tame
+from bot.messages.marker import reply_marker, signed, turn_marker
+from bot.messages.outbound import answer_parts
+from bot.messages.redact import REDACTED, redact
+from bot.messages.sanitize import is_tame, tame
+from bot.messages.split import split
 
 SERVER = "https://github.example"
 HOST = urlsplit(SERVER).netloc

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from bot import worktree_sentences
 from bot.decide.placing import Candidate, Make, PullPlace, Share, place
 from bot.fitting import Misfit, NotShared, Use, misfit
+from bot.messages import worktree_replies
 from bot.model import LiveWorktree
 
 SHA = "a" * 40
@@ -88,7 +88,7 @@ def test_what_is_made_for_one_alone_fits() -> None:
 
 @pytest.mark.parametrize("why", [why for literal in get_args(Misfit) for why in get_args(literal) or (literal,)])
 def test_every_reason_has_a_sentence(why: Misfit) -> None:
-    words = worktree_sentences.not_shared(NotShared(1, why, 7), "a`b")
+    words = worktree_replies.not_shared(NotShared(1, why, 7), "a`b")
 
     assert words.endswith(", so this ran in a worktree of its own on ``a`b``.")
     assert words.startswith(("#1's worktree ", "``a`b`` "))

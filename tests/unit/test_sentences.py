@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot import sentences, tracking
-from bot.reply.escape import inline_code, inline_text
-from bot.sentences import Status
-from bot.tracking import Changes, Outcome, PlanEntry
+from bot.messages import replies, tracking
+from bot.messages.escape import inline_code, inline_text
+from bot.messages.replies import Status
+from bot.messages.tracking import Changes, Outcome, PlanEntry
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
@@ -30,7 +30,7 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
     (body,) = tracking.final(
-        Outcome("done", answer=["Fixed."], changes=changes, notices=[sentences.context_lost()], steps=["Run `make`"])
+        Outcome("done", answer=["Fixed."], changes=changes, notices=[replies.context_lost()], steps=["Run `make`"])
     )
     assert body == (
         "Fixed.\n\n"
@@ -48,7 +48,7 @@ def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: tracking.En
 
 
 def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
-    (body,) = tracking.final(Outcome("refused", reason=sentences.over_daily_limit(50)))
+    (body,) = tracking.final(Outcome("refused", reason=replies.over_daily_limit(50)))
     assert body.startswith("**This was not started.** You have used your 50 requests")
 
 
@@ -84,26 +84,26 @@ def test_the_place_in_line_is_told() -> None:
 
 
 def test_the_reset_sentences_are_the_promised_ones() -> None:
-    assert sentences.CONTEXT_RESET == (
+    assert replies.CONTEXT_RESET == (
         "AI context reset. Your next message will start a fresh conversation while keeping your current "
         "working directory."
     )
-    assert sentences.NO_SESSION_TO_RESET == "No active session to reset."
+    assert replies.NO_SESSION_TO_RESET == "No active session to reset."
 
 
 @pytest.mark.parametrize(
     ("written", "meant"), [("/stopp", "/stop"), ("/statsu", "/status"), ("/reset-contxt", "/reset-context")]
 )
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(written: str, meant: str) -> None:
-    assert f"Did you mean `{meant}`?" in sentences.unknown_command(written)
+    assert f"Did you mean `{meant}`?" in replies.unknown_command(written)
 
 
 def test_a_command_like_no_other_is_answered_with_where_the_list_is() -> None:
-    assert "`/help`" in sentences.unknown_command("/xyzzy")
+    assert "`/help`" in replies.unknown_command("/xyzzy")
 
 
 def test_help_lists_exactly_the_commands_there_are() -> None:
-    assert [line.split("`")[1] for line in sentences.help_text("bot").splitlines() if line.startswith("- ")] == [
+    assert [line.split("`")[1] for line in replies.help_text("bot").splitlines() if line.startswith("- ")] == [
         "/help",
         "/status",
         "/stop",
@@ -115,13 +115,11 @@ def test_help_lists_exactly_the_commands_there_are() -> None:
 
 
 def test_status_says_what_runs_and_what_waits() -> None:
-    assert sentences.status(Status("topic", timedelta(seconds=8), 1, session_active=True)) == (
+    assert replies.status(Status("topic", timedelta(seconds=8), 1, session_active=True)) == (
         "A request has been running for 8 s, one request waits.\n\n"
         "The branch is `topic`. The agent remembers this conversation."
     )
-    assert sentences.status(Status(None, None, 0, session_active=False)).startswith(
-        "Nothing is running, nothing waits."
-    )
+    assert replies.status(Status(None, None, 0, session_active=False)).startswith("Nothing is running, nothing waits.")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_status_says_what_runs_and_what_waits() -> None:
     ],
 )
 def test_stop_says_what_it_stopped(running: bool, dropped: int, said: str) -> None:
-    assert sentences.stopping(running=running, dropped=dropped) == said
+    assert replies.stopping(running=running, dropped=dropped) == said
 
 
 @given(names)
@@ -145,5 +143,5 @@ def test_a_name_can_hold_no_markup(name: str) -> None:
 
 
 def test_a_branch_named_like_markup_stays_a_name() -> None:
-    assert sentences.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
-    assert "@octocat" not in sentences.agent_failed("@octocat <b>")
+    assert replies.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
+    assert "@octocat" not in replies.agent_failed("@octocat <b>")

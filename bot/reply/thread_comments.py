@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bot import tracking
+from bot.messages import tracking
+from bot.messages.outbound import answer_parts
+from bot.messages.tracking import Changes, EndState, Outcome, PlanEntry
 from bot.model import Repository, Target
 from bot.reply import limits, pacing
-from bot.reply.outbound import answer_parts
 from bot.store import bells, outbox, sending
 from bot.store.database import Connection
 from bot.store.jobs import defer
-from bot.tracking import Changes, EndState, Outcome, PlanEntry
 
 AT_ONCE, FINAL, PROGRESS = 0, 1, 2
 """Urgencies: reactions and command answers go before finals before progress."""

@@ -1,4 +1,4 @@
-"""Every sentence people read on GitHub, but for a turn's own comment (`bot.tracking`): values in, Markdown out."""
+"""Every sentence people read on GitHub, but for a turn's own comment (`bot.messages.tracking`): values in, Markdown out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Literal, assert_never
 
-from bot.reply.escape import inline_code, inline_text, url_target
-from bot.reply.wording import code_block, count, fold, listed, short, span
+from bot.messages.escape import inline_code, inline_text, url_target
+from bot.messages.formatting import code_block, count, fold, listed, short, span
 
 PushRule = Literal["protected-branch", "workflow-files", "secret"]
 

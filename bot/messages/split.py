@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bot.reply.marker import LONGEST_MARKER
+from bot.messages.marker import LONGEST_MARKER
 
 # GitHub refuses longer bodies and counts characters, not bytes: "Body is too long (maximum is 65536 characters)".
 GITHUB_COMMENT_CHARACTERS = 65_536

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
-from bot.reply.escape import inline_code, inline_text, url_target
-from bot.reply.split import COMMENT_CHARACTERS
-from bot.reply.wording import code_block, count, fold, short, span
+from bot.messages.escape import inline_code, inline_text, url_target
+from bot.messages.formatting import code_block, count, fold, short, span
+from bot.messages.split import COMMENT_CHARACTERS
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]

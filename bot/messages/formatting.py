@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from bot.reply.escape import inline_code
+from bot.messages.escape import inline_code
 
 LONGEST_LINE = 300
 MOST_LISTED = 10

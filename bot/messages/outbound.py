@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from bot.reply.redact import redact
-from bot.reply.split import COMMENT_CHARACTERS, split
-from bot.reply.tame import tame
+from bot.messages.redact import redact
+from bot.messages.sanitize import tame
+from bot.messages.split import COMMENT_CHARACTERS, split
 
 
 def answer_parts(

@@ -13,7 +13,7 @@ from markdown_it.helpers import parseLinkDestination
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
-from bot.reply.marker import without_markers
+from bot.messages.marker import without_markers
 
 WORD_JOINER = "\u2060"
 _MOST_PASSES = 3

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Literal, assert_never
 
 from bot.fitting import NotShared
-from bot.reply.escape import inline_code, inline_text
-from bot.reply.wording import count, listed, short, span
+from bot.messages.escape import inline_code, inline_text
+from bot.messages.formatting import count, listed, short, span
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]
 
