@@ -18,13 +18,13 @@ from bot.agents.driver import Limits
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
 from bot.decide.decider import Decider
-from bot.decide.desk import Premises
 from bot.git import runner as git_runner
 from bot.git.credential_server import credential_server
 from bot.github.answers import Identity
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
+from bot.handlers.context import Premises
 from bot.health import database_probe, health_routes
 from bot.node.context import Grounds
 from bot.node.process_lock import worker_lock

@@ -11,9 +11,9 @@ import typer
 
 from bot.cli.touch import touch
 from bot.commands.worktrees_list import OpenGrounds
-from bot.decide.creating import place_for
-from bot.decide.desk import Premises
 from bot.github.errors import NotFound
+from bot.handlers.context import Premises
+from bot.handlers.reserve_worktree import place_for
 from bot.node.context import Grounds
 from bot.node.process_lock import worker_lock
 from bot.operations import execute

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import assert_never
 
 from bot.authority import Policy
-from bot.decide.asks import Asks, Mention, ask_by_gesture, read_asks
+from bot.decide.parsing import Asks, Mention, ask_by_gesture, read_asks
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,

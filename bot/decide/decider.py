@@ -12,15 +12,15 @@ import structlog
 
 from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
-from bot.decide.asks import Command
-from bot.decide.closing import close, reopen
-from bot.decide.desk import Facts, Premises
-from bot.decide.pulls import closed_issues, place_of_pull
-from bot.decide.serving import deny, give_up, serve
+from bot.decide.parsing import Command
+from bot.decide.pull_requests import closed_issues, place_of_pull
 from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
 from bot.github.errors import Transient
 from bot.github.payloads import Unreadable, read
+from bot.handlers.close import close, reopen
+from bot.handlers.context import Facts, Premises
+from bot.handlers.request import deny, give_up, serve
 from bot.store import decisions
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
-from bot.fitting import NotShared
 from bot.messages.escape import inline_code, inline_text
 from bot.messages.formatting import count, listed, short, span
+from bot.sharing_rules import NotShared
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]
 

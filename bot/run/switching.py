@@ -9,7 +9,6 @@ from bot.clones.clone import CloneLock
 from bot.clones.entries import Missing, inspect
 from bot.clones.start import Checkout, Start, resolve
 from bot.failpoints import reached
-from bot.fitting import NotShared, misfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import replies, worktree_replies
@@ -18,6 +17,7 @@ from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.reply.thread_comments import Here
 from bot.run.context import Workshop
+from bot.sharing_rules import NotShared, misfit
 from bot.store import conversations, sharing
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.fitting import Use
 from bot.model import LiveWorktree, Repository, ThreadKind
+from bot.sharing_rules import Use
 from bot.store import bells, conversations
 from bot.store.database import Connection
 from bot.store.jobs import defer

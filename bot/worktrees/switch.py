@@ -9,11 +9,11 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import bring_home, move_branch, private_commits
 from bot.clones.linked import real
 from bot.failpoints import reached
-from bot.fitting import GitMisfit
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.stashes import not_rescued
+from bot.sharing_rules import GitMisfit
 
 _INDEX = "threadtree-index"
 

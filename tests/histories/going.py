@@ -2,9 +2,9 @@
 
 from hypothesis.stateful import rule
 
-from bot.decide import closing
 from bot.decide.actions import Close, Reopen
-from bot.decide.asks import Asks, Command
+from bot.decide.parsing import Asks, Command
+from bot.handlers import close as closing
 from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.store import operations

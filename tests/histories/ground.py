@@ -19,13 +19,13 @@ from bot.authority import Policy
 from bot.clones.clone import Clone
 from bot.clones.linked import admin_directory, real
 from bot.decide.actions import Hear
-from bot.decide.asks import Asks
-from bot.decide.desk import Facts, Premises
-from bot.decide.serving import serve
+from bot.decide.parsing import Asks
 from bot.git.runner import Identity
 from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
+from bot.handlers.context import Facts, Premises
+from bot.handlers.request import serve
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
 from bot.run.context import Workshop

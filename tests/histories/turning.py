@@ -8,8 +8,8 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.decide.asks import Asks
-from bot.decide.placing import PullPlace
+from bot.decide.parsing import Asks
+from bot.handlers.choose_worktree import PullPlace
 from tests.histories.acts import Deed, deeds, do
 from tests.histories.ground import Run, Worker
 from tests.histories.ledger import refs_of

@@ -7,12 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from bot.decide.desk import Desk, Facts, Premises
-from bot.decide.placing import PullPlace
-from bot.fitting import NotShared, Use
+from bot.handlers.choose_worktree import PullPlace
+from bot.handlers.context import Desk, Facts, Premises
 from bot.messages import replies, worktree_replies
 from bot.model import Target
 from bot.reply.thread_comments import Here
+from bot.sharing_rules import NotShared, Use
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import Asker

@@ -7,7 +7,7 @@ import pytest
 
 from bot.authority import Policy
 from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
-from bot.decide.asks import Asks, Command
+from bot.decide.parsing import Asks, Command
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.decide.asks import (
+from bot.decide.parsing import (
     COMMANDS,
     WORKTREE_VERBS,
     Asks,

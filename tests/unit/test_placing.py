@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from bot.decide.placing import Candidate, Make, PullPlace, Share, place
-from bot.fitting import Misfit, NotShared, Use, misfit
+from bot.handlers.choose_worktree import Candidate, Make, PullPlace, Share, place
 from bot.messages import worktree_replies
 from bot.model import LiveWorktree
+from bot.sharing_rules import Misfit, NotShared, Use, misfit
 
 SHA = "a" * 40
 PULL = PullPlace(number=9, head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)

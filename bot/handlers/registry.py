@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any, assert_never
 
-from bot.decide import bringing_back
 from bot.decide.actions import Hear
-from bot.decide.asks import Command, UnknownCommand, worktree_verb
-from bot.decide.closing import stop_turns
-from bot.decide.desk import Desk
-from bot.decide.worktree_commands import obey_worktree
+from bot.decide.parsing import Command, UnknownCommand, worktree_verb
+from bot.handlers import bringing_back
+from bot.handlers.close import stop_turns
+from bot.handlers.context import Desk
+from bot.handlers.worktree import obey_worktree
 from bot.messages import replies
 from bot.reply import thread_comments
 from bot.store import conversations, requests

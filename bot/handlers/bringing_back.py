@@ -1,6 +1,6 @@
 """A turn of a thread whose worktree went with work in it: what was rescued then comes back before the turn begins."""
 
-from bot.decide.desk import Desk
+from bot.handlers.context import Desk
 from bot.store import operations, rescues, worktrees
 from bot.store.requests import Request
 

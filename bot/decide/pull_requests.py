@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from bot.decide.placing import PullPlace
 from bot.github.answers import PullFacts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
+from bot.handlers.choose_worktree import PullPlace
 from bot.model import Repository
 
 YOUNG_PULL_SECONDS = 60

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from bot.decide.actions import Hear
-from bot.decide.asks import WorktreeVerb
-from bot.decide.desk import Desk
+from bot.decide.parsing import WorktreeVerb
+from bot.handlers.context import Desk
 from bot.messages import worktree_replies as sentences
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
 from bot.reply import thread_comments

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from bot.decide.desk import Desk, Facts, Placement, Premises
-from bot.decide.pulls import closed_issues, place_of_pull
+from bot.decide.pull_requests import closed_issues, place_of_pull
 from bot.github.client import GitHub
+from bot.handlers.context import Desk, Facts, Placement, Premises
 from bot.model import Repository
 from bot.reply.thread_comments import Here
 from bot.store import conversations, upkeep

@@ -1,9 +1,9 @@
 """Somebody who may asked for something: the rows that follow, in one transaction of the caller."""
 
-from bot.decide import bringing_back
 from bot.decide.actions import Hear
-from bot.decide.commands import obey
-from bot.decide.desk import Desk, Facts, Premises
+from bot.handlers import bringing_back
+from bot.handlers.context import Desk, Facts, Premises
+from bot.handlers.registry import obey
 from bot.messages import replies
 from bot.reply import thread_comments
 from bot.reply.thread_comments import Here

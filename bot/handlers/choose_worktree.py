@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.fitting import NotShared, Use, misfit
 from bot.model import LiveWorktree
+from bot.sharing_rules import NotShared, Use, misfit
 
 
 @dataclass(frozen=True, slots=True)

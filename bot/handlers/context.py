@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.decide.placing import Candidate, Make, PullPlace, Share, new_place, place
 from bot.github.answers import ThreadState
+from bot.handlers.choose_worktree import Candidate, Make, PullPlace, Share, new_place, place
 from bot.messages import replies, worktree_replies
 from bot.model import Repository
 from bot.reply import thread_comments
