@@ -1,5 +1,5 @@
 """`python -m bot` is `threadtree`."""
 
-from bot.cli import main
+from bot.cli.main import main
 
 main()

@@ -14,12 +14,12 @@ import typer
 import uvloop
 
 from bot import compose, settings
-from bot.commands import listings
-from bot.commands.deliveries import add_replay
-from bot.commands.doctor import add_doctor
-from bot.commands.upkeep import add_prune, add_repair, add_session_prune
-from bot.commands.worktrees import add_commands
-from bot.commands.worktrees_list import add_list
+from bot.cli import listings
+from bot.cli.deliveries import add_replay
+from bot.cli.doctor import add_doctor
+from bot.cli.maintenance import add_prune, add_repair, add_session_prune
+from bot.cli.worktrees import add_commands
+from bot.cli.worktrees_list import add_list
 from bot.compose import CannotStartError, Role
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs

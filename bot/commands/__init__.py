@@ -1,1 +1,1 @@
-"""The commands of `threadtree`, a module for each group; `bot.cli` puts them together."""
+"""The commands of `threadtree`, a module for each group; `bot.cli.main` puts them together."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, preset
-from bot.doctor import look_at
+from bot.doctor.checks import look_at
 from tests.agents.conftest import Stage
 
 

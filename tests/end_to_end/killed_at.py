@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bot import failpoints
-from bot.cli import main
+from bot.cli.main import main
 
 
 def arm(name: str, armed: Path) -> None:

@@ -18,7 +18,7 @@ from bot.demo.pair import agent_in_a_folder
 from bot.sandbox.cage import Usable, cage_for
 
 DOCTOR = (
-    "import typer; from bot.commands.doctor import add_doctor; app = typer.Typer(); app.callback()(lambda: None); "
+    "import typer; from bot.cli.doctor import add_doctor; app = typer.Typer(); app.callback()(lambda: None); "
     "add_doctor(app); app()"
 )
 PATH = "/usr/local/bin:/usr/bin:/bin"

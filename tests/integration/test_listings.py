@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from bot.commands.deliveries import add_replay
-from bot.commands.listings import ROWS_FOR_PEOPLE, mount
-from bot.commands.worktrees_list import add_list
+from bot.cli.deliveries import add_replay
+from bot.cli.listings import ROWS_FOR_PEOPLE, mount
+from bot.cli.worktrees_list import add_list
 from bot.git.runner import Git
 from bot.node.context import Grounds
 from bot.store.database import database

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.doctor import (
+from bot.doctor.checks import (
     Check,
     Finding,
     State,

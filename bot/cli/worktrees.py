@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from bot.cli.touch import touch
-from bot.commands.worktrees_list import OpenGrounds
+from bot.cli.worktrees_list import OpenGrounds
 from bot.github.errors import NotFound
 from bot.handlers.context import Premises
 from bot.handlers.reserve_worktree import place_for

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.commands.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
+from bot.cli.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
 from bot.messages.formatting import count, span
 from bot.model import WorktreeState
 from bot.node.context import Grounds

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bot.doctor import Check, examine, known_settings
+from bot.doctor.checks import Check, examine, known_settings
 from bot.logs import configure_logs
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}

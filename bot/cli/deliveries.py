@@ -5,7 +5,7 @@ from typing import assert_never
 
 import typer
 
-from bot.commands.listings import Connect
+from bot.cli.listings import Connect
 from bot.store.replay import Replay, replay
 
 

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.commands.listings import Connect, print_table
-from bot.commands.worktrees import fail, find
-from bot.commands.worktrees_list import OpenGrounds
+from bot.cli.listings import Connect, print_table
+from bot.cli.worktrees import fail, find
+from bot.cli.worktrees_list import OpenGrounds
 from bot.maintenance.prune import Progress, Report, sweep
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import reconcile
