@@ -10,7 +10,7 @@ import asyncpg
 from bench.deliveries import Deliveries
 from bench.load import Answers, Load
 from bench.servers import free_port, node, running
-from bot.store.embedded import embedded_postgres
+from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
 from tests.recorded.install import install, target_of
 

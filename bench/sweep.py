@@ -22,8 +22,8 @@ from bot.maintenance.retention_rules import policy_for
 from bot.node.context import Grounds
 from bot.node.process_lock import worker_lock
 from bot.operations import remove
+from bot.postgres.embedded import embedded_postgres
 from bot.store.database import database
-from bot.store.embedded import embedded_postgres
 from bot.store.migrate import migrate
 
 CONSTANT = 40

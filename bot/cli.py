@@ -24,11 +24,11 @@ from bot.compose import CannotStartError, Role
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
 from bot.node.context import Grounds
+from bot.postgres.embedded import EmbeddedPostgresError
 from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Unavailable
 from bot.settings import Settings, SettingsError
 from bot.store.database import DATABASE_AWAY, Connection, database
-from bot.store.embedded import EmbeddedPostgresError
 from bot.store.migrate import MigrationError, migrate
 
 T = TypeVar("T")

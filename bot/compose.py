@@ -28,6 +28,7 @@ from bot.handlers.context import Premises
 from bot.health import database_probe, health_routes
 from bot.node.context import Grounds
 from bot.node.process_lock import worker_lock
+from bot.postgres.embedded import embedded_postgres
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
@@ -37,7 +38,6 @@ from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings, known_secrets
 from bot.store import bells, upkeep
 from bot.store.database import Pool, database
-from bot.store.embedded import embedded_postgres
 from bot.store.engine import Handlers, engine, run_pool
 from bot.store.migrate import Current, schema_state
 from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from bot.store.embedded import embedded_postgres
-from bot.store.embedded_files import Files, is_locked
+from bot.postgres.embedded import embedded_postgres
+from bot.postgres.files import Files, is_locked
 from bot.store.migrate import migrate
 
 # Nothing here needs to survive a power failure.

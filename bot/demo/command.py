@@ -11,8 +11,8 @@ from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.stage import StoryBrokeError
 from bot.demo.story import tell
+from bot.postgres.embedded import embedded_postgres
 from bot.simulated.github.server import SimulatedGitHub
-from bot.store.embedded import embedded_postgres
 from bot.store.migrate import migrate
 
 

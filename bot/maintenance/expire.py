@@ -20,7 +20,7 @@ from bot.maintenance.retention_rules import Policy, brakes
 from bot.node.context import Grounds
 from bot.rescue.save import Label
 from bot.rescue.stored import drop_rescue, list_rescues
-from bot.store import places, rescues, retention
+from bot.store import reconciliation, rescues, retention
 from bot.store.rescues import Rescue
 
 _log = structlog.get_logger()
@@ -87,7 +87,7 @@ async def _expire_rowless(grounds: Grounds, before: datetime) -> None:
                 continue
             known = [one for one in await list_rescues(clone) if one.label.at < before]
             async with grounds.pool.acquire() as connection:
-                indexed = await places.indexed(connection, sorted({one.label.worktree_id for one in known}))
+                indexed = await reconciliation.indexed(connection, sorted({one.label.worktree_id for one in known}))
             async with clone_lock(clone) as lock:
                 for one in known:
                     if one.ref not in indexed:

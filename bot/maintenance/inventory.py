@@ -14,8 +14,8 @@ from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.git.runner import GitError
 from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
 from bot.node.context import Grounds
-from bot.store import places, retention
-from bot.store.places import PlaceRow
+from bot.store import reconciliation, retention
+from bot.store.reconciliation import PlaceRow
 
 _log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ async def survey(grounds: Grounds, clone: Clone, folder: str, only: str | None) 
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
     async with grounds.pool.acquire() as connection:
-        rows = {row.path: row for row in await places.live_in(connection, folder, grounds.node)}
+        rows = {row.path: row for row in await reconciliation.live_in(connection, folder, grounds.node)}
         strangers = {*on_disk, *(records or ())} - rows.keys()
         strangers -= await retention.claimed_paths(connection, sorted(strangers))
         paths = sorted(rows.keys() | strangers)
@@ -59,7 +59,7 @@ async def survey(grounds: Grounds, clone: Clone, folder: str, only: str | None) 
             paths = [path for path in paths if path == only]
         known = await asyncio.to_thread(_read_all, paths)
         ids = {int(one.id) for one in known.values() if isinstance(one, Metadata) and one.id.isdecimal()}
-        named = await places.by_id(connection, sorted(ids), grounds.node)
+        named = await reconciliation.by_id(connection, sorted(ids), grounds.node)
     return await asyncio.to_thread(_found, paths, rows, named, records, known)
 
 

@@ -23,8 +23,8 @@ from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_all
 from bot.rescue.save import KeepWhole, Label
 from bot.rescue.stored import list_rescues
-from bot.store import places, rescues, retention
-from bot.store.places import LostRow, PlaceRow
+from bot.store import reconciliation, rescues, retention
+from bot.store.reconciliation import LostRow, PlaceRow
 from bot.store.retention import Candidate
 from bot.worktrees.unlink import depart, rescue_first, what_is_rescued
 
@@ -45,8 +45,8 @@ async def reconcile(
     over. Every step can be repeated. Raises only what a database raises that is away.
     """
     async with grounds.pool.acquire() as connection:
-        path = await places.path_of(connection, only, grounds.node) if only is not None else None
-        folders = set(await places.folders(connection, grounds.node, only))
+        path = await reconciliation.path_of(connection, only, grounds.node) if only is not None else None
+        folders = set(await reconciliation.folders(connection, grounds.node, only))
     if only is None:
         folders |= await asyncio.to_thread(folders_on_disk, grounds.data_dir)
     elif path is None:
@@ -184,7 +184,7 @@ async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
         updated_at=known.updated_at,
     )
     async with grounds.pool.acquire() as connection, connection.transaction():
-        worktree_id = await places.make_again(connection, lost)
+        worktree_id = await reconciliation.make_again(connection, lost)
     if worktree_id is None:
         return False
     reached("row-rebuilt")
@@ -197,8 +197,8 @@ async def _index_rescues(grounds: Grounds, clone: Clone, folder: str) -> None:
     """Rescues that the database does not know of are on record again, where their worktree is one of this clone's."""
     known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
     async with grounds.pool.acquire() as connection:
-        ids = await places.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
-        indexed = await places.indexed(connection, sorted(ids))
+        ids = await reconciliation.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
+        indexed = await reconciliation.indexed(connection, sorted(ids))
         for one in known:
             label, kept = one.label, one.kept
             if label.worktree_id in ids and one.ref not in indexed:

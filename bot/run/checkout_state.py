@@ -13,7 +13,7 @@ from bot.git.runner import GitError, GitProblem
 from bot.messages import replies
 from bot.run import prompt, remarks
 from bot.run.context import Workshop
-from bot.store import rescues, setup
+from bot.store import rescues, setup_script
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, examine, recreate
 from bot.worktrees.sync import (
@@ -61,7 +61,7 @@ async def stand(
         if found.state.corrupt and not clone_is_whole:
             raise GitError(GitProblem.CORRUPT, "status", found.state.why)
         async with shop.pool.acquire() as connection:
-            await setup.forget(connection, turn.worktree_id)
+            await setup_script.forget(connection, turn.worktree_id)
         made = await recreate(lock, path, turn.branch, tip, rescue, start)
         if isinstance(made, Refused):
             return made

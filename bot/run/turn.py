@@ -31,7 +31,7 @@ from bot.run.setup_script import prepare_checkout
 from bot.run.switching import SentOnError
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import bells, conversations, purging, setup, turns
+from bot.store import bells, conversations, purging, setup_script, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -176,14 +176,14 @@ class TurnRun:
     async def _set_up(self) -> None:
         """A checkout is set up once: until then the script is run again, also by a turn that was cut off meanwhile."""
         turn, shop = self._turn, self._shop
-        if await self._persist(lambda connection: setup.is_done(connection, turn.worktree_id)):
+        if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree_id)):
             return
         prepared = await prepare_checkout(shop, turn, self._progress, self._stop, self._disk_overflowed)
         failpoints.reached("worktree-set-up")
         self._notices += prepared.notices
         self._remarks += prepared.remarks
         if prepared.done:
-            await self._persist(lambda connection: setup.done(connection, turn.claim))
+            await self._persist(lambda connection: setup_script.done(connection, turn.claim))
 
     async def _note_use(self, usage: Usage) -> None:
         cost = usage.session_cost if usage.currency in (None, "USD") else None
@@ -202,7 +202,7 @@ class TurnRun:
         turn = self._turn
         before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
         if ready.made_again or not turn.worktree_made:
-            await setup.forget(connection, turn.worktree_id)
+            await setup_script.forget(connection, turn.worktree_id)
         if ready.made_again:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from bot.store.embedded import embedded_postgres
+from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
 from tests.end_to_end.processes import Stage, processes_with_arguments, stage, until
 from tests.postgres import execute
@@ -45,7 +45,7 @@ class Server:
     @asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
         """kill -9 of the server; it is started again when the block ends."""
-        [supervisor] = processes_with_arguments("bot.store.embedded_supervisor", str(self.directory))
+        [supervisor] = processes_with_arguments("bot.postgres.supervisor", str(self.directory))
         os.kill(supervisor, signal.SIGSTOP)
         try:
             os.kill(self._postmaster, signal.SIGKILL)

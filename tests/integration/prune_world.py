@@ -17,7 +17,7 @@ from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import Repository
 from bot.node.context import Grounds
 from bot.node.process_lock import worker_lock
-from bot.store import conversations, places
+from bot.store import conversations, reconciliation
 from bot.store.database import Connection, database
 from tests.integration.git_world import GitWorld, git
 
@@ -82,8 +82,8 @@ class Node:
             state = self.git.view(path).state
         set_times(path, at, state / "index", state / "HEAD")
 
-    async def row(self, worktree: int) -> places.PlaceRow:
-        return (await places.by_id(self.db, [worktree], NODE))[worktree]
+    async def row(self, worktree: int) -> reconciliation.PlaceRow:
+        return (await reconciliation.by_id(self.db, [worktree], NODE))[worktree]
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)

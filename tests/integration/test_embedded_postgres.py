@@ -19,9 +19,9 @@ import asyncpg
 import psycopg
 import pytest
 
-from bot.store.embedded import EmbeddedPostgresError, embedded_postgres
-from bot.store.embedded_binaries import find_binaries
-from bot.store.embedded_files import Files, is_locked
+from bot.postgres.binaries import find_binaries
+from bot.postgres.embedded import EmbeddedPostgresError, embedded_postgres
+from bot.postgres.files import Files, is_locked
 from tests.postgres import FAST, execute
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -109,7 +109,7 @@ def processes_with_argument(argument: str) -> list[int]:
 def supervisor(directory: Path) -> int:
     [pid] = [
         pid
-        for pid in processes_with_argument("bot.store.embedded_supervisor")
+        for pid in processes_with_argument("bot.postgres.supervisor")
         if pid in processes_with_argument(str(directory))
     ]
     return pid

@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from bot.postgres.embedded import embedded_postgres
 from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
 from bot.store import deliveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
-from bot.store.embedded import embedded_postgres
 from bot.store.jobs import take_turns
 from bot.store.migrate import migrate
 from tests.receiving import comment, jobs, rows, sending_to

@@ -1,6 +1,6 @@
 """The process that keeps an embedded Postgres running while it has users, and stops it after the last one.
 
-Run as `python -m bot.store.embedded_supervisor DIRECTORY BIN_DIR [NAME=VALUE ...]`: it goes to the background once it
+Run as `python -m bot.postgres.supervisor DIRECTORY BIN_DIR [NAME=VALUE ...]`: it goes to the background once it
 has been elected, or ends at once if another one lives. It imports nothing outside the standard library.
 """
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bot.store.embedded_files import (
+from bot.postgres.files import (
     EmbeddedPostgresError,
     Files,
     choose_socket_directory,
@@ -26,7 +26,7 @@ from bot.store.embedded_files import (
     try_lock,
     write_whole,
 )
-from bot.store.embedded_user import ServerUser, server_user
+from bot.postgres.user import ServerUser, server_user
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 2.0

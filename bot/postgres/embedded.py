@@ -18,8 +18,8 @@ from urllib.parse import quote, urlencode
 import asyncpg
 import structlog
 
-from bot.store.embedded_binaries import find_binaries
-from bot.store.embedded_files import (
+from bot.postgres.binaries import find_binaries
+from bot.postgres.files import (
     EmbeddedPostgresError,
     Files,
     is_locked,
@@ -101,7 +101,7 @@ async def _supervised(files: Files, arguments: list[str]) -> str:
 def _start_supervisor(files: Files, arguments: list[str]) -> None:
     """Returns when the supervisor has gone to the background, or has found that another one lives."""
     root = Path(__file__).parents[2]
-    argv = [sys.executable, "-m", "bot.store.embedded_supervisor", str(files.directory), *arguments]
+    argv = [sys.executable, "-m", "bot.postgres.supervisor", str(files.directory), *arguments]
     result = subprocess.run(argv, cwd=root, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     if result.returncode != 0:
         raise EmbeddedPostgresError(f"The supervisor of {files.directory} ended with status {result.returncode}")

