@@ -14,8 +14,8 @@ import pytest
 from bot.agents.driver import AgentDriver, AgentEvent, Completed, Launch, Limits, Opened, Outcome
 from bot.agents.opening import driver_for
 from bot.agents.presets import Access, NotInstalled, Preset, command_of, preset
-from bot.simulated.models.server import SimulatedModels
 from tests.agents.install import PROGRAMS, node_folder
+from tests.support.models.server import SimulatedModels
 
 AGENTS = ("claude", "claude-acp", "codex", "gemini", "opencode")
 PATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=15)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bot.simulated.models.server import SimulatedModels
+from tests.support.models.server import SimulatedModels
 
 Body = Callable[[list[tuple[str, str]], bool], tuple[str, dict[str, Any]]]
 

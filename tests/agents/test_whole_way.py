@@ -11,12 +11,12 @@ from bot.agents.presets import NotInstalled, command_of, preset
 from bot.compose import Surroundings
 from bot.demo.pair import running_bot, settings_for
 from bot.simulated.github.server import SimulatedGitHub
-from bot.simulated.models.server import SimulatedModels
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
 from tests.end_to_end.time import HandMovedClock, eventually
 from tests.end_to_end.world import open_world
+from tests.support.models.server import SimulatedModels
 
 
 def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:

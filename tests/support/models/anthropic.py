@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bot.simulated.models.script import Text
-from bot.simulated.models.wire import Asked, Told, event, joined, pieces
+from tests.support.models.script import Text
+from tests.support.models.wire import Asked, Told, event, joined, pieces
 
 
 class Messages:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bot.simulated.models.script import Answer, Text, tokens
-from bot.simulated.models.tools import Call, call_for
+from tests.support.models.script import Answer, Text, tokens
+from tests.support.models.tools import Call, call_for
 
 
 @dataclass(frozen=True, slots=True)

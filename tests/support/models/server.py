@@ -14,12 +14,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from bot.simulated.github.serving import listen, serving
-from bot.simulated.models import gemini
-from bot.simulated.models.anthropic import Messages
-from bot.simulated.models.gemini import GenerateContent
-from bot.simulated.models.openai import ChatCompletions, Responses
-from bot.simulated.models.script import Answer, Hang, Refuse, next_step
-from bot.simulated.models.wire import Api, Asked, Told, told
+from tests.support.models import gemini
+from tests.support.models.anthropic import Messages
+from tests.support.models.gemini import GenerateContent
+from tests.support.models.openai import ChatCompletions, Responses
+from tests.support.models.script import Answer, Hang, Refuse, next_step
+from tests.support.models.wire import Api, Asked, Told, told
 
 MODELS = ("claude-sonnet-4-5", "gpt-5", "gemini-2.5-pro")
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from bot.simulated.models.script import Act, Run, Write
+from tests.support.models.script import Act, Run, Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bot.simulated.models.script import Role, Text
-from bot.simulated.models.tools import TAKES_TEXT
-from bot.simulated.models.wire import Asked, Told, event, joined, pieces, texts_of
+from tests.support.models.script import Role, Text
+from tests.support.models.tools import TAKES_TEXT
+from tests.support.models.wire import Asked, Told, event, joined, pieces, texts_of
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bot.simulated.models.script import Text
-from bot.simulated.models.wire import Asked, Told, event, pieces
+from tests.support.models.script import Text
+from tests.support.models.wire import Asked, Told, event, pieces
 
 # The agent asks models of its own, without tools and for JSON, who speaks next and which model is to answer.
 _VERDICT = {"reasoning": "simple", "next_speaker": "user", "model_choice": "flash", "complexity_score": 1}
