@@ -1,0 +1,1 @@
+"""The command line: `main` puts the groups of commands together."""

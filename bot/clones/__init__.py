@@ -1,0 +1,1 @@
+"""A repository on this machine: its bare clone, git's entries of the worktrees, and what lies beside them."""

@@ -1,0 +1,1 @@
+"""`threadtree doctor`: checks everything that a set-up can get wrong."""

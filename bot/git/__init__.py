@@ -1,0 +1,1 @@
+"""Running git: argv only, a neutral environment, a time limit, errors by kind."""

@@ -1,0 +1,1 @@
+"""GitHub's API, and GitHub's JSON turned into values."""

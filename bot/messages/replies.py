@@ -1,4 +1,4 @@
-"""Every sentence people read on GitHub, but for a turn's own comment (`bot.messages.tracking`): values in, Markdown out."""
+"""Every sentence that people read on GitHub, except a turn's own comment (`bot.messages.tracking`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,0 +1,1 @@
+"""What every part that works on this machine shares."""

@@ -1,0 +1,1 @@
+"""The last step: the outbox makes GitHub show what the rows say."""

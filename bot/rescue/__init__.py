@@ -1,0 +1,1 @@
+"""Saving work before anything removes or resets a worktree, and bringing it back."""

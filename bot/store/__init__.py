@@ -1,0 +1,1 @@
+"""The tables: all SQL, named, in one place for each subject."""

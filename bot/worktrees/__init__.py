@@ -1,0 +1,1 @@
+"""The checkout of a conversation: create, sync, switch, commit, push, reset, remove."""

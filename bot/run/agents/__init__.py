@@ -1,1 +1,0 @@
-"""How the bot talks to an agent: one interface (`driver`), one module per protocol (`acp`)."""
