@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.repository import Repository, git
 from bot import failpoints
-from bot.rescue.save import Rescued, rescue
+from bot.rescue.save import Rescued, save_rescue
 from bot.worktrees.remove import Remote, Removed, remove
 
 REMOVAL_LIMIT_MS = 50.0
@@ -75,7 +75,7 @@ async def _rescue(repository: Repository, path: Path, run: int) -> tuple[float, 
     git(path, "read-tree", "HEAD")
     status = git(path, "status", "--porcelain")
     begin = time.perf_counter()
-    found = await rescue(repository.locked(), path, repository.label(run, turn=0))
+    found = await save_rescue(repository.locked(), path, repository.label(run, turn=0))
     taken = time.perf_counter() - begin
     if not isinstance(found, Rescued) or found.files != 3:
         raise RuntimeError(f"the rescue is not whole: {found}")

@@ -19,7 +19,7 @@ from bot.clones import metadata
 from bot.clones.metadata import Metadata
 from bot.maintenance import prune
 from bot.maintenance.retention_rules import policy_for
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
@@ -141,7 +141,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
 
     sys.addaudithook(count)
     async with database(dsn, size=4) as pool:
-        grounds = Grounds(
+        ctx = NodeContext(
             pool=pool,
             git=repository.clone.git,
             node="here",
@@ -150,11 +150,11 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             clock=lambda: datetime.now(UTC),
             github=None,
         )
-        policy = policy_for(grounds.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
+        policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
         watched = patch.object(prune, "carry_out", carry_out), patch.object(failpoints, "listener", listener)
-        with watched[0], watched[1], worker_lock(grounds.workers) as worker:
+        with watched[0], watched[1], worker_lock(ctx.workers) as worker:
             begin, counting = time.perf_counter(), True
-            report = await prune.sweep(grounds, policy, worker)
+            report = await prune.prune(ctx, policy, worker)
             counting = False
     return Figure(total, due, len(report.deleted), opened, time.perf_counter() - begin, removals_seconds, list_ms)
 

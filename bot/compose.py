@@ -24,15 +24,15 @@ from bot.github.answers import Identity
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
-from bot.handlers.context import Premises
+from bot.handlers.context import NodePaths
 from bot.health import database_probe, health_routes
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.postgres.embedded import embedded_postgres
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings, known_secrets
@@ -109,7 +109,9 @@ async def run(
 
 
 @asynccontextmanager
-async def grounds(settings: Settings, dsn: str, surroundings: Surroundings | None = None) -> AsyncIterator[Grounds]:
+async def node_context(
+    settings: Settings, dsn: str, surroundings: Surroundings | None = None
+) -> AsyncIterator[NodeContext]:
     """What work on this node's worktrees takes, without agents; git and GitHub are asked with the credentials that are
     set, or without any. Raises CannotStartError.
     """
@@ -122,7 +124,7 @@ async def grounds(settings: Settings, dsn: str, surroundings: Surroundings | Non
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
             github = await stack.enter_async_context(_github(settings, around))
-        yield Grounds(
+        yield NodeContext(
             pool=pool,
             git=await stack.enter_async_context(_git(settings, pool, github, cage)),
             node=settings.node_name,
@@ -210,7 +212,7 @@ async def _worker(
         me = await _identity(github, settings, stopping)
         policy = _policy(settings, me)
         name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
-        shop = Workshop(
+        ctx = TurnContext(
             pool=pool,
             github=github,
             git=await stack.enter_async_context(_git(settings, pool, github, cage)),
@@ -233,8 +235,8 @@ async def _worker(
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
         )
-        runner = Runner(shop, name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        premises = Premises(settings.node_name, str(settings.data_dir / "worktrees"))
+        runner = Runner(ctx, name, settings.max_concurrent_turns, settings.max_turns_per_repository)
+        premises = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
         decider = Decider(pool, github, settings.platform, policy, premises, around.clock, around.sleep)
         rounds = OutboxRounds(Sender(pool, github, secrets, around.clock, around.sleep), around.clock, around.sleep)
 
@@ -245,7 +247,7 @@ async def _worker(
         await stack.enter_async_context(open_engine(app))
         async with pool.acquire() as connection:
             await upkeep.heartbeat(connection, settings.node_name)
-        keeper = Housekeeper(shop, app, runner, settings)
+        keeper = Housekeeper(ctx, app, runner, settings)
 
         turns_ended = asyncio.Event()
 

@@ -22,7 +22,7 @@ Misfit = RowMisfit | GitMisfit
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class WorktreeUsage:
     """A worktree as one conversation finds it: `owner` is the thread it was made for, the rest is about the others.
 
     `busy`: a turn of another conversation waits or runs in it, or something else is to be done with it.
@@ -35,7 +35,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class NotShared:
+class SharingRefused:
     """The worktree of `owner` was not to be had, and why; `other_pull` is who uses it."""
 
     owner: int
@@ -43,10 +43,10 @@ class NotShared:
     other_pull: int | None = None
 
 
-def misfit(use: Use) -> NotShared | None:
+def sharing_obstacle(use: WorktreeUsage) -> SharingRefused | None:
     """What keeps the worktree from being switched to another branch, as far as rows tell; None: nothing."""
     if not use.made:
-        return NotShared(use.owner, "not-made")
+        return SharingRefused(use.owner, "not-made")
     if use.other_pulls:
-        return NotShared(use.owner, "other-pull", use.other_pulls[0])
-    return NotShared(use.owner, "busy") if use.busy else None
+        return SharingRefused(use.owner, "other-pull", use.other_pulls[0])
+    return SharingRefused(use.owner, "busy") if use.busy else None

@@ -11,11 +11,11 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
-from bot.maintenance.expire import tidy
-from bot.maintenance.prune import sweep
-from bot.maintenance.repair import reconcile
+from bot.maintenance.expire import expire
+from bot.maintenance.prune import prune
+from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.reply.outbox import Sender
 from bot.run.runner import Runner
@@ -37,17 +37,17 @@ class Housekeeper:
 
     def __init__(
         self,
-        grounds: Grounds,
+        ctx: NodeContext,
         app: procrastinate.App,
         runner: Runner,
         settings: Settings,
     ) -> None:
-        self._grounds = grounds
-        self._pool = grounds.pool
+        self._ctx = ctx
+        self._pool = ctx.pool
         self._app = app
         self._runner = runner
         self._settings = settings
-        self._clock = grounds.clock
+        self._clock = ctx.clock
         self._cleaning: asyncio.Task[None] | None = None
 
     async def keep(self, stopping: asyncio.Event) -> None:
@@ -85,10 +85,10 @@ class Housekeeper:
 
     async def _clean(self) -> None:
         """Rescues, homes and the trash expire also where WORKTREE_PRUNE_ENABLED=false leaves the worktrees alone."""
-        settings, grounds = self._settings, self._grounds
+        settings, ctx = self._settings, self._ctx
         async with self._pool.acquire() as connection:
             await upkeep.clear_old(connection, timedelta(days=settings.delivery_retention_days))
-        await reconcile(grounds)
+        await repair(ctx)
         policy = policy_for(
             self._clock(),
             detached_days=settings.worktree_headless_expiry_days,
@@ -97,10 +97,10 @@ class Housekeeper:
             rescue_days=settings.rescue_expiry_days,
         )
         if not settings.worktree_prune_enabled:
-            await tidy(grounds, policy)
+            await expire(ctx, policy)
             return
-        with worker_lock(grounds.workers) as worker:
-            await sweep(grounds, policy, worker)
+        with worker_lock(ctx.workers) as worker:
+            await prune(ctx, policy, worker)
 
     def _cleaned(self, task: asyncio.Task[None]) -> None:
         self._cleaning = None

@@ -23,7 +23,7 @@ from bot.cli.worktrees_list import add_list
 from bot.compose import CannotStartError, Role
 from bot.github.errors import GitHubError
 from bot.logs import configure_logs
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.postgres.embedded import EmbeddedPostgresError
 from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Unavailable
@@ -146,10 +146,10 @@ async def _ready_database(known: Settings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _grounds() -> AsyncIterator[Grounds]:
+async def _ctx() -> AsyncIterator[NodeContext]:
     known = settings.load()
-    async with _ready_database(known) as dsn, compose.grounds(known, dsn) as grounds:
-        yield grounds
+    async with _ready_database(known) as dsn, compose.node_context(known, dsn) as node_context:
+        yield node_context
 
 
 _groups = listings.mount(app, _connection)
@@ -157,10 +157,10 @@ add_replay(_groups["deliveries"], _connection)
 add_session_prune(_groups["sessions"], _connection)
 _worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
 app.add_typer(_worktrees, name="worktrees")
-add_list(_worktrees, _grounds)
-add_commands(_worktrees, _grounds)
-add_prune(_worktrees, _grounds)
-add_repair(_worktrees, _grounds)
+add_list(_worktrees, _ctx)
+add_commands(_worktrees, _ctx)
+add_prune(_worktrees, _ctx)
+add_repair(_worktrees, _ctx)
 add_doctor(app)
 
 

@@ -14,12 +14,12 @@ from rich.filesize import decimal
 
 from bot.cli.listings import Connect, print_table
 from bot.cli.worktrees import fail, find
-from bot.cli.worktrees_list import OpenGrounds
-from bot.maintenance.prune import Progress, Report, sweep
+from bot.cli.worktrees_list import OpenNode
+from bot.maintenance.prune import Progress, Report, prune
 from bot.maintenance.reconcile_rules import Action
-from bot.maintenance.repair import reconcile
+from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import parse_age, policy_for
-from bot.messages.formatting import count
+from bot.messages.formatting import format_count
 from bot.node.process_lock import worker_lock
 from bot.settings import load
 from bot.store import retention
@@ -33,28 +33,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="The report as JSON.")]
 OneOrAll = Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this one, by its id or path.")]
 
 
-def add_prune(group: typer.Typer, open_grounds: OpenGrounds) -> None:
+def add_prune(group: typer.Typer, open_node: OpenNode) -> None:
     """Adds the command to the group `worktrees`; its exit status is 1 where something could not be pruned."""
 
-    @group.command(help="Remove what nobody used for long, after a rescue.")
-    def prune(
+    @group.command("prune", help="Remove what nobody used for long, after a rescue.")
+    def prune_worktrees(
         older_than: OlderThan = None, dry_run: DryRun = False, force: Force = False, json: AsJson = False
     ) -> None:
         age = _age(older_than)
 
         async def run() -> Report:
             known = load()
-            async with open_grounds() as grounds:
+            async with open_node() as ctx:
                 policy = policy_for(
-                    grounds.clock(),
+                    ctx.clock(),
                     detached_days=known.worktree_headless_expiry_days,
                     branch_days=known.worktree_branch_expiry_days,
                     orphan_days=known.worktree_orphan_expiry_days,
                     rescue_days=known.rescue_expiry_days,
                     older_than=age,
                 )
-                with worker_lock(grounds.workers) as worker, _progress() as progress:
-                    return await sweep(grounds, policy, worker, dry_run=dry_run, force=force, progress=progress)
+                with worker_lock(ctx.workers) as worker, _progress() as progress:
+                    return await prune(ctx, policy, worker, dry_run=dry_run, force=force, progress=progress)
 
         report = asyncio.run(run())
         if json:
@@ -67,16 +67,16 @@ def add_prune(group: typer.Typer, open_grounds: OpenGrounds) -> None:
             raise typer.Exit(1)
 
 
-def add_repair(group: typer.Typer, open_grounds: OpenGrounds) -> None:
+def add_repair(group: typer.Typer, open_node: OpenNode) -> None:
     """Adds the command to the group `worktrees`."""
 
-    @group.command(help="Make rows, directories and git's records agree.")
-    def repair(worktree: OneOrAll = None, json: AsJson = False) -> None:
+    @group.command("repair", help="Make rows, directories and git's records agree.")
+    def repair_worktrees(worktree: OneOrAll = None, json: AsJson = False) -> None:
         async def run() -> list[tuple[str, Action]]:
-            async with open_grounds() as grounds:
-                only = (await find(grounds, worktree)).id if worktree is not None else None
+            async with open_node() as ctx:
+                only = (await find(ctx, worktree)).id if worktree is not None else None
                 with _progress() as progress:
-                    return await reconcile(grounds, only, progress)
+                    return await repair(ctx, only, progress)
 
         done = asyncio.run(run())
         if json:
@@ -102,7 +102,7 @@ def add_session_prune(group: typer.Typer, connect: Connect) -> None:
                 return await retention.delete_old_sessions(connection, ttl, datetime.now(UTC))
 
         deleted = asyncio.run(run())
-        typer.echo(orjson.dumps({"deleted": deleted}) if json else f"Deleted {count(deleted, 'ended session')}.")
+        typer.echo(orjson.dumps({"deleted": deleted}) if json else f"Deleted {format_count(deleted, 'ended session')}.")
 
 
 def _age(text: str | None) -> timedelta | None:

@@ -6,14 +6,14 @@ from datetime import datetime
 from pathlib import Path
 
 from bot.clones import metadata
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.store import retention
 
 
-async def touch(grounds: Grounds, worktree_id: int) -> bool:
+async def touch(ctx: NodeContext, worktree_id: int) -> bool:
     """Counts the worktree as used now; False where it is not there. Raises OSError."""
-    now = grounds.clock()
-    async with grounds.pool.acquire() as connection:
+    now = ctx.clock()
+    async with ctx.pool.acquire() as connection:
         path = await retention.touch(connection, worktree_id, now)
     if path is None:
         return False

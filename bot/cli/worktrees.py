@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import typer
 
 from bot.cli.touch import touch
-from bot.cli.worktrees_list import OpenGrounds
+from bot.cli.worktrees_list import OpenNode
 from bot.github.errors import NotFound
-from bot.handlers.context import Premises
-from bot.handlers.reserve_worktree import place_for
-from bot.node.context import Grounds
+from bot.handlers.context import NodePaths
+from bot.handlers.reserve_worktree import reserve_worktree
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.store import listings, operations
@@ -28,13 +28,13 @@ _ID = re.compile(r"[0-9]{1,18}")
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id in `worktrees list`, or its path.")]
 
 
-def add_commands(group: typer.Typer, open_grounds: OpenGrounds) -> None:
+def add_commands(group: typer.Typer, open_node: OpenNode) -> None:
     """Adds the commands to the group `worktrees`. Exit status 1 where it could not be done, 2 for a wrong name."""
 
-    def on(worktree: str, act: Callable[[Grounds, FoundWorktree], Awaitable[None]]) -> None:
+    def on(worktree: str, act: Callable[[NodeContext, FoundWorktree], Awaitable[None]]) -> None:
         async def run() -> None:
-            async with open_grounds() as grounds:
-                await act(grounds, await find(grounds, worktree))
+            async with open_node() as ctx:
+                await act(ctx, await find(ctx, worktree))
 
         asyncio.run(run())
 
@@ -45,37 +45,37 @@ def add_commands(group: typer.Typer, open_grounds: OpenGrounds) -> None:
             fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
 
         async def run() -> None:
-            async with open_grounds() as grounds:
-                await _create(grounds, named["owner"], named["name"], int(named["number"]))
+            async with open_node() as ctx:
+                await _create(ctx, named["owner"], named["name"], int(named["number"]))
 
         asyncio.run(run())
 
     @group.command(help="Rescue what GitHub lacks, then start over.")
     def reset(worktree: Which) -> None:
-        on(worktree, lambda grounds, found: _operate(grounds, found, "reset"))
+        on(worktree, lambda ctx, found: _operate(ctx, found, "reset"))
 
     @group.command(help="Rescue what GitHub lacks, then remove it.")
     def remove(worktree: Which) -> None:
-        on(worktree, lambda grounds, found: _operate(grounds, found, "remove"))
+        on(worktree, lambda ctx, found: _operate(ctx, found, "remove"))
 
     @group.command(help="Bring back what was rescued from it last.")
     def restore(worktree: Which) -> None:
-        on(worktree, lambda grounds, found: _operate(grounds, found, "restore"))
+        on(worktree, lambda ctx, found: _operate(ctx, found, "restore"))
 
     @group.command("touch", help="Count it as used now.")
     def touch_one(worktree: Which) -> None:
         on(worktree, _touch)
 
 
-async def find(grounds: Grounds, named: str) -> FoundWorktree:
+async def find(ctx: NodeContext, named: str) -> FoundWorktree:
     """The worktree of this node that somebody named by id or path; ends the command where there is none."""
     worktree_id = int(named) if _ID.fullmatch(named) else None
-    async with grounds.pool.acquire() as connection:
+    async with ctx.pool.acquire() as connection:
         found = await listings.find_worktree(connection, worktree_id, _absolute(named))
     if found is None:
         fail(f"There is no worktree {named}: `threadtree worktrees list` shows them.", 2)
-    if found.node != grounds.node:
-        fail(f"Worktree {found.id} is on the node {found.node}; run this there (NODE_NAME here is {grounds.node}).", 2)
+    if found.node != ctx.node:
+        fail(f"Worktree {found.id} is on the node {found.node}; run this there (NODE_NAME here is {ctx.node}).", 2)
     return found
 
 
@@ -90,42 +90,42 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
-async def _create(grounds: Grounds, owner: str, name: str, number: int) -> None:
-    github = grounds.github
+async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
+    github = ctx.github
     if github is None:
         fail("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH: a thread is asked for.", 2)
     try:
-        repository = await github.repository(urlsplit(grounds.server_url).netloc, owner, name)
-        premises = Premises(grounds.node, str(grounds.data_dir / "worktrees"))
-        place = await place_for(grounds.pool, github, premises, grounds.clock, repository, number)
+        repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
+        premises = NodePaths(ctx.node, str(ctx.data_dir / "worktrees"))
+        place = await reserve_worktree(ctx.pool, github, premises, ctx.clock, repository, number)
     except NotFound:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
-    if place.node != grounds.node:
+    if place.node != ctx.node:
         fail(f"Its worktree {place.worktree_id} is on the node {place.node}; run this there.", 2)
-    async with grounds.pool.acquire() as connection, connection.transaction():
-        asker = Asker(OPERATOR, grounds.clock())
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        asker = Asker(OPERATOR, ctx.clock())
         operation_id = await operations.ask(connection, place.worktree_id, "create", asker)
-    await carry_out(grounds, operation_id)
-    found = await find(grounds, str(place.worktree_id))
+    await carry_out(ctx, operation_id)
+    found = await find(ctx, str(place.worktree_id))
     typer.echo(f"It is worktree {found.id}: {found.path}")
 
 
-async def _operate(grounds: Grounds, found: FoundWorktree, kind: OperationKind) -> None:
-    async with grounds.pool.acquire() as connection, connection.transaction():
-        operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, grounds.clock()))
-    await carry_out(grounds, operation_id)
+async def _operate(ctx: NodeContext, found: FoundWorktree, kind: OperationKind) -> None:
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, ctx.clock()))
+    await carry_out(ctx, operation_id)
 
 
-async def carry_out(grounds: Grounds, operation_id: int) -> None:
+async def carry_out(ctx: NodeContext, operation_id: int) -> None:
     """Does what was asked here, or waits for the worker that has begun it; prints how it ended."""
-    with worker_lock(grounds.workers) as worker:
-        standing = await execute.operate(grounds, worker, operation_id, lambda words: typer.echo(words, err=True))
+    with worker_lock(ctx.workers) as worker:
+        standing = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
     if standing.state == "failed":
         fail(standing.outcome or "It was not done.")
     typer.echo(standing.outcome)
 
 
-async def _touch(grounds: Grounds, found: FoundWorktree) -> None:
-    if not await touch(grounds, found.id):
+async def _touch(ctx: NodeContext, found: FoundWorktree) -> None:
+    if not await touch(ctx, found.id):
         fail(f"Worktree {found.id} is {found.state}; only one that is there can be touched.")
     typer.echo(f"Worktree {found.id} counts as used now.")

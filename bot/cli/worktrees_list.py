@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from bot.cli.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
-from bot.messages.formatting import count, span
+from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.store import listings, rescues
-from bot.worktrees.summary import Look, look
+from bot.worktrees.summary import Summary, summarize
 
-OpenGrounds = Callable[[], AbstractAsyncContextManager[Grounds]]
+OpenNode = Callable[[], AbstractAsyncContextManager[NodeContext]]
 """Opens what working on this node's worktrees takes."""
 LOOKS_AT_ONCE = 4
 
@@ -60,22 +60,22 @@ class ListedWorktree:
     rescues: list[ListedRescue]
 
 
-def add_list(group: typer.Typer, grounds: OpenGrounds) -> None:
+def add_list(group: typer.Typer, ctx: OpenNode) -> None:
     """Adds the command to the group `worktrees`."""
 
     @group.command("list", help="The checkouts, and what was rescued from them.")
     def list_worktrees(json: Json = False, limit: Limit = None, no_disk: NoDisk = False) -> None:
         wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
-        found = asyncio.run(_listed(grounds, wanted, with_disk=not no_disk))
+        found = asyncio.run(_listed(ctx, wanted, with_disk=not no_disk))
         if json:
             typer.echo(orjson.dumps(found, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
         else:
             _print(found, limit or ROWS_FOR_PEOPLE)
 
 
-async def _listed(open_grounds: OpenGrounds, limit: int | None, *, with_disk: bool) -> list[ListedWorktree]:
-    async with open_grounds() as grounds:
-        async with grounds.pool.acquire() as connection:
+async def _listed(open_node: OpenNode, limit: int | None, *, with_disk: bool) -> list[ListedWorktree]:
+    async with open_node() as ctx:
+        async with ctx.pool.acquire() as connection:
             rows = await listings.worktrees(connection, limit)
             rescued = await rescues.latest(connection)
         of_worktree: defaultdict[int, list[ListedRescue]] = defaultdict(list)
@@ -84,24 +84,24 @@ async def _listed(open_grounds: OpenGrounds, limit: int | None, *, with_disk: bo
             of_worktree[one.worktree_id].append(
                 ListedRescue(name, one.files, one.commits, one.bytes, one.created_at, one.restored_at)
             )
-        looks = await _looks(grounds, rows if with_disk else [])
+        looks = await _looks(ctx, rows if with_disk else [])
     return [_joined(row, looks.get(row.id), of_worktree[row.id]) for row in rows]
 
 
-async def _looks(grounds: Grounds, rows: Sequence[listings.Worktree]) -> dict[int, Look]:
-    here = [row for row in rows if row.node == grounds.node and row.state != "removed"]
+async def _looks(ctx: NodeContext, rows: Sequence[listings.Worktree]) -> dict[int, Summary]:
+    thread_ref = [row for row in rows if row.node == ctx.node and row.state != "removed"]
     at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
 
-    async def one(row: listings.Worktree) -> tuple[int, Look | None]:
+    async def one(row: listings.Worktree) -> tuple[int, Summary | None]:
         async with at_once:
-            return row.id, await look(grounds.clone(row.folder), Path(row.path), row.branch)
+            return row.id, await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
 
-    with Console(stderr=True).status(f"Looking at {len(here)} worktrees"):
-        found = await asyncio.gather(*map(one, here))
+    with Console(stderr=True).status(f"Looking at {len(thread_ref)} worktrees"):
+        found = await asyncio.gather(*map(one, thread_ref))
     return {worktree_id: seen for worktree_id, seen in found if seen is not None}
 
 
-def _joined(row: listings.Worktree, seen: Look | None, rescued: list[ListedRescue]) -> ListedWorktree:
+def _joined(row: listings.Worktree, seen: Summary | None, rescued: list[ListedRescue]) -> ListedWorktree:
     return ListedWorktree(
         id=row.id,
         codebase=row.codebase,
@@ -158,5 +158,7 @@ def _now(row: ListedWorktree) -> str:
 
 
 def _rescue_cells(row: ListedWorktree, one: ListedRescue) -> tuple[str, ...]:
-    what = f"{count(one.files, 'file')}, {count(one.commits, 'commit')}" + (", restored" if one.restored_at else "")
-    return str(row.id), span(datetime.now(UTC) - one.created_at), decimal(one.bytes), what, one.name
+    what = f"{format_count(one.files, 'file')}, {format_count(one.commits, 'commit')}" + (
+        ", restored" if one.restored_at else ""
+    )
+    return str(row.id), format_duration(datetime.now(UTC) - one.created_at), decimal(one.bytes), what, one.name

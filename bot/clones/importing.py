@@ -36,7 +36,7 @@ class Private:
         return bool(self.stashes or self.tips)
 
 
-async def bring_home(lock: CloneLock, path: Path, branch: str | None) -> None:
+async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> None:
     """Brings what was committed in a worktree's cage to the clone: `branch` moves there, other work hangs on the HEAD.
 
     Afterwards the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.

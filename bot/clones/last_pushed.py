@@ -9,16 +9,16 @@ from bot.git import refs
 _KEY = "threadtree-published"
 
 
-async def last(clone: Clone, branch: str) -> str | None:
+async def read(clone: Clone, branch: str) -> str | None:
     """The remote's newest commit that the branch held; None if the branch was never there."""
     found = await clone.run("config", "--local", "--get", f"branch.{branch}.{_KEY}", check=False)
     return found.text if refs.is_commit(found.text) else None
 
 
-async def note(lock: CloneLock, branch: str, commit: str | None) -> None:
+async def record(lock: CloneLock, branch: str, commit: str | None) -> None:
     """Remembers the remote's commit, which the branch holds; None: it is not there. Raises GitError."""
     clone = lock.clone
-    if commit == await last(clone, branch):
+    if commit == await read(clone, branch):
         return
     key = f"branch.{branch}.{_KEY}"
     if commit is None:
@@ -29,7 +29,7 @@ async def note(lock: CloneLock, branch: str, commit: str | None) -> None:
 
 async def is_rewritten(clone: Clone, branch: str) -> bool:
     """Whether the remote's branch has lost commits that it had: a force push. Raises GitError."""
-    was, now = await last(clone, branch), await clone.commit_at(refs.remote(branch))
+    was, now = await read(clone, branch), await clone.commit_at(refs.remote(branch))
     if was is None or now is None or await clone.commit_at(was) is None:
         return False
     return not await clone.is_ancestor(was, now)

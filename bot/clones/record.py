@@ -13,7 +13,7 @@ from bot.sandbox.view import private_folder
 _NO_COMMIT = "0" * 40
 
 
-def put_back(lock: CloneLock, path: Path, branch: str | None) -> bool:
+def restore_admin_entry(lock: CloneLock, path: Path, branch: str | None) -> bool:
     """Whether the folder was gone and is there again, with `branch` (None: detached). Raises OSError.
 
     HEAD, index and commits are in the cage's private state; without a cage they were in the folder and went with it.

@@ -100,7 +100,7 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
         if tip and not await is_merged(clone, tip, base, None)
     ]
     # A branch that was on the remote and is in the default branch is finished: its name stays with what it was for.
-    known = {*remote, *[one for one in local if await last_pushed.last(clone, refs.issue_branch(number, one))]}
+    known = {*remote, *[one for one in local if await last_pushed.read(clone, refs.issue_branch(number, one))]}
     sequel = max(unmerged) if unmerged else max(known, default=0) + 1
     return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
 

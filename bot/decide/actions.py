@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import assert_never
 
 from bot.authority import Policy
-from bot.decide.parsing import Asks, Mention, ask_by_gesture, read_asks
+from bot.decide.parsing import Mention, ParsedComment, parse_comment, request_from_label
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,
@@ -54,14 +54,14 @@ class Reopen:
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
+class Request:
     """Somebody asked something. `identity` is the text's: node id, content, time (DESIGN.md §3.2)."""
 
     repository: Repository
     thread: Thread
     speaker: Actor
     target: Target
-    asks: Asks
+    asks: ParsedComment
     asked_at: datetime
     identity: bytes
     context: str = ""
@@ -73,7 +73,7 @@ class Hear:
         return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
 
 
-Action = Ignore | Close | Reopen | Hear
+Action = Ignore | Close | Reopen | Request
 
 
 def action_of(event: Event, policy: Policy) -> Action:
@@ -93,22 +93,22 @@ def action_of(event: Event, policy: Policy) -> Action:
             return _hear(event, policy, remark, Target("review", remark.id), before=before)
         case ThreadOpened():
             return _hear_thread(
-                event, policy, read_asks(event.thread.body, Mention(policy.bot_name)), event.thread.created_at
+                event, policy, parse_comment(event.thread.body, Mention(policy.bot_name)), event.thread.created_at
             )
         case ThreadEdited(body_before=before):
-            asks = read_asks(event.thread.body, Mention(policy.bot_name), before)
+            asks = parse_comment(event.thread.body, Mention(policy.bot_name), before)
             return _hear_thread(event, policy, asks, event.thread.updated_at)
         case ThreadLabeled(label=label):
             if label.casefold() != policy.label.casefold():
                 return Ignore("another label")
             return _hear_thread(
-                event, policy, ask_by_gesture(event.thread.body, Mention(policy.bot_name)), by_gesture=True
+                event, policy, request_from_label(event.thread.body, Mention(policy.bot_name)), by_gesture=True
             )
         case ThreadAssigned(assignee=assignee):
             if assignee.id != policy.bot_id:
                 return Ignore("somebody else was assigned")
             return _hear_thread(
-                event, policy, ask_by_gesture(event.thread.body, Mention(policy.bot_name)), by_gesture=True
+                event, policy, request_from_label(event.thread.body, Mention(policy.bot_name)), by_gesture=True
             )
         case ThreadClosed(closed_at=closed_at):
             # GitHub does not date a transfer or a deletion: the thread's last change is when it happened.
@@ -134,10 +134,10 @@ def _hear(
     before: str = "",
     place: CodePlace | None = None,
     review_id: int | None = None,
-) -> Ignore | Hear:
+) -> Ignore | Request:
     if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
         return Ignore("the bot's own words")
-    asks = read_asks(remark.body, Mention(policy.bot_name), before)
+    asks = parse_comment(remark.body, Mention(policy.bot_name), before)
     if not asks:
         return Ignore("nothing asked")
     context = ""
@@ -145,7 +145,7 @@ def _hear(
         line = f", line {place.line}" if place.line else ""
         context = f"The request is a review comment on `{place.path}`{line}:\n\n{place.diff_hunk}"
         review_id = place.review_id if not before else None
-    return Hear(
+    return Request(
         repository=event.repository,
         thread=event.thread,
         speaker=event.sender,
@@ -161,11 +161,11 @@ def _hear(
 def _hear_thread(
     event: _ThreadEvent,
     policy: Policy,
-    asks: Asks,
+    asks: ParsedComment,
     asked_at: datetime | None = None,
     *,
     by_gesture: bool = False,
-) -> Ignore | Hear:
+) -> Ignore | Request:
     thread = event.thread
     if policy.is_own(event.sender, thread.body) and not by_gesture:
         return Ignore("the bot's own words")
@@ -174,7 +174,7 @@ def _hear_thread(
     if not asks:
         return Ignore("nothing asked")
     gesture = type(event).__name__ if by_gesture else "text"
-    return Hear(
+    return Request(
         repository=event.repository,
         thread=thread,
         speaker=event.sender,

@@ -11,16 +11,16 @@ import orjson
 import structlog
 
 from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
-from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
+from bot.decide.actions import Action, Close, Ignore, Reopen, Request, action_of
 from bot.decide.parsing import Command
-from bot.decide.pull_requests import closed_issues, place_of_pull
+from bot.decide.pull_requests import closed_issues, pull_head
 from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
 from bot.github.errors import Transient
 from bot.github.payloads import Unreadable, read
 from bot.handlers.close import close, reopen
-from bot.handlers.context import Facts, Premises
-from bot.handlers.request import deny, give_up, serve
+from bot.handlers.context import GitHubFacts, NodePaths
+from bot.handlers.request import handle_request, refuse_request, report_failure
 from bot.store import decisions
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery
@@ -38,7 +38,7 @@ class Decider:
         github: GitHub,
         platform: str,
         policy: Policy,
-        premises: Premises,
+        premises: NodePaths,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -60,11 +60,11 @@ class Decider:
         if delivery is None:
             return
         log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
-        hear: Hear | None = None
+        hear: Request | None = None
         try:
             # In a thread: the worst Markdown of a full comment takes seconds, and anybody can write it.
             action = await asyncio.to_thread(self._read, delivery)
-            hear = action if isinstance(action, Hear) else None
+            hear = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)
             log.info("decided", action=type(action).__name__.lower(), outcome=outcome)
         except (Transient, *DATABASE_AWAY) as problem:
@@ -90,8 +90,8 @@ class Decider:
 
     async def _act(self, guid: str, action: Action) -> str:
         """Looks up what the action needs, then writes everything in one transaction. Returns a word for the log."""
-        verdict = await self._verdict(action) if isinstance(action, Hear) else None
-        facts = await self._facts(action) if isinstance(action, Hear) and isinstance(verdict, Allowed) else None
+        verdict = await self._verdict(action) if isinstance(action, Request) else None
+        facts = await self._facts(action) if isinstance(action, Request) and isinstance(verdict, Allowed) else None
         async with self._pool.acquire() as connection, connection.transaction():
             if not await decisions.begin(connection, guid):
                 return "handled already"
@@ -100,15 +100,15 @@ class Decider:
         return outcome
 
     async def _write(
-        self, connection: Connection, action: Action, verdict: Allowed | Denied | None, facts: Facts | None
+        self, connection: Connection, action: Action, verdict: Allowed | Denied | None, facts: GitHubFacts | None
     ) -> str:
         match action:
-            case Hear():
+            case Request():
                 if facts is not None:
-                    await serve(connection, self._premises, action, facts)
+                    await handle_request(connection, self._premises, action, facts)
                     return "served"
                 if isinstance(verdict, Denied) and verdict.visible:
-                    await deny(connection, action)
+                    await refuse_request(connection, action)
                 return f"denied: {verdict.why}" if isinstance(verdict, Denied) else "denied"
             case Close():
                 await close(connection, action)
@@ -121,16 +121,16 @@ class Decider:
             case _:
                 assert_never(action)
 
-    async def _verdict(self, hear: Hear) -> Allowed | Denied:
+    async def _verdict(self, hear: Request) -> Allowed | Denied:
         """Whether the sender may; an answer GitHub does not give is no permission: it raises."""
         verdict = before_asking_github(self._policy, hear.speaker, hear.repository)
         if verdict is not None:
             return verdict
         return by_permission(await self._github.permission(hear.repository, hear.speaker.login))
 
-    async def _facts(self, hear: Hear) -> Facts:
+    async def _facts(self, hear: Request) -> GitHubFacts:
         request = hear.asks.request
-        facts = Facts(
+        facts = GitHubFacts(
             self._clock(),
             request=request,
             turns_per_person_per_day=self._policy.turns_per_person_per_day,
@@ -144,13 +144,13 @@ class Decider:
         if hear.thread.kind == "issue" or not (request is not None or Command("retry") in hear.asks.commands):
             return facts  # nothing that runs: an answer at once waits for nothing
         pull = await self._github.pull(hear.repository, hear.thread.number)
-        place = await place_of_pull(self._github, hear.repository, pull)
+        place = await pull_head(self._github, hear.repository, pull)
         if not place.same_repository:
             return replace(facts, pull=place)
         closes = await closed_issues(self._github, hear.repository, pull, self._clock, self._sleep)
         return replace(facts, pull=place, closes=closes)
 
-    async def _whole_review(self, hear: Hear, review_id: int, request: str) -> str:
+    async def _whole_review(self, hear: Request, review_id: int, request: str) -> str:
         """The review's text and its inline comments by the same person as one request (DESIGN.md §3.2)."""
         remarks = await self._github.review_comments(hear.repository, hear.thread.number, review_id)
         mine = [remark for remark in remarks if remark.author is not None and remark.author.id == hear.speaker.id]
@@ -165,13 +165,13 @@ class Decider:
             async with self._pool.acquire() as connection:
                 await decisions.tried(connection, guid, f"{type(problem).__name__}: {problem}")
 
-    async def _give_up(self, guid: str, hear: Hear | None, problem: BaseException) -> None:
+    async def _give_up(self, guid: str, hear: Request | None, problem: BaseException) -> None:
         """The delivery failed for good: its row says why, and who asked something hears one sentence."""
         async with self._pool.acquire() as connection, connection.transaction():
             if not await decisions.begin(connection, guid):
                 return
             if hear is not None:
-                await give_up(connection, hear, guid)
+                await report_failure(connection, hear, guid)
             await decisions.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
 
 

@@ -37,7 +37,7 @@ class UnknownCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class ParsedComment:
     """What one text asks for. `request` is the text for the agent, verbatim but for the command lines, or None."""
 
     commands: tuple[Command | UnknownCommand, ...] = ()
@@ -70,7 +70,7 @@ class Mention:
         return line[begins.end() :].lstrip(" \t,:;.!?-–—") if begins else None
 
 
-def read_asks(text: str, mention: Mention, before: str = "") -> Asks:
+def parse_comment(text: str, mention: Mention, before: str = "") -> ParsedComment:
     """What `text` asks for; of an edit (`before` is the old text) only what was not asked there already."""
     new, old = _read(text, mention), _read(before, mention)
     known = Counter(old.commands)
@@ -81,12 +81,12 @@ def read_asks(text: str, mention: Mention, before: str = "") -> Asks:
         else:
             commands.append(command)
     asked_anew = new.mentions > old.mentions
-    return Asks(tuple(commands), new.request if asked_anew else None)
+    return ParsedComment(tuple(commands), new.request if asked_anew else None)
 
 
-def ask_by_gesture(text: str, mention: Mention) -> Asks:
+def request_from_label(text: str, mention: Mention) -> ParsedComment:
     """What a label or an assignment asks for: the thread's own text, mention or not."""
-    return Asks(request=_read(text, mention).rest or text.strip())
+    return ParsedComment(request=_read(text, mention).rest or text.strip())
 
 
 @dataclass(frozen=True, slots=True)

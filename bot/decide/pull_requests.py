@@ -8,7 +8,7 @@ import structlog
 from bot.github.answers import PullFacts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
-from bot.handlers.choose_worktree import PullPlace
+from bot.handlers.choose_worktree import PullRequestHead
 from bot.model import Repository
 
 YOUNG_PULL_SECONDS = 60
@@ -18,11 +18,11 @@ CLOSING_REFERENCES_WAITS_SECONDS = (3.0, 5.0)
 _log = structlog.get_logger()
 
 
-async def place_of_pull(github: GitHub, repository: Repository, pull: PullFacts) -> PullPlace:
+async def pull_head(github: GitHub, repository: Repository, pull: PullFacts) -> PullRequestHead:
     """Whose head it is, and whether that branch may be pushed to. Raises GitHubError."""
     same = pull.head_repository_id == repository.id
     protected = same and (pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref))
-    return PullPlace(pull.number, pull.head_ref, pull.head_sha, same, protected)
+    return PullRequestHead(pull.number, pull.head_ref, pull.head_sha, same, protected)
 
 
 async def closed_issues(

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.model import LiveWorktree
-from bot.sharing_rules import NotShared, Use, misfit
+from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 
 @dataclass(frozen=True, slots=True)
-class PullPlace:
+class PullRequestHead:
     """What matters of a pull request: whose head it is, and whether that branch may be pushed to."""
 
     number: int
@@ -23,12 +23,12 @@ class Candidate:
     """A live worktree that might be shared; `issue`: the one that uses it and that the pull request closes."""
 
     worktree: LiveWorktree
-    use: Use
+    use: WorktreeUsage
     issue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SharedWorktree:
     """Run in a worktree that is there; `switch_to`: the branch it must have by then."""
 
     candidate: Candidate
@@ -36,7 +36,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class NewWorktree:
     """Reserve a new worktree that starts from this; `folder` names its directory.
 
     `instead_of`: what would have been shared, and why it is not.
@@ -44,12 +44,12 @@ class Make:
 
     folder: str
     start: tuple[str, int, str | None, str | None]
-    instead_of: NotShared | None = None
+    instead_of: SharingRefused | None = None
 
 
-def place(
-    number: int, pull: PullPlace | None, linked: Sequence[Candidate], on_branch: Candidate | None
-) -> Share | Make:
+def choose_worktree(
+    number: int, pull: PullRequestHead | None, linked: Sequence[Candidate], on_branch: Candidate | None
+) -> SharedWorktree | NewWorktree:
     """The first that holds: the worktree on the head branch, one of an issue it closes that can be switched, a new one.
 
     `linked` are the live worktrees of the issues the pull request closes, in GitHub's order; `on_branch` is the one
@@ -57,23 +57,23 @@ def place(
     to it.
     """
     if pull is None or not pull.same_repository or pull.head_is_protected:
-        return new_place(number, pull)
+        return new_worktree(number, pull)
     has_it = next((one for one in linked if one.worktree.reserved_branch == pull.head_ref), on_branch)
     if has_it is not None:
-        return Share(has_it, pull.head_ref)
+        return SharedWorktree(has_it, pull.head_ref)
     reasons = []
     for one in linked:
-        reason = misfit(one.use)
+        reason = sharing_obstacle(one.use)
         if reason is None:
-            return Share(one, pull.head_ref)
+            return SharedWorktree(one, pull.head_ref)
         reasons.append(reason)
-    return new_place(number, pull, reasons[0] if reasons else None)
+    return new_worktree(number, pull, reasons[0] if reasons else None)
 
 
-def new_place(number: int, pull: PullPlace | None, instead_of: NotShared | None = None) -> Make:
+def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> NewWorktree:
     """A worktree of the thread's own: an issue's branch, a pull request's head branch, or its head without a branch."""
     if pull is None:
-        return Make(f"issue-{number}", ("issue", number, None, None), instead_of)
+        return NewWorktree(f"issue-{number}", ("issue", number, None, None), instead_of)
     if not pull.same_repository or pull.head_is_protected:
-        return Make(f"pr-{number}", ("detached", number, f"refs/pull/{number}/head", pull.head_sha))
-    return Make(f"pr-{number}", ("head", number, pull.head_ref, pull.head_sha), instead_of)
+        return NewWorktree(f"pr-{number}", ("detached", number, f"refs/pull/{number}/head", pull.head_sha))
+    return NewWorktree(f"pr-{number}", ("head", number, pull.head_ref, pull.head_sha), instead_of)

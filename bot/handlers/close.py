@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from bot.decide.actions import Close, Reopen
 from bot.messages import replies, worktree_replies
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
+from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations, requests
 from bot.store.database import Connection
 
@@ -22,11 +22,11 @@ async def close(connection: Connection, action: Close) -> None:
         return
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
-    here = Here(action.repository, conversation.id)
-    await stop_turns(connection, here, replies.thread_closed(), asked_before=before, queued=True)
+    thread_ref = ThreadRef(action.repository, conversation.id)
+    await stop_turns(connection, thread_ref, replies.thread_closed(), asked_before=before, queued=True)
     for verb, target in await operations.withdraw(connection, conversation.id, before, replies.thread_closed()):
         if target is not None:
-            await thread_comments.reply(connection, here, target, worktree_replies.thread_was_closed(verb))
+            await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))
     if conversation.worktree_id is not None:
         await conversations.let_go(connection, conversation.worktree_id)
 
@@ -38,10 +38,12 @@ async def reopen(connection: Connection, action: Reopen) -> None:
         await conversations.reopen_conversation(connection, conversation.id, action.at)
 
 
-async def stop_turns(connection: Connection, here: Here, reason: str, *, asked_before: datetime, queued: bool) -> int:
+async def stop_turns(
+    connection: Connection, thread_ref: ThreadRef, reason: str, *, asked_before: datetime, queued: bool
+) -> int:
     """Stops the conversation's running turn and, if asked, its waiting ones; returns how many were found."""
-    conversation_id = here.conversation_id
+    conversation_id = thread_ref.conversation_id
     ended = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
     for turn_id, target in ended:
-        await thread_comments.ended(connection, here, turn_id, target, "stopped", reason)
+        await thread_comments.ended(connection, thread_ref, turn_id, target, "stopped", reason)
     return len(ended) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any, assert_never
 
-from bot.decide.actions import Hear
+from bot.decide.actions import Request
 from bot.decide.parsing import Command, UnknownCommand, worktree_verb
 from bot.handlers import bringing_back
 from bot.handlers.close import stop_turns
-from bot.handlers.context import Desk
-from bot.handlers.worktree import obey_worktree
+from bot.handlers.context import RequestContext
+from bot.handlers.worktree import run_worktree_command
 from bot.messages import replies
 from bot.reply import thread_comments
 from bot.store import conversations, requests
@@ -17,48 +17,48 @@ from bot.store import conversations, requests
 _GITHUB_CLOCK_TICK = timedelta(seconds=1)
 
 
-async def obey(desk: Desk, hear: Hear, command: Command | UnknownCommand) -> None:
-    connection, here, target = desk.connection, desk.here, hear.target
-    await thread_comments.seen(connection, here, target)
+async def run_command(ctx: RequestContext, hear: Request, command: Command | UnknownCommand) -> None:
+    connection, thread_ref, target = ctx.connection, ctx.thread_ref, hear.target
+    await thread_comments.seen(connection, thread_ref, target)
     if isinstance(command, UnknownCommand):
-        await thread_comments.reply(connection, here, target, replies.unknown_command(f"/{command.name}"))
+        await thread_comments.reply(connection, thread_ref, target, replies.unknown_command(f"/{command.name}"))
         return
     match command.name:
         case "help":
-            await thread_comments.reply(connection, here, target, replies.help_text(desk.facts.bot_name))
+            await thread_comments.reply(connection, thread_ref, target, replies.help_text(ctx.facts.bot_name))
         case "status":
-            await thread_comments.reply(connection, here, target, await desk.status())
+            await thread_comments.reply(connection, thread_ref, target, await ctx.status())
         case "reset-context":
-            ended = await conversations.end_session(connection, here.conversation_id, "reset-requested")
+            ended = await conversations.end_session(connection, thread_ref.conversation_id, "reset-requested")
             words = replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET
-            await thread_comments.reply(connection, here, target, words)
+            await thread_comments.reply(connection, thread_ref, target, words)
         case "stop":
             reason = replies.stopped_by(hear.speaker.login)
             stopped = await stop_turns(
                 connection,
-                here,
+                thread_ref,
                 reason,
                 asked_before=hear.asked_at + _GITHUB_CLOCK_TICK,
                 queued=command.argument == "all",
             )
             if not stopped:
-                await thread_comments.reply(connection, here, target, replies.stopping(running=False, dropped=0))
+                await thread_comments.reply(connection, thread_ref, target, replies.stopping(running=False, dropped=0))
         case "retry":
-            last = await requests.last_not_done(connection, here.conversation_id)
+            last = await requests.last_not_done(connection, thread_ref.conversation_id)
             if last is None:
-                await thread_comments.reply(connection, here, target, replies.nothing_to_retry())
+                await thread_comments.reply(connection, thread_ref, target, replies.nothing_to_retry())
             else:
-                await bringing_back.queue(desk, _again(last, hear))
+                await bringing_back.queue(ctx, _again(last, hear))
         case "reset":
-            await obey_worktree(desk, hear, "reset")
+            await run_worktree_command(ctx, hear, "reset")
         case "worktree":
-            await obey_worktree(desk, hear, worktree_verb(command))
+            await run_worktree_command(ctx, hear, worktree_verb(command))
         case _:
             assert_never(command.name)
 
 
-def _again(last: dict[str, Any], hear: Hear) -> requests.Request:
-    return requests.Request(
+def _again(last: dict[str, Any], hear: Request) -> requests.NewTurn:
+    return requests.NewTurn(
         text=last["request"],
         requested_by=hear.speaker.login,
         requested_by_id=hear.speaker.id,

@@ -16,8 +16,8 @@ from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.inventory import folders_on_disk
 from bot.maintenance.repair import NO_WORKTREE, take_away
-from bot.maintenance.retention_rules import Policy, brakes
-from bot.node.context import Grounds
+from bot.maintenance.retention_rules import Policy, exceeds_safety_limit
+from bot.node.context import NodeContext
 from bot.rescue.save import Label
 from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
@@ -26,67 +26,67 @@ from bot.store.rescues import Rescue
 _log = structlog.get_logger()
 
 
-async def tidy(grounds: Grounds, policy: Policy, *, force: bool = False) -> int:
+async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> int:
     """Lets rescues and homes expire that nobody needs any more, and empties the trash; returns the bytes freed.
 
     What cannot be done is logged and tried again next time. Raises only what a database raises that is away.
     """
-    freed = await _expire_rescues(grounds, policy, force=force)
-    await _expire_homes(grounds)
-    return freed + await _emptied(grounds.data_dir)
+    freed = await _expire_rescues(ctx, policy, force=force)
+    await _expire_homes(ctx)
+    return freed + await _emptied(ctx.data_dir)
 
 
-async def end_orphan(grounds: Grounds, path: Path) -> bool:
+async def end_orphan(ctx: NodeContext, path: Path) -> bool:
     """Keeps a stranger, whole, apart from the worktrees; the HEAD of its entry in git is rescued. False if it is no
     stranger any more. Raises GitError, OSError, InvalidNameError.
     """
-    folder = path.parent.relative_to(grounds.data_dir / "worktrees").as_posix()
-    async with clone_lock(grounds.clone(folder)) as lock:
-        async with grounds.pool.acquire() as connection:
+    folder = path.parent.relative_to(ctx.data_dir / "worktrees").as_posix()
+    async with clone_lock(ctx.clone(folder)) as lock:
+        async with ctx.pool.acquire() as connection:
             stranger = not await retention.claimed_paths(connection, [str(path)])
         if stranger:
-            await take_away(grounds, lock, path, Label(NO_WORKTREE, None, (), grounds.clock()), whole=True)
+            await take_away(ctx, lock, path, Label(NO_WORKTREE, None, (), ctx.clock()), whole=True)
             await asyncio.to_thread(metadata.delete, path)
-    async with grounds.pool.acquire() as connection:
-        await retention.forget_orphans(connection, grounds.node, [str(path)])
+    async with ctx.pool.acquire() as connection:
+        await retention.forget_orphans(connection, ctx.node, [str(path)])
     return stranger
 
 
-async def _expire_rescues(grounds: Grounds, policy: Policy, *, force: bool) -> int:
-    async with grounds.pool.acquire() as connection:
+async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> int:
+    async with ctx.pool.acquire() as connection:
         before = await rescues.expired_before(connection, policy.now, policy.rescue)
-    names = await asyncio.to_thread(_names, trash.kept_folder(grounds.data_dir))
+    names = await asyncio.to_thread(_names, trash.kept_folder(ctx.data_dir))
     old = sum(since < before for name in names if (since := trash.kept_since(name)) is not None)
-    async with grounds.pool.acquire() as connection:
-        expired = await rescues.expired(connection, grounds.node, before)
-        total = await retention.rescues_of(connection, grounds.node)
-    if not force and brakes(len(expired) + old, total + len(names)):
+    async with ctx.pool.acquire() as connection:
+        expired = await rescues.expired(connection, ctx.node, before)
+        total = await retention.rescues_of(connection, ctx.node)
+    if not force and exceeds_safety_limit(len(expired) + old, total + len(names)):
         _log.warning("rescues-not-expired", expired=len(expired), kept=old, why="did the clock jump?")
         return 0
-    kept = await asyncio.to_thread(trash.expire_kept, grounds.data_dir, before)
+    kept = await asyncio.to_thread(trash.expire_kept, ctx.data_dir, before)
     for rescue in expired:
         try:
-            await _drop(grounds, rescue)
+            await _drop(ctx, rescue)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             _log.warning("prune-error", rescue=rescue.ref or rescue.kept, error=str(problem))
             continue
         reached("rescue-dropped")
-        async with grounds.pool.acquire() as connection:
+        async with ctx.pool.acquire() as connection:
             await rescues.forget(connection, rescue.id)
         _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
-    await _expire_rowless(grounds, before)
+    await _expire_rowless(ctx, before)
     return kept.bytes_freed
 
 
-async def _expire_rowless(grounds: Grounds, before: datetime) -> None:
+async def _expire_rowless(ctx: NodeContext, before: datetime) -> None:
     """Rescues of what never had a row, or whose row was lost: their refs tell how old they are."""
-    for folder in sorted(await asyncio.to_thread(folders_on_disk, grounds.data_dir)):
+    for folder in sorted(await asyncio.to_thread(folders_on_disk, ctx.data_dir)):
         try:
-            clone = grounds.clone(folder)
+            clone = ctx.clone(folder)
             if not await asyncio.to_thread(clone.path.is_dir):
                 continue
             known = [one for one in await list_rescues(clone) if one.label.at < before]
-            async with grounds.pool.acquire() as connection:
+            async with ctx.pool.acquire() as connection:
                 indexed = await reconciliation.indexed(connection, sorted({one.label.worktree_id for one in known}))
             async with clone_lock(clone) as lock:
                 for one in known:
@@ -97,27 +97,27 @@ async def _expire_rowless(grounds: Grounds, before: datetime) -> None:
             _log.warning("prune-error", clone=folder, error=str(problem))
 
 
-async def _drop(grounds: Grounds, rescue: Rescue) -> None:
+async def _drop(ctx: NodeContext, rescue: Rescue) -> None:
     """Raises OSError while a kept directory is still there."""
-    if rescue.kept is not None and os.path.lexists(trash.kept_folder(grounds.data_dir) / rescue.kept):  # noqa: ASYNC240
+    if rescue.kept is not None and os.path.lexists(trash.kept_folder(ctx.data_dir) / rescue.kept):  # noqa: ASYNC240
         raise FileExistsError(f"{rescue.kept} was not deleted")
-    clone = grounds.clone(rescue.folder)
+    clone = ctx.clone(rescue.folder)
     if rescue.ref is None or not await asyncio.to_thread(clone.path.is_dir):
         return
     async with clone_lock(clone) as lock:
         await drop_rescue(lock, rescue.ref)
 
 
-async def _expire_homes(grounds: Grounds) -> None:
-    homes = grounds.data_dir / "homes"
+async def _expire_homes(ctx: NodeContext) -> None:
+    homes = ctx.data_dir / "homes"
     present = [int(name) for name in await asyncio.to_thread(_names, homes) if name.isdecimal()]
-    async with grounds.pool.acquire() as connection:
+    async with ctx.pool.acquire() as connection:
         for conversation in await retention.homes_left(connection, present):
             async with connection.transaction():
                 if not await retention.lock_left_home(connection, conversation):
                     continue
                 try:
-                    await asyncio.to_thread(trash.move_to_trash, grounds.data_dir, homes / str(conversation))
+                    await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, homes / str(conversation))
                 except OSError as problem:
                     _log.warning("prune-error", home=conversation, error=str(problem))
                     continue

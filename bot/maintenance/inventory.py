@@ -13,7 +13,7 @@ from bot.clones.clone import Clone
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.git.runner import GitError
 from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.store import reconciliation, retention
 from bot.store.reconciliation import PlaceRow
 
@@ -41,17 +41,17 @@ def folders_on_disk(data_dir: Path) -> set[str]:
     return found
 
 
-async def survey(grounds: Grounds, clone: Clone, folder: str, only: str | None) -> list[Found]:
+async def take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str | None) -> list[Found]:
     """Every place of the clone that is in `folder`, or the one at the path `only`, in the order of their paths.
 
     Under the clone's lock, and rows after disk and git: whatever is made there has its row before. A place that
     another node's row claims, or one this node has lost, is left out. Opens one directory.
     """
-    directory = grounds.data_dir / "worktrees" / folder
+    directory = ctx.data_dir / "worktrees" / folder
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
-    async with grounds.pool.acquire() as connection:
-        rows = {row.path: row for row in await reconciliation.live_in(connection, folder, grounds.node)}
+    async with ctx.pool.acquire() as connection:
+        rows = {row.path: row for row in await reconciliation.live_in(connection, folder, ctx.node)}
         strangers = {*on_disk, *(records or ())} - rows.keys()
         strangers -= await retention.claimed_paths(connection, sorted(strangers))
         paths = sorted(rows.keys() | strangers)
@@ -59,7 +59,7 @@ async def survey(grounds: Grounds, clone: Clone, folder: str, only: str | None) 
             paths = [path for path in paths if path == only]
         known = await asyncio.to_thread(_read_all, paths)
         ids = {int(one.id) for one in known.values() if isinstance(one, Metadata) and one.id.isdecimal()}
-        named = await reconciliation.by_id(connection, sorted(ids), grounds.node)
+        named = await reconciliation.by_id(connection, sorted(ids), ctx.node)
     return await asyncio.to_thread(_found, paths, rows, named, records, known)
 
 

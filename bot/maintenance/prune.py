@@ -15,10 +15,20 @@ from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.maintenance.expire import end_orphan, tidy
+from bot.maintenance.expire import end_orphan, expire
 from bot.maintenance.repair import metadata_of
-from bot.maintenance.retention_rules import Due, Facts, Kind, Policy, Skip, brakes, judge, kind_of, said
-from bot.node.context import Grounds
+from bot.maintenance.retention_rules import (
+    Due,
+    Facts,
+    Kind,
+    Policy,
+    Skip,
+    describe,
+    exceeds_safety_limit,
+    judge,
+    kind_of,
+)
+from bot.node.context import NodeContext
 from bot.operations.remove import carry_out
 from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval
@@ -52,8 +62,8 @@ class Report:
     braked: str | None = None
 
 
-async def sweep(
-    grounds: Grounds,
+async def prune(
+    ctx: NodeContext,
     policy: Policy,
     worker: str,
     *,
@@ -68,30 +78,30 @@ async def sweep(
     be freed. Opens a directory for what is due, whatever the number of worktrees. Raises only what a database raises
     that is away.
     """
-    return await _Sweep(grounds, policy, worker, Report(dry_run), progress).go(force=force)
+    return await _Sweep(ctx, policy, worker, Report(dry_run), progress).go(force=force)
 
 
 class _Sweep:
-    def __init__(self, grounds: Grounds, policy: Policy, worker: str, report: Report, progress: Progress) -> None:
-        self._grounds = grounds
+    def __init__(self, ctx: NodeContext, policy: Policy, worker: str, report: Report, progress: Progress) -> None:
+        self._ctx = ctx
         self._policy = policy
         self._worker = worker
         self._report = report
         self._progress = progress
 
     async def go(self, *, force: bool) -> Report:
-        grounds, report = self._grounds, self._report
-        async with grounds.pool.acquire() as connection:
+        ctx, report = self._ctx, self._report
+        async with ctx.pool.acquire() as connection:
             candidates = await retention.candidates(
                 connection,
-                grounds.node,
+                ctx.node,
                 detached=self._policy.expired_before(Kind.DETACHED),
                 branch=self._policy.expired_before(Kind.BRANCH),
                 orphan=self._policy.expired_before(Kind.ORPHAN),
             )
-            total = await retention.live(connection, grounds.node)
+            total = await retention.live(connection, ctx.node)
         due = await self._judge_all(candidates)
-        if brakes(len(due), total) and not force:
+        if exceeds_safety_limit(len(due), total) and not force:
             report.braked = (
                 f"{len(due)} of {total} worktrees would go at once. Did the clock jump? Nothing was removed."
             )
@@ -102,7 +112,7 @@ class _Sweep:
             await self._prune_all(due)
             await self._end_orphans()
         if not report.dry_run:
-            report.bytes_reclaimed += await tidy(grounds, self._policy, force=force)
+            report.bytes_reclaimed += await expire(ctx, self._policy, force=force)
         counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
         _log.info("sweep-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
         return report
@@ -142,7 +152,7 @@ class _Sweep:
                 self._failed(candidate, problem)
 
     async def _prune(self, candidate: Candidate) -> None:
-        grounds = self._grounds
+        ctx = self._ctx
         if self._report.dry_run:
             size = await asyncio.to_thread(trash.size_of, Path(candidate.path))
             self._report.bytes_reclaimed += size
@@ -156,30 +166,30 @@ class _Sweep:
         # Nobody can start anything there now: what happened until a moment ago shows.
         verdict = judge(await self._facts(candidate), self._policy)
         if isinstance(verdict, Skip):
-            async with grounds.pool.acquire() as connection:
-                await removals.kept(connection, claimed, grounds.node)
+            async with ctx.pool.acquire() as connection:
+                await removals.kept(connection, claimed, ctx.node)
             self._skipped(candidate, verdict)
             return
-        result = await carry_out(grounds, claimed)
+        result = await carry_out(ctx, claimed)
         if isinstance(result, Removed):
             self._deleted(candidate)
             return
         # That it could not go is no activity: the next sweep tries again.
-        async with grounds.pool.acquire() as connection:
+        async with ctx.pool.acquire() as connection:
             await retention.set_activity(connection, candidate.id, candidate.updated_at)
         self._skipped(candidate, Skip(result.why))
 
     async def _claim(self, candidate: Candidate) -> ClaimedRemoval | None:
         """None where the row is not what it was when it was judged."""
-        grounds = self._grounds
-        async with grounds.pool.acquire() as connection, connection.transaction():
+        ctx = self._ctx
+        async with ctx.pool.acquire() as connection, connection.transaction():
             if await retention.lock_at_rest(connection, candidate.id) != candidate.updated_at:
                 return None
-            return await removals.claim_for(connection, grounds.node, candidate.id, self._worker, "retention")
+            return await removals.claim_for(connection, ctx.node, candidate.id, self._worker, "retention")
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Raises GitError, OSError, InvalidNameError."""
-        path, clone = Path(candidate.path), self._grounds.clone(candidate.folder)
+        path, clone = Path(candidate.path), self._ctx.clone(candidate.folder)
         known = await asyncio.to_thread(metadata.read, path)
         return Facts(
             kind=kind_of(candidate.start_kind, candidate.conversations),
@@ -195,26 +205,26 @@ class _Sweep:
 
     async def _rebuild_metadata(self, candidate: Candidate) -> None:
         """Under the clone's lock, which a turn takes before it does anything in the worktree."""
-        grounds, path = self._grounds, Path(candidate.path)
+        ctx, path = self._ctx, Path(candidate.path)
         async with (
-            clone_lock(grounds.clone(candidate.folder)),
-            grounds.pool.acquire() as connection,
+            clone_lock(ctx.clone(candidate.folder)),
+            ctx.pool.acquire() as connection,
             connection.transaction(),
         ):
             if await retention.lock_at_rest(connection, candidate.id) is None:
                 return
             if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
-                await asyncio.to_thread(metadata.write, path, metadata_of(candidate, grounds.node))
+                await asyncio.to_thread(metadata.write, path, metadata_of(candidate, ctx.node))
                 _log.info("metadata-rebuilt", path=candidate.path)
 
     async def _end_orphans(self) -> None:
-        grounds, report = self._grounds, self._report
-        async with grounds.pool.acquire() as connection:
-            due = await retention.due_orphans(connection, grounds.node, self._policy.expired_before(Kind.ORPHAN))
+        ctx, report = self._ctx, self._report
+        async with ctx.pool.acquire() as connection:
+            due = await retention.due_orphans(connection, ctx.node, self._policy.expired_before(Kind.ORPHAN))
         for path in due:
-            line = Line(None, path, f"Belonged to nobody for {said(self._policy.orphan)}; kept apart.")
+            line = Line(None, path, f"Belonged to nobody for {describe(self._policy.orphan)}; kept apart.")
             try:
-                if report.dry_run or await end_orphan(grounds, Path(path)):
+                if report.dry_run or await end_orphan(ctx, Path(path)):
                     report.deleted.append(line)
                     _log.info("worktree-pruned", path=path, orphan=True, dry_run=report.dry_run)
             except (GitError, OSError, ValueError) as problem:
@@ -223,7 +233,7 @@ class _Sweep:
 
     def _deleted(self, candidate: Candidate) -> None:
         idle = self._policy.now - candidate.updated_at
-        self._report.deleted.append(Line(candidate.id, candidate.path, f"Last used {said(idle)} ago."))
+        self._report.deleted.append(Line(candidate.id, candidate.path, f"Last used {describe(idle)} ago."))
         _log.info("worktree-pruned", worktree=candidate.id, path=candidate.path, dry_run=self._report.dry_run)
 
     def _skipped(self, candidate: Candidate, skip: Skip) -> None:

@@ -16,9 +16,9 @@ from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.maintenance.inventory import Found, folders_on_disk, survey
+from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
 from bot.maintenance.reconcile_rules import Action, decide, start_of
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_all
 from bot.rescue.save import KeepWhole, Label
@@ -26,7 +26,7 @@ from bot.rescue.stored import list_rescues
 from bot.store import reconciliation, rescues, retention
 from bot.store.reconciliation import LostRow, PlaceRow
 from bot.store.retention import Candidate
-from bot.worktrees.unlink import depart, rescue_first, what_is_rescued
+from bot.worktrees.unlink import rescue_first, unlink_worktree, what_is_rescued
 
 Progress = Callable[[str], None]
 # An operator who asked hears of these too; a log that comes every hour does not.
@@ -36,35 +36,35 @@ NO_WORKTREE = 0
 _log = structlog.get_logger()
 
 
-async def reconcile(
-    grounds: Grounds, only: int | None = None, progress: Progress = lambda _: None
+async def repair(
+    ctx: NodeContext, only: int | None = None, progress: Progress = lambda _: None
 ) -> list[tuple[str, Action]]:
     """Mends everything of this node, or one worktree; returns (path, what was done) wherever not all agreed.
 
     One `git worktree list` per clone, under its lock. A clone or a place that cannot be mended is logged and passed
     over. Every step can be repeated. Raises only what a database raises that is away.
     """
-    async with grounds.pool.acquire() as connection:
-        path = await reconciliation.path_of(connection, only, grounds.node) if only is not None else None
-        folders = set(await reconciliation.folders(connection, grounds.node, only))
+    async with ctx.pool.acquire() as connection:
+        path = await reconciliation.path_of(connection, only, ctx.node) if only is not None else None
+        folders = set(await reconciliation.folders(connection, ctx.node, only))
     if only is None:
-        folders |= await asyncio.to_thread(folders_on_disk, grounds.data_dir)
+        folders |= await asyncio.to_thread(folders_on_disk, ctx.data_dir)
     elif path is None:
         return []
     done: list[tuple[str, Action]] = []
     for number, folder in enumerate(sorted(folders), start=1):
         progress(f"{folder} ({number} of {len(folders)})")
         try:
-            async with clone_lock(grounds.clone(folder)) as lock:
-                done += await _mend(grounds, lock, folder, path)
-                await _index_rescues(grounds, lock.clone, folder)
+            async with clone_lock(ctx.clone(folder)) as lock:
+                done += await _mend(ctx, lock, folder, path)
+                await _index_rescues(ctx, lock.clone, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
     if any(action == Action.FINISH_REMOVAL for _, action in done):
-        with worker_lock(grounds.workers) as worker:
-            await remove_all(grounds, worker)
+        with worker_lock(ctx.workers) as worker:
+            await remove_all(ctx, worker)
     if only is None:
-        await _forget_former_orphans(grounds)
+        await _forget_former_orphans(ctx)
     _log.info("reconciled", clones=len(folders), mended=sum(action not in UNCHANGED for _, action in done))
     return done
 
@@ -85,7 +85,7 @@ def metadata_of(row: PlaceRow | Candidate, node: str) -> Metadata:
     )
 
 
-async def take_away(grounds: Grounds, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
+async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
     """Clears a path that is no worktree in use: what a commit can hold of it is rescued, and with `whole` all that is
     there is kept as it is. `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
     """
@@ -94,26 +94,26 @@ async def take_away(grounds: Grounds, lock: CloneLock, path: Path, label: Label,
     size = await asyncio.to_thread(trash.size_of, path) if whole else 0
     note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at)
     # One transaction around it: no row tells of a directory that was not kept.
-    async with grounds.pool.acquire() as connection, connection.transaction():
+    async with ctx.pool.acquire() as connection, connection.transaction():
         if commit is not None:
             await note(connection, ref=commit.ref, files=commit.files, commits=commit.commits)
-        departed = await asyncio.to_thread(depart, lock, path, label.at, whole=whole)
+        departed = await asyncio.to_thread(unlink_worktree, lock, path, label.at, whole=whole)
         if departed.kept is not None:
             await note(connection, kept=departed.kept.name, size=size)
         reached("taken-away")
 
 
-async def _mend(grounds: Grounds, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
+async def _mend(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
     """What is at the clone's places and what is done about it.
 
     Turns and removals wait for the clone's lock before they touch a worktree, so that what is seen here stays so; of
     a turn that had the lock before, the row says that it runs.
     """
     done: list[tuple[str, Action]] = []
-    for found in await survey(grounds, lock.clone, folder, only):
+    for found in await take_inventory(ctx, lock.clone, folder, only):
         for action in decide(found.place):
             try:
-                did = await _do(grounds, lock, folder, action, found)
+                did = await _do(ctx, lock, folder, action, found)
             except (GitError, OSError, refs.InvalidNameError) as problem:
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
@@ -125,7 +125,7 @@ async def _mend(grounds: Grounds, lock: CloneLock, folder: str, only: str | None
     return done
 
 
-async def _do(grounds: Grounds, lock: CloneLock, folder: str, action: Action, found: Found) -> Action | None:
+async def _do(ctx: NodeContext, lock: CloneLock, folder: str, action: Action, found: Found) -> Action | None:
     """What was done in the end; None where there was nothing to do any more. Raises GitError, OSError."""
     path, row = found.path, found.row
     match action:
@@ -135,21 +135,21 @@ async def _do(grounds: Grounds, lock: CloneLock, folder: str, action: Action, fo
             await lock.clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
         case Action.REBUILD_METADATA:
             if row is not None:
-                await asyncio.to_thread(metadata.write, path, metadata_of(row, grounds.node))
+                await asyncio.to_thread(metadata.write, path, metadata_of(row, ctx.node))
         case Action.KEEP_WHOLE:
             if row is not None:
-                label = Label(row.id, row.branch, row.conversations, grounds.clock())
-                await take_away(grounds, lock, path, label, whole=True)
+                label = Label(row.id, row.branch, row.conversations, ctx.clock())
+                await take_away(ctx, lock, path, label, whole=True)
         case Action.ADOPT:
-            return action if await _adopted(grounds, path) else None
+            return action if await _adopted(ctx, path) else None
         case Action.REBUILD_ROW:
-            if not await _row_rebuilt(grounds, folder, found):
-                return Action.ADOPT if await _adopted(grounds, path) else None
+            if not await _row_rebuilt(ctx, folder, found):
+                return Action.ADOPT if await _adopted(ctx, path) else None
         case Action.DROP_ENTRY:
             users = found.known.conversations if isinstance(found.known, Metadata) else ()
             branch = found.entry.branch if found.entry else None
-            label = Label(row.id if row else NO_WORKTREE, branch, users, grounds.clock())
-            await take_away(grounds, lock, path, label, whole=False)
+            label = Label(row.id if row else NO_WORKTREE, branch, users, ctx.clock())
+            await take_away(ctx, lock, path, label, whole=False)
         case Action.DELETE_METADATA:
             await asyncio.to_thread(metadata.delete, path)
         case _:
@@ -157,13 +157,13 @@ async def _do(grounds: Grounds, lock: CloneLock, folder: str, action: Action, fo
     return action
 
 
-async def _adopted(grounds: Grounds, path: Path) -> bool:
+async def _adopted(ctx: NodeContext, path: Path) -> bool:
     """Whether it was not known before."""
-    async with grounds.pool.acquire() as connection:
-        return bool(await retention.adopt(connection, grounds.node, [str(path)], grounds.clock()))
+    async with ctx.pool.acquire() as connection:
+        return bool(await retention.adopt(connection, ctx.node, [str(path)], ctx.clock()))
 
 
-async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
+async def _row_rebuilt(ctx: NodeContext, folder: str, found: Found) -> bool:
     """Whether the row that the metadata tells of is there again: its repository must be known, and how it began."""
     known, entry = found.known, found.entry
     start = start_of(known, entry.head if entry else None) if isinstance(known, Metadata) else None
@@ -174,7 +174,7 @@ async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
         platform=known.platform,
         repository_id=known.repository_id,
         folder=folder,
-        node=grounds.node,
+        node=ctx.node,
         path=str(found.path),
         branch=known.branch,
         base_branch=known.base,
@@ -183,7 +183,7 @@ async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
         created_at=known.created_at,
         updated_at=known.updated_at,
     )
-    async with grounds.pool.acquire() as connection, connection.transaction():
+    async with ctx.pool.acquire() as connection, connection.transaction():
         worktree_id = await reconciliation.make_again(connection, lost)
     if worktree_id is None:
         return False
@@ -193,10 +193,10 @@ async def _row_rebuilt(grounds: Grounds, folder: str, found: Found) -> bool:
     return True
 
 
-async def _index_rescues(grounds: Grounds, clone: Clone, folder: str) -> None:
+async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
     """Rescues that the database does not know of are on record again, where their worktree is one of this clone's."""
     known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
-    async with grounds.pool.acquire() as connection:
+    async with ctx.pool.acquire() as connection:
         ids = await reconciliation.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
         indexed = await reconciliation.indexed(connection, sorted(ids))
         for one in known:
@@ -212,10 +212,10 @@ async def _index_rescues(grounds: Grounds, clone: Clone, folder: str) -> None:
                 _log.info("rescue-indexed", ref=one.ref)
 
 
-async def _forget_former_orphans(grounds: Grounds) -> None:
+async def _forget_former_orphans(ctx: NodeContext) -> None:
     """What is gone, or has a row now."""
-    async with grounds.pool.acquire() as connection:
-        known = await retention.orphans(connection, grounds.node)
+    async with ctx.pool.acquire() as connection:
+        known = await retention.orphans(connection, ctx.node)
         former = await retention.claimed_paths(connection, sorted(known))
         gone = await asyncio.to_thread(lambda: {path for path in known if not os.path.lexists(path)})
-        await retention.forget_orphans(connection, grounds.node, sorted(former | gone))
+        await retention.forget_orphans(connection, ctx.node, sorted(former | gone))

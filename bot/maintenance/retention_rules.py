@@ -126,18 +126,18 @@ def judge(facts: Facts, policy: Policy) -> Due | Skip:
     idle = policy.now - active
     kept_for = policy.kept_for(facts.kind)
     if idle < kept_for:
-        return Skip(f"Last activity {said(idle)} ago; {_KINDS[facts.kind]} is kept for {said(kept_for)}.")
+        return Skip(f"Last activity {describe(idle)} ago; {_KINDS[facts.kind]} is kept for {describe(kept_for)}.")
     if facts.directory and facts.metadata != "ok":
         return Skip(f"Its metadata is {facts.metadata}: rebuilt, and looked at again next time.")
     return Due(idle)
 
 
-def brakes(due: int, total: int) -> bool:
+def exceeds_safety_limit(due: int, total: int) -> bool:
     """Whether so many due at once look like a clock that jumped: more than ten and more than half of all."""
     return due > BRAKE_ABOVE and 2 * due > total
 
 
-def said(age: timedelta) -> str:
+def describe(age: timedelta) -> str:
     """An age for people, in its largest unit."""
     seconds = int(age.total_seconds())
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):

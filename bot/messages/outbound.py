@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from bot.messages.redact import redact
-from bot.messages.sanitize import tame
+from bot.messages.sanitize import sanitize
 from bot.messages.split import COMMENT_CHARACTERS, split
 
 
@@ -17,7 +17,7 @@ def answer_parts(
     # Each part is made harmless by itself, as a cut may bare what was code; that can make it longer.
     room = limit
     while True:
-        parts = tuple(tame(part, server_url) for part in split(clean, room))
+        parts = tuple(sanitize(part, server_url) for part in split(clean, room))
         if all(len(part) <= limit for part in parts) or room < 100:
             return parts
         room //= 2

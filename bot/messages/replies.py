@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, assert_never
 
 from bot.messages.escape import inline_code, inline_text, url_target
-from bot.messages.formatting import code_block, count, fold, listed, short, span
+from bot.messages.formatting import code_block, details, format_count, format_duration, format_list, truncate
 
 PushRule = Literal["protected-branch", "workflow-files", "secret"]
 
@@ -52,13 +52,15 @@ def unknown_command(written: str) -> str:
     """A command that does not exist, written after a mention."""
     near = get_close_matches(written.lower(), COMMANDS, n=1)
     advice = f"Did you mean `{near[0]}`?" if near else "`/help` lists the commands."
-    return f"There is no command {inline_code(short(written))}. {advice}"
+    return f"There is no command {inline_code(truncate(written))}. {advice}"
 
 
 def status(now: Status) -> str:
     """The conversation at a glance."""
     work = (
-        "Nothing is running" if now.running_for is None else f"A request has been running for {span(now.running_for)}"
+        "Nothing is running"
+        if now.running_for is None
+        else f"A request has been running for {format_duration(now.running_for)}"
     )
     waiting = {0: "nothing waits", 1: "one request waits"}.get(now.waiting, f"{now.waiting} requests wait")
     branch = "There is no worktree yet." if now.branch is None else f"The branch is {inline_code(now.branch)}."
@@ -76,7 +78,7 @@ def stopping(*, running: bool, dropped: int) -> str:
         return "Nothing is running, so there is nothing to stop."
     parts = ["Stopping the running request."] if running else []
     if dropped:
-        parts.append(f"Dropped {count(dropped, 'waiting request')}.")
+        parts.append(f"Dropped {format_count(dropped, 'waiting request')}.")
     return " ".join(parts)
 
 
@@ -96,13 +98,13 @@ def gave_up(guid: str) -> str:
 
 
 def over_daily_limit(limit: int) -> str:
-    used = count(limit, "request")
+    used = format_count(limit, "request")
     return f"You have used your {used} for the day (`MAX_TURNS_PER_PERSON_PER_DAY`). Ask again tomorrow."
 
 
 def no_worktree(advice: str) -> str:
     """`advice`: the sentence that says what can be done about it."""
-    return f"No worktree could be made for this conversation, and nothing was changed. {short(advice)}"
+    return f"No worktree could be made for this conversation, and nothing was changed. {truncate(advice)}"
 
 
 def cannot_fetch(full_name: str) -> str:
@@ -137,7 +139,7 @@ def stopped_by(login: str | None) -> str:
 
 def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
     """The limit that was reached, and the setting behind it."""
-    length = span(timedelta(seconds=seconds))
+    length = format_duration(timedelta(seconds=seconds))
     if kind == "total":
         return f"It was still running after {length} (`TURN_TIMEOUT_SECONDS`)."
     return f"The agent was silent for {length} (`TURN_IDLE_TIMEOUT_SECONDS`)."
@@ -159,7 +161,7 @@ def agent_failed(why: str) -> str:
 
 def agent_not_started(why: str, next_step: str) -> str:
     """`why` is a sentence; `next_step` is for whoever runs the bot."""
-    return f"The agent could not start. {_clause(why)}. {inline_text(short(next_step))}"
+    return f"The agent could not start. {_clause(why)}. {inline_text(truncate(next_step))}"
 
 
 def trouble(what: str) -> str:
@@ -190,7 +192,7 @@ def worktree_mended() -> str:
 
 def clone_remade(kept: str, lost: Sequence[str]) -> str:
     """`kept`: the name of the damaged clone on the bot's machine; `lost`: refs of it that could not be read."""
-    rest = f" Not readable any more: {listed(lost)}." if lost else " Nothing of it was lost."
+    rest = f" Not readable any more: {format_list(lost)}." if lost else " Nothing of it was lost."
     return (
         "The bot's copy of the repository was damaged and was fetched again."
         + rest
@@ -237,8 +239,8 @@ def continued(before: str, after: str, base: str | None) -> str:
 
 def uncommitted(files: int, behind: int) -> str:
     """An earlier request left files; `behind`: newer commits on GitHub that were not merged because of them."""
-    late = f" {count(behind, 'newer commit')} from GitHub had to wait for that." if behind else ""
-    held = count(files, "uncommitted file")
+    late = f" {format_count(behind, 'newer commit')} from GitHub had to wait for that." if behind else ""
+    held = format_count(files, "uncommitted file")
     return f"The worktree held {held} of an earlier request, and the agent went on from there.{late}"
 
 
@@ -279,7 +281,7 @@ def push_failed(branch: str) -> str:
 
 
 def files_left_out(names: Sequence[str]) -> str:
-    return f"Too large to commit, so left out: {listed(names)}."
+    return f"Too large to commit, so left out: {format_list(names)}."
 
 
 def stray_work(ref: str) -> str:
@@ -288,7 +290,7 @@ def stray_work(ref: str) -> str:
 
 
 def unresolved(files: Sequence[str]) -> str:
-    return f"A merge was left with conflicts in {listed(files)}, so nothing was committed. The work is kept."
+    return f"A merge was left with conflicts in {format_list(files)}, so nothing was committed. The work is kept."
 
 
 # Notices about `.threadtree/setup`
@@ -297,13 +299,13 @@ def unresolved(files: Sequence[str]) -> str:
 def setup_failed(how: str, output: str) -> str:
     """`how` is a clause of ours; `output` the end of what the script wrote, without secrets."""
     words = f"`.threadtree/setup` {how}. The agent worked all the same, and the next request tries it again."
-    return f"{words}\n\n{fold('The end of its output', code_block(output))}" if output else words
+    return f"{words}\n\n{details('The end of its output', code_block(output))}" if output else words
 
 
 def setup_left(names: Sequence[str]) -> str:
     """What the script made or changed and git does not ignore."""
     return (
-        f"`.threadtree/setup` left files that git does not ignore: {listed(names)}. They count as work of this "
+        f"`.threadtree/setup` left files that git does not ignore: {format_list(names)}. They count as work of this "
         "request; an entry in `.gitignore` keeps them out."
     )
 
@@ -315,7 +317,7 @@ def setup_ended_with(status: int) -> str:
 
 def setup_out_of_time(seconds: float) -> str:
     """A clause."""
-    return f"was still running after {span(timedelta(seconds=seconds))} and was ended"
+    return f"was still running after {format_duration(timedelta(seconds=seconds))} and was ended"
 
 
 def setup_not_startable(why: str) -> str:
@@ -330,4 +332,4 @@ def setup_unusable(default_branch: str, limit_bytes: int) -> str:
 
 def _clause(words: str) -> str:
     """Somebody else's words within a sentence of ours, which brings the full stop."""
-    return inline_text(short(words.rstrip(" .")))
+    return inline_text(truncate(words.rstrip(" .")))

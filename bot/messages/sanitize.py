@@ -44,18 +44,18 @@ _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 
 
-def tame(markdown: str, server_url: str) -> str:
+def sanitize(markdown: str, server_url: str) -> str:
     """The text for a comment; `server_url` is where links may lead. Text that resists is shown as one block of code."""
     host = urlsplit(server_url).netloc.lower()
     markdown = without_markers(markdown)
     for _ in range(_MOST_PASSES):
         markdown = _pass(markdown, host)
-        if is_tame(markdown, host):
+        if is_sanitized(markdown, host):
             return markdown
     return as_code(markdown)
 
 
-def is_tame(markdown: str, host: str) -> bool:
+def is_sanitized(markdown: str, host: str) -> bool:
     """Whether nothing in it is live when it is rendered: raw HTML, foreign links and images, bare URLs, mentions."""
     for token in _flat(_parser(html=True).parse(markdown)):
         match token.type:

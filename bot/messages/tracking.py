@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Literal, assert_never
 
 from bot.messages.escape import inline_code, inline_text, url_target
-from bot.messages.formatting import code_block, count, fold, short, span
+from bot.messages.formatting import code_block, details, format_count, format_duration, truncate
 from bot.messages.split import COMMENT_CHARACTERS
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
@@ -70,20 +70,20 @@ def queued(ahead: int) -> str:
 
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
     """The agent at work: its plan as a checklist, and what it did last. Before that the `phase` that takes so long."""
-    lines = [f"Working on it, for {span(elapsed)} so far."]
+    lines = [f"Working on it, for {format_duration(elapsed)} so far."]
     if phase:
         lines += ["", phase]
     if plan:
         lines += ["", *(_plan_line(entry) for entry in plan[:_MOST_STEPS])]
     if steps:
-        lines += ["", f"Last step: {inline_code(short(steps[-1]))}"]
+        lines += ["", f"Last step: {inline_code(truncate(steps[-1]))}"]
     return "\n".join(lines)
 
 
 def fetching(detail: str | None, *, first: bool) -> str:
     """The phase in which the repository comes, whole or what is new of it; `detail`: how far git says it is."""
     what = "Cloning the repository" if first else "Fetching what is new"
-    return f"{what}: {inline_text(short(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
+    return f"{what}: {inline_text(truncate(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
 
 
 def setting_up() -> str:
@@ -124,7 +124,7 @@ _NEXT_STEPS: dict[EndState, str | None] = {
 
 
 def _plan_line(entry: PlanEntry) -> str:
-    text = inline_text(short(entry.text))
+    text = inline_text(truncate(entry.text))
     match entry.state:
         case "completed":
             return f"- [x] {text}"
@@ -155,17 +155,17 @@ def _footer(outcome: Outcome) -> str:
     if outcome.patch is not None:
         sections.append(_patch(outcome.patch))
     if outcome.last_words.strip():
-        sections.append(fold("The agent's last words on its error output", code_block(outcome.last_words)))
+        sections.append(details("The agent's last words on its error output", code_block(outcome.last_words)))
     if outcome.steps:
         skipped = len(outcome.steps) - _MOST_STEPS
-        lines = [f"- {inline_code(short(step))}" for step in outcome.steps[-_MOST_STEPS:]]
-        earlier = [f"- {count(skipped, 'earlier step')}"] if skipped > 0 else []
-        sections.append(fold(f"{count(len(outcome.steps), 'step')} of the agent", "\n".join(earlier + lines)))
+        lines = [f"- {inline_code(truncate(step))}" for step in outcome.steps[-_MOST_STEPS:]]
+        earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
+        sections.append(details(f"{format_count(len(outcome.steps), 'step')} of the agent", "\n".join(earlier + lines)))
     if outcome.read or outcome.left_out:
-        read = [f"- {inline_text(short(item))}" for item in outcome.read[:_MOST_READ]]
-        left = [f"- left out: {inline_text(short(item))}" for item in outcome.left_out[:_MOST_READ]]
-        sections.append(fold("What the agent was given to read", "\n".join(read + left)))
-    facts = [] if outcome.duration is None else [span(outcome.duration)]
+        read = [f"- {inline_text(truncate(item))}" for item in outcome.read[:_MOST_READ]]
+        left = [f"- left out: {inline_text(truncate(item))}" for item in outcome.left_out[:_MOST_READ]]
+        sections.append(details("What the agent was given to read", "\n".join(read + left)))
+    facts = [] if outcome.duration is None else [format_duration(outcome.duration)]
     if outcome.cost_usd is not None:
         facts.append(f"${outcome.cost_usd:.2f}")
     if outcome.tokens is not None:
@@ -184,7 +184,7 @@ def _changes(changes: Changes) -> str:
     branch = inline_code(changes.branch)
     where = branch if changes.url is None else f"[{branch}]({url_target(changes.url)})"
     return (
-        f"**Changed** on {where}: {count(changes.commits, 'commit')}, {count(changes.files, 'file')}, "
+        f"**Changed** on {where}: {format_count(changes.commits, 'commit')}, {format_count(changes.files, 'file')}, "
         f"+{changes.insertions} −{changes.deletions}"
     )
 
@@ -192,7 +192,7 @@ def _changes(changes: Changes) -> str:
 def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
         return "The edits are too long to show here; they are kept in the worktree."
-    return fold("The edits as a patch (`git apply`)", code_block(patch, "diff"))
+    return details("The edits as a patch (`git apply`)", code_block(patch, "diff"))
 
 
 def _joined_if_short(first: str, second: str, limit: int) -> list[str]:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Literal, assert_never
 
 from bot.messages.escape import inline_code, inline_text
-from bot.messages.formatting import count, listed, short, span
-from bot.sharing_rules import NotShared
+from bot.messages.formatting import format_count, format_duration, format_list, truncate
+from bot.sharing_rules import SharingRefused
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]
 
@@ -115,7 +115,7 @@ def pruning(worktrees: int) -> str:
     if not worktrees:
         return "There is nothing to prune: every worktree of this repository belongs to an open thread."
     their = "whose threads are all closed. What is not on GitHub is rescued first"
-    return f"Removing {count(worktrees, 'worktree')} {their}."
+    return f"Removing {format_count(worktrees, 'worktree')} {their}."
 
 
 # How an operation ended
@@ -175,7 +175,7 @@ def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> s
     else:
         words = "Everything that was rescued is there already."
     if elsewhere:
-        words += f" Other commits stay in the rescue, on the bot's machine: {listed(elsewhere)}."
+        words += f" Other commits stay in the rescue, on the bot's machine: {format_list(elsewhere)}."
     return words
 
 
@@ -214,7 +214,7 @@ def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
 
 def refused(verb: WorktreeVerb, why: str) -> str:
     """`why` is a sentence of the bot's own and ends with the next step."""
-    return f"{_NOT[verb]}. {short(why)}"
+    return f"{_NOT[verb]}. {truncate(why)}"
 
 
 def own_error(operation: int) -> str:
@@ -246,18 +246,18 @@ def was_switched(pull: int, before: str, after: str) -> str:
     )
 
 
-def not_shared(instead_of: NotShared, branch: str | None) -> str:
+def not_shared(instead_of: SharingRefused, branch: str | None) -> str:
     """Why the request did not run in the worktree of the issue that the pull request closes."""
     where = f" on {inline_code(branch)}" if branch else ""
     return f"{_misfit(instead_of, branch or '')}, so this ran in a worktree of its own{where}."
 
 
-def not_shared_any_more(instead_of: NotShared, owner: int, branch: str) -> str:
+def not_shared_any_more(instead_of: SharingRefused, owner: int, branch: str) -> str:
     """The same, where another worktree has the branch by now."""
     return f"{_misfit(instead_of, branch)}, so this ran in the worktree of #{owner}, which is on {inline_code(branch)}."
 
 
-def _misfit(instead_of: NotShared, branch: str) -> str:
+def _misfit(instead_of: SharingRefused, branch: str) -> str:
     """A clause; `branch` is the pull request's."""
     its, to = f"#{instead_of.owner}'s worktree", inline_code(branch)
     match instead_of.why:
@@ -302,12 +302,12 @@ def _worktree(line: WorktreeLine) -> str:
         words = "This thread's worktree is on no branch." if line.detached else "This thread has a worktree."
     if line.others:
         words += f" {_threads(line.others)} {'use' if len(line.others) > 1 else 'uses'} it too."
-    return f"{words} It was used last {span(line.idle)} ago."
+    return f"{words} It was used last {format_duration(line.idle)} ago."
 
 
 def _old_work(one: OldWork) -> str:
     again = ", brought back once already" if one.restored else ""
-    return f"{_capital(_things(one.saved))}, {_size(one.bytes)}, {span(one.age)} ago{again}"
+    return f"{_capital(_things(one.saved))}, {_size(one.bytes)}, {format_duration(one.age)} ago{again}"
 
 
 def _rescued(saved: Saved | None, beginning: str = "What was not on GitHub was rescued first") -> list[str]:
@@ -319,15 +319,17 @@ def _rescued(saved: Saved | None, beginning: str = "What was not on GitHub was r
 def _things(saved: Saved) -> str:
     if saved.whole:
         return "the whole directory"
-    parts = [count(saved.files, "uncommitted file")] if saved.files else []
+    parts = [format_count(saved.files, "uncommitted file")] if saved.files else []
     if saved.commits:
-        parts.append(f"{count(saved.commits, 'commit')} that {'was' if saved.commits == 1 else 'were'} not pushed")
+        parts.append(
+            f"{format_count(saved.commits, 'commit')} that {'was' if saved.commits == 1 else 'were'} not pushed"
+        )
     return " and ".join(parts) or "its state"
 
 
 def _back(back: Saved) -> str:
-    parts = ["the whole directory"] if back.whole else [count(back.files, "file")] if back.files else []
-    parts += [count(back.commits, "commit")] if back.commits else []
+    parts = ["the whole directory"] if back.whole else [format_count(back.files, "file")] if back.files else []
+    parts += [format_count(back.commits, "commit")] if back.commits else []
     plural = (1 if back.whole else back.files) + back.commits > 1
     return f"{' and '.join(parts)} {'were' if plural else 'was'}"
 
@@ -356,4 +358,4 @@ def _capital(words: str) -> str:
 
 def _clause(words: str) -> str:
     """Somebody else's words within a sentence of ours, which brings the full stop."""
-    return inline_text(short(words.rstrip(" .")))
+    return inline_text(truncate(words.rstrip(" .")))

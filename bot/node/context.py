@@ -12,7 +12,7 @@ from bot.store.database import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
+class NodeContext:
     """A node's clones and worktrees, and the rows they belong to. Without `github` what is merged there is unknown."""
 
     pool: Pool

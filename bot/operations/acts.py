@@ -15,8 +15,8 @@ from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.model import WorktreeState
-from bot.node.context import Grounds
-from bot.node.noting import note_in_metadata
+from bot.node.context import NodeContext
+from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.operations import remove, rescued
 from bot.operations.create import CannotBeMade, Made, fetched, make, start_of
@@ -27,7 +27,7 @@ from bot.store import operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.store.rescues import Rescue
-from bot.worktrees.remove import Kept
+from bot.worktrees.remove import NotRemoved
 from bot.worktrees.reset import ResetRefused, reset
 
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
@@ -53,47 +53,45 @@ def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) 
     return Outcome("failed", words, worktree_replies.not_restored_before_turn(why))
 
 
-async def act(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+async def perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Does it. Every step can be repeated by whoever goes on with it. Raises GitError, InvalidNameError, OSError."""
     fits = {"restore": _LIVE | {"removed"}, "remove": _LIVE | {"removed"}}.get(operation.kind, _LIVE)
     if operation.worktree_state not in fits:
         return failed(operation, f"it is {operation.worktree_state}", "The next request makes a new one.")
     match operation.kind:
         case "create":
-            return await _create(grounds, operation)
+            return await _create(ctx, operation)
         case "restore":
-            return await _restore(grounds, operation)
+            return await _restore(ctx, operation)
         case "remove":
-            return await _remove(grounds, operation)
+            return await _remove(ctx, operation)
         case "reset":
-            return await _reset(grounds, operation)
+            return await _reset(ctx, operation)
         case _:
             assert_never(operation.kind)
 
 
-async def _create(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
-    async with clone_lock(grounds.clone(operation.folder)) as lock:
-        made = await make(grounds, lock, operation)
+async def _create(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    async with clone_lock(ctx.clone(operation.folder)) as lock:
+        made = await make(ctx, lock, operation)
     if isinstance(made, CannotBeMade):
         return Outcome("failed", made.words)
     return Outcome("done", worktree_replies.was_made(made.branch), write=_row_of(operation, made))
 
 
-async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
-    path, merged_head = Path(operation.path), await _merged_head(grounds, operation)
+async def _reset(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    path, merged_head = Path(operation.path), await _merged_head(ctx, operation)
     # The same however often it is repeated: what was rescued before is found again.
     label = Label(operation.worktree_id, operation.branch, operation.threads, operation.created_at)
-    clone = grounds.clone(operation.folder)
+    clone = ctx.clone(operation.folder)
     async with clone_lock(clone) as lock:
-        if (unfetched := await fetched(grounds, lock, operation)) is not None:
+        if (unfetched := await fetched(ctx, lock, operation)) is not None:
             return Outcome("failed", unfetched.words)
         result = await reset(lock, path, start_of(operation), label, merged_head)
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
         size = await rescued.size_of(clone, result.rescue, result.kept)
-    await asyncio.to_thread(
-        note_in_metadata, grounds, operation, result.branch, result.base_branch or operation.base_branch
-    )
+    await asyncio.to_thread(record_use, ctx, operation, result.branch, result.base_branch or operation.base_branch)
 
     async def write(connection: Connection) -> None:
         worktree_id = operation.worktree_id
@@ -111,32 +109,32 @@ async def _reset(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
     return Outcome("done", words, write=write, trashed=result.trashed)
 
 
-async def _merged_head(grounds: Grounds, operation: ClaimedOperation) -> str | None:
+async def _merged_head(ctx: NodeContext, operation: ClaimedOperation) -> str | None:
     """The last commit that GitHub says was merged from the worktree's branch; None where it cannot be asked."""
-    if grounds.github is None or operation.branch is None:
+    if ctx.github is None or operation.branch is None:
         return None
     try:
-        return await grounds.github.merged_head(operation.repository, operation.branch)
+        return await ctx.github.merged_head(operation.repository, operation.branch)
     except GitHubError as error:
         _log.warning("merged-unknown", branch=operation.branch, error=str(error))
         return None
 
 
-async def _remove(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+async def _remove(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     trashed: tuple[Path, ...] = ()
     if operation.worktree_state != "removed":
         mine = operation.claim
         claim = partial(removals.claim_for, removal="command", operation_id=mine.operation_id)
         removal = await persist(
-            grounds.pool, lambda connection: claim(connection, grounds.node, operation.worktree_id, mine.worker)
+            ctx.pool, lambda connection: claim(connection, ctx.node, operation.worktree_id, mine.worker)
         )
         if removal is None:
             return failed(operation, "something else needs it at this moment")
-        result = await remove.carry_out(grounds, removal)
-        if isinstance(result, Kept):
+        result = await remove.carry_out(ctx, removal)
+        if isinstance(result, NotRemoved):
             return failed(operation, result.why)
         trashed = result.trashed
-    saved = await persist(grounds.pool, lambda connection: _rescued_since(connection, operation))
+    saved = await persist(ctx.pool, lambda connection: _rescued_since(connection, operation))
     return Outcome("done", worktree_replies.was_removed(saved, operation.others), trashed=trashed)
 
 
@@ -148,25 +146,25 @@ async def _rescued_since(connection: Connection, operation: ClaimedOperation) ->
     return Saved(files, commits, any(one.kept is not None for one in last)) if last else None
 
 
-async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
-    found = await persist(grounds.pool, lambda connection: _rescued_for(connection, operation))
+async def _restore(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    found = await persist(ctx.pool, lambda connection: _rescued_for(connection, operation))
     if found is None:
         return Outcome("done", worktree_replies.nothing_to_restore())
     rescue, commit, kept = found.latest, found.commit, found.kept
-    if rescue.node != grounds.node:
+    if rescue.node != ctx.node:
         return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
     if operation.worktree_state == "removed":
-        if not await persist(grounds.pool, lambda connection: _revive(connection, operation, rescue)):
+        if not await persist(ctx.pool, lambda connection: _revive(connection, operation, rescue)):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
         operation = replace(operation, worktree_state="reserved")
-    async with clone_lock(grounds.clone(operation.folder)) as lock:
+    async with clone_lock(ctx.clone(operation.folder)) as lock:
         sha = await lock.clone.commit_at(commit) if commit else None
         if commit is not None and sha is None:
             return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
-        made = await make(grounds, lock, operation, sha)
+        made = await make(ctx, lock, operation, sha)
         if isinstance(made, CannotBeMade):
             return Outcome("failed", made.words, made.words)
-        directory = trash.kept_folder(grounds.data_dir) / kept if kept else None
+        directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
         restored = await restore_all(lock, Path(operation.path), made.branch, sha, directory)
     write_row = _row_of(operation, made)
     if isinstance(restored, RestoreRefused):
@@ -174,7 +172,7 @@ async def _restore(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
         words += f" {worktree_replies.kept_whole(kept)}" if kept is not None else ""
         notice = worktree_replies.not_restored_before_turn(restored.why)
         return Outcome("failed", words, notice, write_row)
-    back, now = Saved(restored.files, restored.commits, restored.whole), grounds.clock()
+    back, now = Saved(restored.files, restored.commits, restored.whole), ctx.clock()
     done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
 
     async def write(connection: Connection) -> None:

@@ -10,8 +10,8 @@ from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Sta
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import replies
-from bot.node.context import Grounds
-from bot.node.noting import note_in_metadata
+from bot.node.context import NodeContext
+from bot.node.noting import record_use
 from bot.rescue.stored import read_rescue
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.create import Created, create, recreate
@@ -35,28 +35,26 @@ class CannotBeMade:
 
 
 async def make(
-    grounds: Grounds, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
+    ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
 ) -> Made | CannotBeMade:
     """The clone is fetched and the checkout is there, from the commit `rescue` where GitHub lacks what that has."""
     path = Path(operation.path)
-    if (unfetched := await fetched(grounds, lock, operation)) is not None:
+    if (unfetched := await fetched(ctx, lock, operation)) is not None:
         return unfetched
     ready = operation.worktree_state == "ready"
     if ready and isinstance(await inspect(lock.clone, path), Valid):
         return Made(operation.branch, operation.base_branch, fresh=False, again=False)
-    made = await _checkout(grounds, lock, operation, rescue)
+    made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
         return CannotBeMade(replies.no_worktree(made.next_step))
-    await asyncio.to_thread(
-        note_in_metadata, grounds, operation, made.branch, made.base_branch or operation.base_branch
-    )
+    await asyncio.to_thread(record_use, ctx, operation, made.branch, made.base_branch or operation.base_branch)
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
-async def fetched(grounds: Grounds, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
+async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
     """The clone is there and up to date, or why it cannot be."""
     try:
-        await ensure(lock, f"{grounds.server_url}/{operation.repository.full_name}.git")
+        await ensure(lock, f"{ctx.server_url}/{operation.repository.full_name}.git")
         await fetch(lock)
     except GitError as error:
         if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
@@ -66,10 +64,10 @@ async def fetched(grounds: Grounds, lock: CloneLock, operation: ClaimedOperation
 
 
 async def _checkout(
-    grounds: Grounds, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
+    ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
 ) -> Created | Refused:
     clone, path, branch = lock.clone, Path(operation.path), operation.branch
-    displaced = refs.rescue_ref(str(operation.worktree_id), grounds.clock())
+    displaced = refs.rescue_ref(str(operation.worktree_id), ctx.clock())
     tip = await _tip_of(clone, rescue) if rescue is not None else None
     if operation.worktree_state == "ready":
         return await recreate(lock, path, branch, tip or operation.start[3], displaced)

@@ -10,16 +10,16 @@ from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
 from bot.operations import acts, remove
 from bot.operations.acts import Outcome
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
+from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
-from bot.store.operations import ClaimedOperation, OperationClaim, Standing
+from bot.store.operations import ClaimedOperation, OperationClaim, OperationStatus
 from bot.store.turns import ClaimLostError
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -29,28 +29,28 @@ Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
 
-async def carry_out(grounds: Grounds, operation: ClaimedOperation) -> None:
+async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     """Ends when the operation has ended, was given back, or is no longer ours. Raises nothing but cancellation, and
     what a database that stays away raises: then it is given back later, as those of dead workers are.
     """
     log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree_id)
     log.info("operation-started", asked_by=operation.requested_by)
     try:
-        outcome = await _to_an_outcome(grounds, operation)
+        outcome = await _to_an_outcome(ctx, operation)
         reached("operation-carried-out")
-        await persist(grounds.pool, lambda connection: _finish(connection, grounds, operation, outcome))
+        await persist(ctx.pool, lambda connection: _finish(connection, ctx, operation, outcome))
         log.info("operation-ended", state=outcome.state, outcome=outcome.words)
         await remove.delete_trashed(outcome.trashed)
     except ClaimLostError:
         log.warning("claim-lost")
     except asyncio.CancelledError:
-        await asyncio.shield(_give_back(grounds, operation))
+        await asyncio.shield(_give_back(ctx, operation))
         raise
 
 
-async def _to_an_outcome(grounds: Grounds, operation: ClaimedOperation) -> Outcome:
+async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     try:
-        return await acts.act(grounds, operation)
+        return await acts.perform(ctx, operation)
     except (GitError, GitHubError, InvalidNameError, OSError) as problem:
         _log.warning("operation-failed", operation=operation.id, problem=str(problem))
         return acts.failed(operation, str(problem))
@@ -61,14 +61,14 @@ async def _to_an_outcome(grounds: Grounds, operation: ClaimedOperation) -> Outco
         return acts.failed(operation, worktree_replies.own_error(operation.id))
 
 
-async def _finish(connection: Connection, grounds: Grounds, operation: ClaimedOperation, outcome: Outcome) -> None:
+async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOperation, outcome: Outcome) -> None:
     """The end, the rows that change with it, and the answer, in one transaction."""
-    await operations.finish(connection, operation.claim, outcome.state, outcome.words, grounds.node)
+    await operations.finish(connection, operation.claim, outcome.state, outcome.words, ctx.node)
     if outcome.write is not None:
         await outcome.write(connection)
     if operation.conversation_id is not None and operation.target is not None:
-        here = Here(operation.repository, operation.conversation_id)
-        await thread_comments.reply(connection, here, operation.target, outcome.words)
+        thread_ref = ThreadRef(operation.repository, operation.conversation_id)
+        await thread_comments.reply(connection, thread_ref, operation.target, outcome.words)
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
@@ -76,13 +76,13 @@ async def _finish(connection: Connection, grounds: Grounds, operation: ClaimedOp
         await conversations.let_go(connection, operation.worktree_id)
 
 
-async def _give_back(grounds: Grounds, operation: ClaimedOperation) -> None:
-    async with grounds.pool.acquire() as connection:
-        if await operations.give_back(connection, operation.claim):
+async def _give_back(ctx: NodeContext, operation: ClaimedOperation) -> None:
+    async with ctx.pool.acquire() as connection:
+        if await operations.requeue(connection, operation.claim):
             _log.info("operation-handed-back", operation=operation.id)
 
 
-async def operate(grounds: Grounds, worker: str, operation_id: int, progress: Progress) -> Standing:
+async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Progress) -> OperationStatus:
     """Carries out an operation here under the process lock `worker`, or waits for whoever does; returns how it ended.
 
     `progress` hears what it waits for. Cancelled before anybody began, the operation is given up.
@@ -90,43 +90,43 @@ async def operate(grounds: Grounds, worker: str, operation_id: int, progress: Pr
     said, begun = "", False
     try:
         while True:
-            async with grounds.pool.acquire() as connection:
-                claimed = await operations.claim_next(connection, grounds.node, worker, operation_id)
-                standing = await operations.look(connection, operation_id)
+            async with ctx.pool.acquire() as connection:
+                claimed = await operations.claim_next(connection, ctx.node, worker, operation_id)
+                standing = await operations.status_of(connection, operation_id)
             if claimed is not None:
                 begun = True
-                await carry_out(grounds, claimed)
+                await carry_out(ctx, claimed)
                 continue
             if standing.state in ("done", "failed"):
                 return standing
-            if await _first_what_is_ahead(grounds, worker, standing):
+            if await _first_what_is_ahead(ctx, worker, standing):
                 continue
-            if (words := _waits_for(grounds, standing)) != said:
+            if (words := _waits_for(ctx, standing)) != said:
                 said = words
                 progress(words)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
     except asyncio.CancelledError:
         if not begun:
-            async with grounds.pool.acquire() as connection:
+            async with ctx.pool.acquire() as connection:
                 await operations.abandon(connection, operation_id, GIVEN_UP)
         raise
 
 
-async def _first_what_is_ahead(grounds: Grounds, worker: str, standing: Standing) -> bool:
+async def _first_what_is_ahead(ctx: NodeContext, worker: str, standing: OperationStatus) -> bool:
     """Where no worker runs, nobody else does what was asked before, or gives back what a dead one had begun."""
-    await recover(grounds, lambda claim: not is_alive(grounds.workers, claim.worker))
+    await recover(ctx, lambda claim: not is_alive(ctx.workers, claim.worker))
     if standing.operation_ahead is None:
         return False
-    async with grounds.pool.acquire() as connection:
-        ahead = await operations.claim_next(connection, grounds.node, worker, standing.operation_ahead)
+    async with ctx.pool.acquire() as connection:
+        ahead = await operations.claim_next(connection, ctx.node, worker, standing.operation_ahead)
     if ahead is None:
         return False
-    await carry_out(grounds, ahead)
+    await carry_out(ctx, ahead)
     return True
 
 
-def _waits_for(grounds: Grounds, standing: Standing) -> str:
-    if standing.node != grounds.node:
+def _waits_for(ctx: NodeContext, standing: OperationStatus) -> str:
+    if standing.node != ctx.node:
         return f"Waiting for a worker of the node {standing.node}, where the worktree is."
     if standing.state == "running":
         return "A worker is at it."
@@ -137,11 +137,11 @@ def _waits_for(grounds: Grounds, standing: Standing) -> str:
     return "Waiting for what was asked for before."
 
 
-async def recover(grounds: Grounds, is_gone: Callable[[OperationClaim], bool]) -> bool:
+async def recover(ctx: NodeContext, is_gone: Callable[[OperationClaim], bool]) -> bool:
     """Gives back the operations of this node whose claimer is gone; True if there was any."""
-    async with grounds.pool.acquire() as connection:
-        gone = [claim for claim in await operations.running_on(connection, grounds.node) if is_gone(claim)]
+    async with ctx.pool.acquire() as connection:
+        gone = [claim for claim in await operations.running_on(connection, ctx.node) if is_gone(claim)]
         for claim in gone:
-            if await operations.give_back(connection, claim):
+            if await operations.requeue(connection, claim):
                 _log.warning("operation-cut-off", operation=claim.operation_id)
     return bool(gone)

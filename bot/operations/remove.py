@@ -13,14 +13,14 @@ from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.runner import GitError, GitProblem
 from bot.github.errors import GitHubError
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations import rescued
 from bot.rescue.save import Label
 from bot.store import conversations, removals
 from bot.store.database import Connection
 from bot.store.removals import ClaimedRemoval
-from bot.worktrees.remove import Kept, Remote, Removed, remove, remove_if_clean
+from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
 # The repository is not there for us any more, or its clone not for git: nothing counts as published.
@@ -28,45 +28,45 @@ _GONE = frozenset({GitProblem.NOT_FOUND, GitProblem.AUTH, GitProblem.CORRUPT})
 _log = structlog.get_logger()
 
 
-async def remove_all(grounds: Grounds, worker: str) -> None:
+async def remove_all(ctx: NodeContext, worker: str) -> None:
     """Removes every worktree of this node that is to go, then deletes the bytes; what cannot go now is tried later."""
-    async with grounds.pool.acquire() as connection:
-        for worktree_id in await removals.to_try_again(connection, grounds.node, TRY_AGAIN_AFTER):
+    async with ctx.pool.acquire() as connection:
+        for worktree_id in await removals.to_try_again(connection, ctx.node, TRY_AGAIN_AFTER):
             async with connection.transaction():
                 await conversations.let_go(connection, worktree_id)
     trashed: list[Path] = []
     while True:
-        async with grounds.pool.acquire() as connection:
-            removal = await removals.claim_next(connection, grounds.node, worker)
+        async with ctx.pool.acquire() as connection:
+            removal = await removals.claim_next(connection, ctx.node, worker)
         if removal is None:
             break
-        result = await carry_out(grounds, removal)
+        result = await carry_out(ctx, removal)
         trashed += result.trashed if isinstance(result, Removed) else ()
     await delete_trashed(trashed)
 
 
-async def carry_out(grounds: Grounds, removal: ClaimedRemoval) -> Removed | Kept:
+async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotRemoved:
     """Removes a claimed worktree, after a rescue or, if it is purged, only where none is needed; its rows say so then.
 
     Every step can be repeated by whoever goes on with it. The bytes are left in the trash. Raises InvalidNameError.
     """
     path = Path(removal.path)
-    merged_head = await _merged_head(grounds, removal)
+    merged_head = await _merged_head(ctx, removal)
     label = Label(removal.worktree_id, removal.branch, removal.conversations, removal.decided_at)
-    clone = grounds.clone(removal.folder)
+    clone = ctx.clone(removal.folder)
     async with clone_lock(clone) as lock:
-        counts = await _fetched(grounds, lock, removal)
-        if isinstance(counts, Kept):
-            result: Removed | Kept = counts
-        elif not await _is_mine(grounds, removal):
-            return Kept("somebody else removes it")
+        counts = await _fetched(ctx, lock, removal)
+        if isinstance(counts, NotRemoved):
+            result: Removed | NotRemoved = counts
+        elif not await _is_mine(ctx, removal):
+            return NotRemoved("somebody else removes it")
         else:
             remote = Remote(removal.base_branch or removal.repository.default_branch, merged_head, counts)
             way = remove_if_clean if removal.removal == "purged" else remove
             result = await way(lock, path, label, remote)
-    if isinstance(result, Kept):
+    if isinstance(result, NotRemoved):
         kept = result
-        await persist(grounds.pool, lambda connection: removals.kept(connection, removal, grounds.node))
+        await persist(ctx.pool, lambda connection: removals.kept(connection, removal, ctx.node))
         log = _log.info if kept.in_use else _log.warning
         log("worktree-kept", path=removal.path, removal=removal.removal, why=kept.why)
         return kept
@@ -74,7 +74,7 @@ async def carry_out(grounds: Grounds, removal: ClaimedRemoval) -> Removed | Kept
     reached("metadata-deleted")
     size = await rescued.size_of(clone, result.rescue, result.kept)
     removed = result
-    await persist(grounds.pool, lambda connection: _write(connection, grounds, removal, label, removed, size))
+    await persist(ctx.pool, lambda connection: _write(connection, ctx, removal, label, removed, size))
     _log.info(
         "worktree-removed",
         path=removal.path,
@@ -97,19 +97,19 @@ async def delete_trashed(trashed: Sequence[Path]) -> int:
         stopped.set()
 
 
-async def _merged_head(grounds: Grounds, removal: ClaimedRemoval) -> str | None:
-    if grounds.github is None or removal.branch is None:
+async def _merged_head(ctx: NodeContext, removal: ClaimedRemoval) -> str | None:
+    if ctx.github is None or removal.branch is None:
         return None
     try:
-        return await grounds.github.merged_head(removal.repository, removal.branch)
+        return await ctx.github.merged_head(removal.repository, removal.branch)
     except GitHubError as error:
         _log.warning("merged-unknown", path=removal.path, branch=removal.branch, error=str(error))
         return None
 
 
-async def _fetched(grounds: Grounds, lock: CloneLock, removal: ClaimedRemoval) -> bool | Kept:
+async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -> bool | NotRemoved:
     """Whether what GitHub has counts; Kept while it cannot be asked."""
-    url = f"{grounds.server_url}/{removal.repository.full_name}.git"
+    url = f"{ctx.server_url}/{removal.repository.full_name}.git"
     try:
         await lock.clone.run("rev-parse", "--git-dir")
         # It may have been renamed since, and its old name be another's.
@@ -117,21 +117,21 @@ async def _fetched(grounds: Grounds, lock: CloneLock, removal: ClaimedRemoval) -
         await fetch(lock)
     except GitError as error:
         if error.problem not in _GONE:
-            return Kept(f"GitHub could not be asked what it has: {error}")
+            return NotRemoved(f"GitHub could not be asked what it has: {error}")
         _log.warning("nothing-counts-as-published", path=removal.path, why=str(error))
         return False
     return True
 
 
-async def _is_mine(grounds: Grounds, removal: ClaimedRemoval) -> bool:
-    async with grounds.pool.acquire() as connection:
+async def _is_mine(ctx: NodeContext, removal: ClaimedRemoval) -> bool:
+    async with ctx.pool.acquire() as connection:
         return await removals.is_mine(connection, removal)
 
 
 async def _write(
-    connection: Connection, grounds: Grounds, removal: ClaimedRemoval, label: Label, result: Removed, size: int
+    connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, label: Label, result: Removed, size: int
 ) -> None:
     """What was rescued and the end of the row, in the caller's transaction; nothing where the claim was lost."""
     if await removals.is_mine(connection, removal):
         await rescued.record(connection, label, result.rescue, result.kept, size)
-        await removals.removed(connection, removal, grounds.node)
+        await removals.removed(connection, removal, ctx.node)

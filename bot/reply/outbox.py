@@ -16,7 +16,7 @@ from bot.model import Target
 from bot.reply import limits
 from bot.store import sending
 from bot.store.database import Connection, Pool
-from bot.store.sending import Wish
+from bot.store.sending import OutboxItem
 
 ANSWER_URL = "%ANSWER_URL%"
 PROGRESS = 2
@@ -101,7 +101,7 @@ class Sender:
             await sending.sent(connection, wish.id, version, place, self.clock())
             log.info("outbox-sent", row=wish.id, kind=wish.kind, turn=wish.turn_id, found_again=found is not None)
 
-    async def _request(self, wish: Wish, body: str) -> Posted | None:
+    async def _request(self, wish: OutboxItem, body: str) -> Posted | None:
         """The one request that fulfils the wish."""
         if wish.kind == "reaction":
             content = cast("ReactionContent", wish.content)
@@ -111,7 +111,7 @@ class Sender:
             return await self.github.create_comment(wish.repository, wish.number, wish.target, body)
         return await self.github.edit_comment(wish.repository, wish.target, wish.comment_id, body)
 
-    async def _look_twice(self, wish: Wish) -> Posted | None:
+    async def _look_twice(self, wish: OutboxItem) -> Posted | None:
         """The comment that an earlier request may have left on GitHub."""
         since = wish.created_at - CLOCK_SLACK
         look = (wish.repository, wish.number, wish.target, _marker(wish), since)
@@ -122,7 +122,7 @@ class Sender:
         return found
 
     async def _try_later(
-        self, connection: Connection, lane: str, wish: Wish, error: Transient, *, unsure: bool
+        self, connection: Connection, lane: str, wish: OutboxItem, error: Transient, *, unsure: bool
     ) -> None:
         if wish.attempts + 1 >= limits.MOST_ATTEMPTS:
             await self._give_up(connection, wish, error)
@@ -135,7 +135,7 @@ class Sender:
             case "installation":
                 await sending.hold_lane(connection, lane, wish.id, due_at, str(error), unsure=unsure)
 
-    async def _give_up(self, connection: Connection, wish: Wish, error: NotFound | Refused | Transient) -> None:
+    async def _give_up(self, connection: Connection, wish: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """A wish that GitHub refuses for good: said elsewhere where that is possible, else failed."""
         if (elsewhere := _elsewhere(wish, error)) is not None:
             log.info("outbox-posted-anew", row=wish.id, turn=wish.turn_id, error=str(error))
@@ -144,7 +144,7 @@ class Sender:
             log.warning("outbox-failed", row=wish.id, kind=wish.kind, turn=wish.turn_id, error=str(error))
             await sending.failed(connection, wish.id, str(error))
 
-    def _body(self, wish: Wish) -> str:
+    def _body(self, wish: OutboxItem) -> str:
         if wish.linked_url is not None:
             content = wish.content.replace(ANSWER_URL, wish.linked_url)
         else:
@@ -153,13 +153,13 @@ class Sender:
         return signed(redact(content, self.secrets), _marker(wish))
 
 
-def _marker(wish: Wish) -> str:
+def _marker(wish: OutboxItem) -> str:
     if wish.turn_id is None or wish.part is None:
         return reply_marker(wish.id)
     return turn_marker(wish.turn_id, wish.part)
 
 
-def _elsewhere(wish: Wish, error: NotFound | Refused | Transient) -> Target | None:
+def _elsewhere(wish: OutboxItem, error: NotFound | Refused | Transient) -> Target | None:
     """Where a refused comment can still be said, if anywhere."""
     if wish.kind == "reaction" or isinstance(error, Transient):
         return None

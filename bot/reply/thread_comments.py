@@ -20,7 +20,7 @@ NEW_COMMENT_AFTER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class ThreadRef:
     """The thread that is spoken on."""
 
     repository: Repository
@@ -28,7 +28,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TurnReport:
     """The end of a turn. `answer` is the agent's own text; `reason` is None only for `done`."""
 
     turn_id: int
@@ -48,37 +48,37 @@ class Report:
     secrets: tuple[str, ...] = ()
 
 
-async def seen(connection: Connection, here: Here, target: Target) -> None:
+async def seen(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """👀: it was noticed."""
-    await _react(connection, here, target, "eyes")
+    await _react(connection, thread_ref, target, "eyes")
 
 
-async def confused(connection: Connection, here: Here, target: Target) -> None:
+async def confused(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """😕: it will not be done."""
-    await _react(connection, here, target, "confused")
+    await _react(connection, thread_ref, target, "confused")
 
 
-async def reply(connection: Connection, here: Here, target: Target, words: str) -> None:
+async def reply(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> None:
     """A comment that belongs to no turn, such as a command's answer."""
-    await outbox.wish_reply(
+    await outbox.enqueue_reply(
         connection,
-        lane=here.repository.lane,
-        conversation_id=here.conversation_id,
+        lane=thread_ref.repository.lane,
+        conversation_id=thread_ref.conversation_id,
         target=target,
         content=words,
         urgency=AT_ONCE,
     )
-    await _ring(connection, here)
+    await _ring(connection, thread_ref)
 
 
-async def queued(connection: Connection, here: Here, turn_id: int, target: Target, ahead: int) -> None:
+async def queued(connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, ahead: int) -> None:
     """The turn's tracking comment begins with its place in line."""
-    await _track(connection, here, turn_id, target, tracking.queued(ahead), PROGRESS)
+    await _track(connection, thread_ref, turn_id, target, tracking.queued(ahead), PROGRESS)
 
 
 async def running(
     connection: Connection,
-    here: Here,
+    thread_ref: ThreadRef,
     turn_id: int,
     target: Target,
     plan: Sequence[PlanEntry],
@@ -87,23 +87,25 @@ async def running(
     phase: str | None = None,
 ) -> None:
     """The tracking comment shows the agent at work, or the phase before that."""
-    await _track(connection, here, turn_id, target, tracking.running(plan, steps, elapsed, phase), PROGRESS)
+    await _track(connection, thread_ref, turn_id, target, tracking.running(plan, steps, elapsed, phase), PROGRESS)
 
 
 async def next_progress(
-    connection: Connection, here: Here, started_at: datetime, last_edit_at: datetime | None, now: datetime
+    connection: Connection, thread_ref: ThreadRef, started_at: datetime, last_edit_at: datetime | None, now: datetime
 ) -> datetime | None:
     """When the tracking comment may change again; None: not at all, too much was written in the last hour."""
-    created = await sending.created_within(connection, here.repository.lane, limits.HOUR, now)
+    created = await sending.created_within(connection, thread_ref.repository.lane, limits.HOUR, now)
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
-async def ended(connection: Connection, here: Here, turn_id: int, target: Target, state: EndState, reason: str) -> None:
+async def ended(
+    connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, state: EndState, reason: str
+) -> None:
     """A turn that never ran, or whose run is gone, has ended."""
-    await run_ended(connection, here, Report(turn_id, target, state, reason))
+    await run_ended(connection, thread_ref, TurnReport(turn_id, target, state, reason))
 
 
-async def run_ended(connection: Connection, here: Here, report: Report) -> None:
+async def run_ended(connection: Connection, thread_ref: ThreadRef, report: TurnReport) -> None:
     """The answer: in the tracking comment, or after a long turn in a new one that the tracking comment links to."""
     outcome = Outcome(
         state=report.state,
@@ -123,20 +125,24 @@ async def run_ended(connection: Connection, here: Here, report: Report) -> None:
     first_part = 2 if long else 1
     rows = []
     for part, content in enumerate(parts, start=first_part):
-        rows.append(await _wish(connection, here, report.turn_id, part, report.target, content, FINAL))
+        rows.append(await _wish(connection, thread_ref, report.turn_id, part, report.target, content, FINAL))
     if long:
-        await _wish(connection, here, report.turn_id, 1, report.target, tracking.moved(report.state), FINAL, rows[0])
-    await _ring(connection, here)
+        await _wish(
+            connection, thread_ref, report.turn_id, 1, report.target, tracking.moved(report.state), FINAL, rows[0]
+        )
+    await _ring(connection, thread_ref)
 
 
-async def _track(connection: Connection, here: Here, turn_id: int, target: Target, content: str, urgency: int) -> None:
-    await _wish(connection, here, turn_id, 1, target, content, urgency)
-    await _ring(connection, here)
+async def _track(
+    connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str, urgency: int
+) -> None:
+    await _wish(connection, thread_ref, turn_id, 1, target, content, urgency)
+    await _ring(connection, thread_ref)
 
 
 async def _wish(
     connection: Connection,
-    here: Here,
+    thread_ref: ThreadRef,
     turn_id: int,
     part: int,
     target: Target,
@@ -144,10 +150,10 @@ async def _wish(
     urgency: int,
     waits_for: int | None = None,
 ) -> int:
-    return await outbox.wish_comment(
+    return await outbox.enqueue_comment(
         connection,
-        lane=here.repository.lane,
-        conversation_id=here.conversation_id,
+        lane=thread_ref.repository.lane,
+        conversation_id=thread_ref.conversation_id,
         turn_id=turn_id,
         part=part,
         target=target,
@@ -157,16 +163,16 @@ async def _wish(
     )
 
 
-async def _react(connection: Connection, here: Here, target: Target, content: str) -> None:
-    await outbox.wish_reaction(
+async def _react(connection: Connection, thread_ref: ThreadRef, target: Target, content: str) -> None:
+    await outbox.enqueue_reaction(
         connection,
-        lane=here.repository.lane,
-        conversation_id=here.conversation_id,
+        lane=thread_ref.repository.lane,
+        conversation_id=thread_ref.conversation_id,
         target=target,
         content=content,
     )
-    await _ring(connection, here)
+    await _ring(connection, thread_ref)
 
 
-async def _ring(connection: Connection, here: Here) -> None:
-    await defer(connection, bells.outbox_bell(here.repository.lane))
+async def _ring(connection: Connection, thread_ref: ThreadRef) -> None:
+    await defer(connection, bells.outbox_bell(thread_ref.repository.lane))

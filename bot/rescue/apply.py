@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bot.rescue.contents import look
-from bot.rescue.scratch_git import NO_OBJECT, OwnGit, index_lines
+from bot.rescue.contents import read_state
+from bot.rescue.scratch_git import NO_OBJECT, ScratchGit, index_lines
 from bot.rescue.snapshot import DISK, snapshot
 
 # git knows it in every repository.
@@ -34,7 +34,7 @@ class Disputed:
     names: Collection[str]
 
 
-async def plan(own: OwnGit, goal: str | None, head: str | None, tree: str, staged: str | None) -> Plan | Disputed:
+async def plan(own: ScratchGit, goal: str | None, head: str | None, tree: str, staged: str | None) -> Plan | Disputed:
     """What `tree` and `staged` change in the commit `goal`, for a branch that is there, or later at `head`.
 
     Raises GitError, OSError.
@@ -52,9 +52,9 @@ async def plan(own: OwnGit, goal: str | None, head: str | None, tree: str, stage
     return Plan(files, in_index, tree if head == goal else None)
 
 
-async def in_the_way(own: OwnGit, planned: Plan, head: str | None) -> list[str]:
+async def in_the_way(own: ScratchGit, planned: Plan, head: str | None) -> list[str]:
     """The files with uncommitted work that neither HEAD nor the plan has. Raises GitError, OSError."""
-    seen = await look(own, head)
+    seen = await read_state(own, head)
     if not seen.changes:
         return []
     taken = await snapshot(own, head, seen)
@@ -64,7 +64,7 @@ async def in_the_way(own: OwnGit, planned: Plan, head: str | None) -> list[str]:
     return sorted(lost | {name for name, entry in staged.items() if entry != planned.staged.get(name)})
 
 
-async def put_back(own: OwnGit, planned: Plan, head: str | None) -> int:
+async def apply_rescue(own: ScratchGit, planned: Plan, head: str | None) -> int:
     """Carries the plan out, whatever is there; returns how many files were not so yet. Raises GitError, OSError."""
     taken = await snapshot(own, head)
     changed = {change.name for change in taken.changes}
@@ -88,7 +88,7 @@ async def put_back(own: OwnGit, planned: Plan, head: str | None) -> int:
     return len(written.keys() | missing.keys())
 
 
-async def _differences(own: OwnGit, before: str | None, after: str | None) -> Files:
+async def _differences(own: ScratchGit, before: str | None, after: str | None) -> Files:
     """What is at each path that is not the same in two commits or trees; None is an empty tree."""
     trees = (before or EMPTY_TREE, after or EMPTY_TREE)
     fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", *trees)).fields
@@ -117,7 +117,7 @@ def _collides(name: str, entry: tuple[str, str], newer: Files, directories: set[
     return name in directories or any(newer.get(parent, _GONE) != _GONE for parent in _with_parents([name]))
 
 
-async def _is_only_converted(own: OwnGit, commit: str | None, name: str, entry: tuple[str, str]) -> bool:
+async def _is_only_converted(own: ScratchGit, commit: str | None, name: str, entry: tuple[str, str]) -> bool:
     """Whether git, adding this content at this name, would store what `commit` has there already."""
     if commit is None or entry == _GONE:
         return False

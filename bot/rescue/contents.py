@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bot.clones.clone import Clone
-from bot.rescue.scratch_git import TIMEOUT_SECONDS, OwnGit
+from bot.rescue.scratch_git import TIMEOUT_SECONDS, ScratchGit
 
 SUBMODULE = "160000"
 _OF_ENTRIES, _OF_HEAD = "of-entries", "of-head"
@@ -59,7 +59,7 @@ class Contents:
     unseen: str | None
 
 
-async def look(own: OwnGit, head: str | None) -> Contents:
+async def read_state(own: ScratchGit, head: str | None) -> Contents:
     """Compares HEAD, index and disk. An index that cannot be read counts as one of HEAD. Raises GitError, OSError."""
     entries = await _entries(own.clone, own.path)
     if entries is None:
@@ -93,7 +93,7 @@ async def _entries(clone: Clone, path: Path) -> list[IndexEntry] | None:
     return parse_entries(listed.stdout) if listed.status == 0 else None
 
 
-async def _is_split(own: OwnGit) -> bool:
+async def _is_split(own: ScratchGit) -> bool:
     return any(own.folder.parent.glob("sharedindex.*"))
 
 

@@ -23,7 +23,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RescuedCommits:
     """What a rescue commit holds beside its tree. All but the numbers are commits that are among its parents.
 
     `staged` is the index where that differed from `head`; `tip` the branch's where `head` was not on it; `stashes` are
@@ -46,7 +46,7 @@ class Kept:
         return tuple(dict.fromkeys(commit for commit in known if commit is not None))
 
 
-def write(label: Label, kept: Kept) -> bytes:
+def write(label: Label, kept: RescuedCommits) -> bytes:
     """The message of a rescue commit. Branch names need not be UTF-8, so it is bytes."""
     place = f"on {label.branch}" if label.branch else "without a branch"
     threads = ", ".join(f"#{number}" for number in label.conversations) or "no thread"
@@ -77,7 +77,7 @@ def write(label: Label, kept: Kept) -> bytes:
     return os.fsencode("\n".join(lines) + "\n")
 
 
-def read(message: str, parents: Sequence[str]) -> tuple[Label, Kept] | None:
+def read(message: str, parents: Sequence[str]) -> tuple[Label, RescuedCommits] | None:
     """What `write` wrote, None for any other message. A commit that is none of the `parents` is not believed."""
     found: dict[str, list[str]] = {}
     for key, value in _TRAILER.findall(message):
@@ -93,7 +93,7 @@ def read(message: str, parents: Sequence[str]) -> tuple[Label, Kept] | None:
     def commit(key: str) -> str | None:
         return next(iter(commits(key)), None)
 
-    return label, Kept(
+    return label, RescuedCommits(
         commit("Head"),
         commit("Staged"),
         commit("Tip"),

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from bot.git.runner import GitError, GitProblem
 from bot.rescue.contents import SUBMODULE, Contents
-from bot.rescue.scratch_git import OwnGit
+from bot.rescue.scratch_git import ScratchGit
 
 
-async def reason_to_keep_whole(own: OwnGit, seen: Contents) -> str | None:
+async def reason_to_keep_whole(own: ScratchGit, seen: Contents) -> str | None:
     """Why a commit would not hold all of it, or None. Ignored directories are not looked into.
 
     Raises GitError, OSError.
@@ -28,7 +28,7 @@ async def reason_to_keep_whole(own: OwnGit, seen: Contents) -> str | None:
     return None
 
 
-def _hidden_repository(own: OwnGit, seen: Contents) -> str | None:
+def _hidden_repository(own: ScratchGit, seen: Contents) -> str | None:
     """A directory with tracked files in it that was made a repository: git's status says nothing of it."""
     directories: set[str] = set()
     for entry in seen.entries:
@@ -43,7 +43,7 @@ def _is_repository(directory: Path) -> bool:
     return os.path.lexists(directory / ".git")
 
 
-async def _is_expendable(own: OwnGit, submodule: str) -> bool:
+async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
     """Whether a submodule is empty, or has nothing that was not fetched."""
     place = own.path / submodule
     if not _is_repository(place):

@@ -10,13 +10,13 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
-from bot.rescue.apply import Disputed, in_the_way, plan, put_back
-from bot.rescue.message import Kept
+from bot.rescue.apply import Disputed, apply_rescue, in_the_way, plan
+from bot.rescue.message import RescuedCommits
 from bot.rescue.save import AUTHOR
-from bot.rescue.scratch_git import TIMEOUT_SECONDS, own_git
+from bot.rescue.scratch_git import TIMEOUT_SECONDS, scratch_git_dir
 from bot.rescue.stored import read_rescue
 
 # In the folder of the worktree's HEAD: which rescue was being restored when it was cut off.
@@ -48,7 +48,7 @@ class RestoreRefused:
     why: str
 
 
-async def restore(lock: CloneLock, path: Path, branch: str | None, sha: str) -> Restored | RestoreRefused:
+async def restore_rescue(lock: CloneLock, path: Path, branch: str | None, sha: str) -> Restored | RestoreRefused:
     """Brings the rescue commit `sha` back into the worktree on `branch` (None: detached). Again, it changes nothing.
 
     The branch only ever goes forward, and no file is overwritten that holds anything else than HEAD or the rescue. A
@@ -68,7 +68,7 @@ async def restore(lock: CloneLock, path: Path, branch: str | None, sha: str) -> 
         return RestoreRefused(
             f"the branch has gone another way since; merging `{goal}` into it brings the commits back"
         )
-    async with own_git(clone, path, head) as own:
+    async with scratch_git_dir(clone, path, head) as own:
         planned = await plan(own, goal, goal if forward else head, sha, kept.staged)
         if isinstance(planned, Disputed):
             return RestoreRefused(f"newer commits changed {_listed(planned.names)} too; `{sha}` has the rescued files")
@@ -80,11 +80,11 @@ async def restore(lock: CloneLock, path: Path, branch: str | None, sha: str) -> 
     if goal is not None and forward:
         commits = await clone.count(goal, *([f"^{head}"] if head else []))
         await clone.on_worktree(path, "reset", "--quiet", "--hard", goal, timeout_seconds=TIMEOUT_SECONDS)
-        await bring_home(lock, path, branch)
+        await import_commits(lock, path, branch)
         head = goal
     reached("commits-restored")
-    async with own_git(clone, path, head) as own:
-        files = await put_back(own, planned, head)
+    async with scratch_git_dir(clone, path, head) as own:
+        files = await apply_rescue(own, planned, head)
     # What is as HEAD has it shall look so without being read again.
     await clone.on_worktree(path, "update-index", "-q", "--refresh", check=False, timeout_seconds=TIMEOUT_SECONDS)
     reached("files-restored")
@@ -101,7 +101,7 @@ async def ready(lock: CloneLock, path: Path, branch: str | None) -> Path | Resto
     if isinstance(admin, Missing) or state is None:
         return RestoreRefused("there is no worktree to restore it into")
     await entries.clear_stale_locks(clone, path)
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     operation = await entries.operation_in_progress(clone, path)
     if operation is not None:
         return RestoreRefused(f"a {operation} is in progress in the worktree; end it or reset the worktree first")
@@ -111,14 +111,14 @@ async def ready(lock: CloneLock, path: Path, branch: str | None) -> Path | Resto
     return state
 
 
-async def _goal(clone: Clone, kept: Kept) -> str | None:
+async def _goal(clone: Clone, kept: RescuedCommits) -> str | None:
     """The commit that the branch is to have: where HEAD was if that continued the branch, else where the branch was."""
     if kept.head is None or kept.tip is None:
         return kept.head or kept.tip
     return kept.head if await clone.is_ancestor(kept.tip, kept.head) else kept.tip
 
 
-async def _elsewhere(clone: Clone, kept: Kept, head: str | None) -> tuple[str, ...]:
+async def _elsewhere(clone: Clone, kept: RescuedCommits, head: str | None) -> tuple[str, ...]:
     commits = [commit for commit in (kept.head, *kept.others) if commit is not None]
     return tuple([one for one in commits if head is None or not await clone.is_ancestor(one, head)])
 

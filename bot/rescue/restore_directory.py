@@ -16,7 +16,7 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.trash import GIT_STATE
 from bot.failpoints import reached
 from bot.git.refs import is_commit
-from bot.rescue.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore
+from bot.rescue.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore_rescue
 from bot.rescue.snapshot import existing_files
 
 # Where submodules have their commits, within what git knew of a kept directory: with a cage, and without.
@@ -41,7 +41,7 @@ async def restore_all(
     done: Restored | RestoreRefused = Restored(0, 0)
     # Half of a repository is no state that the commit's files could be compared with: they are there by then.
     if sha is not None and (kept is None or marked(state) != kept.name):
-        done = await restore(lock, path, branch, sha)
+        done = await restore_rescue(lock, path, branch, sha)
     if kept is None or isinstance(done, RestoreRefused):
         return done
     whole = await restore_kept(lock, path, branch, kept)

@@ -12,7 +12,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import bring_home, import_commit, private_commits
+from bot.clones.importing import import_commit, import_commits, private_commits
 from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
 from bot.git import refs
@@ -20,11 +20,11 @@ from bot.git.refs import is_commit
 from bot.git.runner import GitError, GitProblem, Identity
 from bot.rescue import message as rescue_message
 from bot.rescue.apply import EMPTY_TREE
-from bot.rescue.contents import Change, look
-from bot.rescue.message import Kept
+from bot.rescue.contents import Change, read_state
 from bot.rescue.message import Label as Label
+from bot.rescue.message import RescuedCommits
 from bot.rescue.nested import reason_to_keep_whole
-from bot.rescue.scratch_git import OwnGit, own_git
+from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
 from bot.rescue.stashes import not_rescued
 
@@ -66,7 +66,7 @@ class KeepWhole:
     rescued: Rescued | None = None
 
 
-async def rescue(
+async def save_rescue(
     lock: CloneLock, path: Path, label: Label, *, published: bool = True
 ) -> Rescued | NothingToRescue | KeepWhole:
     """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError.
@@ -79,7 +79,7 @@ async def rescue(
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
         return KeepWhole("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
     try:
-        await bring_home(lock, path, label.branch)
+        await import_commits(lock, path, label.branch)
         admin = admin_directory(clone.path, path)
         if isinstance(admin, Missing):
             rescued = await _without_files(lock, path, label, published)
@@ -109,9 +109,9 @@ async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author:
     worktree, at = place
     head = await entries.head_of(clone, path)
     commits = await _only_here(clone, [head])
-    async with own_git(clone, path, head) as own:
+    async with scratch_git_dir(clone, path, head) as own:
         taken = await snapshot(own, head)
-        kept = Kept(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
+        kept = RescuedCommits(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
         label = Label(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
         kept = replace(kept, files=_files(taken.changes))
         sha = await _commit(lock, own, label, taken, kept, author)
@@ -123,8 +123,8 @@ async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> 
     head, current = await asyncio.gather(entries.head_of(clone, path), entries.branch_of(clone, path))
     kept = await _commits(lock, path, label.branch, head, current, published)
     rescued = None
-    async with own_git(clone, path, head) as own:
-        seen = await look(own, head)
+    async with scratch_git_dir(clone, path, head) as own:
+        seen = await read_state(own, head)
         why = await reason_to_keep_whole(own, seen)
         files = _files(seen.changes)
         if files or _is_needed(kept):
@@ -160,13 +160,13 @@ def _files(changes: Sequence[Change]) -> int:
     return sum(not change.name.endswith("/") and not (change.inside and change.staged == ".") for change in changes)
 
 
-def _is_needed(kept: Kept) -> bool:
+def _is_needed(kept: RescuedCommits) -> bool:
     return bool(kept.commits or kept.stashes or kept.others or kept.operation)
 
 
 async def _commits(
     lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None, published: bool
-) -> Kept:
+) -> RescuedCommits:
     """The commits to keep, all of them in the clone afterwards; `current` is the branch checked out."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch)) if branch else None
@@ -187,7 +187,7 @@ async def _commits(
         await import_commit(lock, path, commit)
     commits = await _only_here(clone, [head, tip, *others], published)
     operation = await entries.operation_in_progress(clone, path)
-    return Kept(head, None, tip if tip != head else None, tuple(stashes), others, operation, 0, commits)
+    return RescuedCommits(head, None, tip if tip != head else None, tuple(stashes), others, operation, 0, commits)
 
 
 async def _only_here(clone: Clone, commits: Sequence[str | None], published: bool = True) -> int:
@@ -209,7 +209,9 @@ def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
                 yield from (word for word in file.read(_MOST_BYTES).decode(errors="replace").split() if is_commit(word))
 
 
-async def _commit(lock: CloneLock, own: OwnGit, label: Label, taken: Snapshot, kept: Kept, author: Identity) -> str:
+async def _commit(
+    lock: CloneLock, own: ScratchGit, label: Label, taken: Snapshot, kept: RescuedCommits, author: Identity
+) -> str:
     """The rescue commit, in the clone but under no ref yet."""
     signed = _signed(author, label.at)
     if taken.staged is not None:

@@ -22,7 +22,7 @@ _VERBATIM = f"* {' '.join(f'-{attribute}' for attribute in CONVERSIONS)}\n"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnGit:
+class ScratchGit:
     """Objects go to the clone (in a cage: to the worktree's own); settings, HEAD and indexes are in `folder`.
 
     `inside` is the same folder as the cage knows it. What attributes say of line ends counts until `verbatim`.
@@ -82,7 +82,7 @@ def index_lines(entries: Iterable[tuple[str, str, str]]) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def own_git(clone: Clone, path: Path, head: str | None) -> AsyncIterator[OwnGit]:
+async def scratch_git_dir(clone: Clone, path: Path, head: str | None) -> AsyncIterator[ScratchGit]:
     """Such a git directory with its HEAD at `head`, for as long as it is needed. Raises GitError, OSError."""
     admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
     if isinstance(admin, Missing) or state is None:
@@ -94,7 +94,7 @@ async def own_git(clone: Clone, path: Path, head: str | None) -> AsyncIterator[O
     try:
         (folder / "refs").mkdir()
         (folder / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
-        yield OwnGit(clone, path, folder, real(admin) / folder.name)
+        yield ScratchGit(clone, path, folder, real(admin) / folder.name)
     finally:
         _delete(folder)
 

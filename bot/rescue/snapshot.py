@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bot.git.runner import GitError, GitProblem
-from bot.rescue.contents import SUBMODULE, Change, Contents, IndexEntry, look
-from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, OwnGit
+from bot.rescue.contents import SUBMODULE, Change, Contents, IndexEntry, read_state
+from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, ScratchGit
 
 DISK, STAGED, _COMPARED = "disk", "staged", "compared"
 _NO_CONVERSION = frozenset({"unspecified", "unset"})
@@ -33,14 +33,14 @@ class Snapshot:
     nested: tuple[str, ...]
 
 
-async def snapshot(own: OwnGit, head: str | None, contents: Contents | None = None) -> Snapshot:
+async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None = None) -> Snapshot:
     """Makes objects of all files that are neither ignored nor in a repository of their own, and an index named DISK.
 
-    It reads what differs from HEAD as `look` sees it, and where attributes convert bytes, every one of those files.
+    It reads what differs from HEAD, and where attributes convert bytes, every one of those files.
     Ignored files are left out unless they are tracked; so are empty directories, sockets and the like: git knows none
     of them. Raises UnreadableError, GitError, OSError.
     """
-    seen = contents or await look(own, head)
+    seen = contents or await read_state(own, head)
     if seen.unseen is not None:
         raise UnreadableError(seen.unseen)
     converted = await _converted(own, seen)
@@ -60,7 +60,7 @@ async def snapshot(own: OwnGit, head: str | None, contents: Contents | None = No
     return Snapshot(await own.tree(DISK), staged, seen.changes, nested)
 
 
-async def _converted(own: OwnGit, seen: Contents) -> Set[str]:
+async def _converted(own: ScratchGit, seen: Contents) -> Set[str]:
     """The files that git may take for unchanged although their bytes are not those of its objects."""
     names_seen = (*(entry.name for entry in seen.entries), *(change.name for change in seen.changes))
     if not any(name.endswith(".gitattributes") for name in names_seen):
@@ -70,7 +70,7 @@ async def _converted(own: OwnGit, seen: Contents) -> Set[str]:
     return {name for name, value in zip(fields[::3], fields[2::3], strict=True) if value not in _NO_CONVERSION}
 
 
-async def _unlike(own: OwnGit, entries: Sequence[IndexEntry]) -> Set[str]:
+async def _unlike(own: ScratchGit, entries: Sequence[IndexEntry]) -> Set[str]:
     """Those whose bytes on disk are others."""
     if not entries:
         return frozenset()
@@ -90,7 +90,7 @@ def _line(name: str, entry: IndexEntry | None) -> tuple[str, str, str]:
     return (entry.mode, entry.sha, name) if entry is not None else ("0", NO_OBJECT, name)
 
 
-async def _add(own: OwnGit, names: Iterable[str]) -> None:
+async def _add(own: ScratchGit, names: Iterable[str]) -> None:
     listed = b"".join(os.fsencode(name) + b"\0" for name in names)
     try:
         await own.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", index=DISK, input=listed)
@@ -100,7 +100,7 @@ async def _add(own: OwnGit, names: Iterable[str]) -> None:
         raise
 
 
-async def _staged(own: OwnGit, head: str | None, seen: Contents) -> str | None:
+async def _staged(own: ScratchGit, head: str | None, seen: Contents) -> str | None:
     """The index as a tree. Where a merge left a conflict, the file of HEAD stands for it: nothing was staged there."""
     unresolved = {change.name for change in seen.changes if change.unresolved}
     intended = {change.name for change in seen.changes if (change.staged, change.unstaged) == (".", "A")}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.rescue import message as rescue_message
-from bot.rescue.message import Kept, Label
+from bot.rescue.message import Label, RescuedCommits
 
 # Nothing in a message can be a NUL.
 _FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"
@@ -19,7 +19,7 @@ class KnownRescue:
     ref: str
     sha: str
     label: Label
-    kept: Kept
+    kept: RescuedCommits
 
 
 async def list_rescues(clone: Clone) -> list[KnownRescue]:
@@ -33,19 +33,19 @@ async def list_rescues(clone: Clone) -> list[KnownRescue]:
             continue
         told = rescue_message.read(message, parents.split())
         worktree_id, at = int(place[0]), place[1]
-        label, kept = told or (Label(worktree_id, None, (), at), Kept(head=sha))
+        label, kept = told or (Label(worktree_id, None, (), at), RescuedCommits(head=sha))
         found.append(KnownRescue(ref.strip(), sha, label, kept))
     return found
 
 
-async def read_rescue(clone: Clone, sha: str) -> Kept | None:
+async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
     """What a rescue's commit holds beside its tree; None if there is no such commit. Raises GitError."""
     if not refs.is_commit(sha) or await clone.commit_at(sha) is None:
         return None
     shown = os.fsdecode((await clone.run("show", "--no-patch", "--format=%P%x00%B", sha)).stdout)
     parents, _, message = shown.partition("\0")
     told = rescue_message.read(message, parents.split())
-    return told[1] if told else Kept(head=sha)
+    return told[1] if told else RescuedCommits(head=sha)
 
 
 async def rescue_bytes(clone: Clone, ref: str) -> int:

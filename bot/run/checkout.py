@@ -9,9 +9,9 @@ from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Ref
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import replies
-from bot.run.checkout_state import note_kept, stand
-from bot.run.context import Workshop
-from bot.run.switching import join_holder, settle
+from bot.run.checkout_state import note_kept, restore_or_sync
+from bot.run.context import TurnContext
+from bot.run.switching import join_worktree_on_branch, switch_if_needed
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, create
 
@@ -50,65 +50,65 @@ def start_of(turn: ClaimedTurn) -> Start:
 
 
 async def prepare(
-    shop: Workshop, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
+    ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
 ) -> Ready | NotReady:
     """Makes, recovers or updates the turn's worktree; `on_progress` hears how far the fetch is, in short lines.
 
     Raises SentOnError where the turn belongs into another worktree: it waits there now. Raises GitError,
     InvalidNameError, OSError.
     """
-    async with clone_lock(shop.clone(turn.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.folder)) as lock:
         try:
-            damage = await ensure(lock, f"{shop.server_url}/{turn.repository.full_name}.git", on_progress)
+            damage = await ensure(lock, f"{ctx.server_url}/{turn.repository.full_name}.git", on_progress)
             damage = await fetch(lock, on_progress) or damage
         except GitError as error:
             if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
                 return NotReady(replies.cannot_fetch(turn.repository.full_name))
             raise
         try:
-            ready = await _prepare(shop, lock, turn, clone_is_whole=False)
+            ready = await _prepare(ctx, lock, turn, clone_is_whole=False)
         except GitError as error:
             if error.problem is not GitProblem.CORRUPT:
                 raise
             damage = await remake_if_damaged(lock, on_progress) or damage
-            ready = await _prepare(shop, lock, turn, clone_is_whole=True)
+            ready = await _prepare(ctx, lock, turn, clone_is_whole=True)
     if damage is None or isinstance(ready, NotReady):
         return ready
     return replace(ready, notices=(replies.clone_remade(damage.kept, damage.lost), *ready.notices))
 
 
-async def _prepare(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool) -> Ready | NotReady:
+async def _prepare(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool) -> Ready | NotReady:
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree_made:
-        return await _made(shop, lock, turn)
-    turn, switched = await settle(shop, lock, turn, clone_is_whole=clone_is_whole)
-    start, rescue = start_of(turn), rescue_ref(shop, turn)
-    stood = await stand(shop, lock, turn, start, rescue, clone_is_whole=clone_is_whole)
+        return await _made(ctx, lock, turn)
+    turn, switched = await switch_if_needed(ctx, lock, turn, clone_is_whole=clone_is_whole)
+    start, rescue = start_of(turn), rescue_ref(ctx, turn)
+    stood = await restore_or_sync(ctx, lock, turn, start, rescue, clone_is_whole=clone_is_whole)
     if isinstance(stood, Refused):
         return NotReady(replies.no_worktree(stood.next_step))
     notices = (*switched, *stood.notices)
     return Ready(stood.branch, stood.base_branch, stood.head, stood.made_again, stood.remarks, notices)
 
 
-async def _made(shop: Workshop, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
-    made = await _make(shop, lock, turn)
+async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
+    made = await _make(ctx, lock, turn)
     if isinstance(made, Refused):
         return NotReady(replies.no_worktree(made.next_step))
-    await note_kept(shop, turn, rescue_ref(shop, turn), made)
+    await note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     return Ready(made.branch, made.base_branch or turn.base_branch, made.tip)
 
 
-async def _make(shop: Workshop, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
+async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
     """On the branch that the turn needs, or that the worktree had before it was purged; else as its row says."""
-    path, rescue = Path(turn.path), rescue_ref(shop, turn)
+    path, rescue = Path(turn.path), rescue_ref(ctx, turn)
     start = HeadBranch(turn.switch_to) if turn.switch_to else _start_again(turn)
     made = await create(lock, path, start, rescue)
     if isinstance(made, Refused) and made.reason is RefusedReason.NO_REMOTE_BRANCH and turn.switch_to is None:
         start = start_of(turn)
         made = await create(lock, path, start, rescue)
     if isinstance(made, Refused) and made.reason is RefusedReason.BRANCH_IN_USE:
-        await join_holder(shop, lock, turn, start)
+        await join_worktree_on_branch(ctx, lock, turn, start)
     return made
 
 
@@ -120,9 +120,9 @@ def _start_again(turn: ClaimedTurn) -> Start:
     return start_of(turn)
 
 
-def rescue_ref(shop: Workshop, turn: ClaimedTurn) -> str:
+def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
     """Where work of this worktree is kept that would be in the way."""
-    return refs.rescue_ref(str(turn.worktree_id), shop.clock())
+    return refs.rescue_ref(str(turn.worktree_id), ctx.clock())
 
 
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:

@@ -12,7 +12,7 @@ from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import replies
 from bot.run import prompt, remarks
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.store import rescues, setup_script
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, examine, recreate
@@ -37,7 +37,7 @@ Words = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CheckoutState:
     """How a worktree stands. `made_again` says why it had to be; `remarks` go to the agent, `notices` to the thread."""
 
     branch: str | None
@@ -48,9 +48,9 @@ class Standing:
     notices: tuple[str, ...]
 
 
-async def stand(
-    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start: Start, rescue: str, *, clone_is_whole: bool
-) -> Standing | Refused:
+async def restore_or_sync(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start, rescue: str, *, clone_is_whole: bool
+) -> CheckoutState | Refused:
     """Examines the worktree of a turn, after a fetch. Raises GitError, InvalidNameError, OSError.
 
     Unless it is known that the `clone_is_whole`, damage that may be the clone's is raised and not the worktree's loss.
@@ -60,14 +60,14 @@ async def stand(
     if isinstance(found.state, Missing):
         if found.state.corrupt and not clone_is_whole:
             raise GitError(GitProblem.CORRUPT, "status", found.state.why)
-        async with shop.pool.acquire() as connection:
+        async with ctx.pool.acquire() as connection:
             await setup_script.forget(connection, turn.worktree_id)
         made = await recreate(lock, path, turn.branch, tip, rescue, start)
         if isinstance(made, Refused):
             return made
-        await note_kept(shop, turn, rescue, made)
+        await note_kept(ctx, turn, rescue, made)
         words = (replies.worktree_remade(made.branch, made.kept),)
-        return Standing(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
+        return CheckoutState(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
     if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))
     if turn.pinned_sha is not None:
@@ -79,14 +79,14 @@ async def stand(
     mended = (replies.worktree_mended(),) if found.mended else ()
     head = await entries.head_of(lock.clone, path) or ""
     if isinstance(synced, Continued):
-        return Standing(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
-    return Standing(turn.branch, turn.base_branch, head, None, told, (*mended, *said))
+        return CheckoutState(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
+    return CheckoutState(turn.branch, turn.base_branch, head, None, told, (*mended, *said))
 
 
-async def note_kept(shop: Workshop, turn: ClaimedTurn, rescue: str, made: Created) -> None:
+async def note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
     """Puts a directory that was kept whole into the index of rescues."""
     if made.kept is not None:
-        async with shop.pool.acquire() as connection:
+        async with ctx.pool.acquire() as connection:
             await rescues.record(connection, turn.worktree_id, refs.rescue_time(rescue), kept=made.kept)
 
 

@@ -13,7 +13,7 @@ from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.network.models import ModelRoute
 from bot.network.turn_network import NetworkMode, open_network
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.run.script import Script
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind
@@ -22,7 +22,7 @@ from bot.store.turns import ClaimedTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop(Grounds):
+class TurnContext(NodeContext):
     """The tools of this node's runs."""
 
     github: GitHub

@@ -21,7 +21,7 @@ from bot.agents.driver import (
 )
 from bot.messages.tracking import PlanEntry as ShownEntry
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
+from bot.reply.thread_comments import ThreadRef
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -76,19 +76,19 @@ class Progress:
 
     @asynccontextmanager
     async def shown(
-        self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]
+        self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]
     ) -> AsyncIterator[None]:
         """While the context lasts, what is known shows up on the thread: at once that the agent works, a phase before
         that only where it takes a while; then at its pace.
         """
-        showing = asyncio.create_task(self._show(pool, here, turn, clock))
+        showing = asyncio.create_task(self._show(pool, thread_ref, turn, clock))
         try:
             yield
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
 
-    async def _show(self, pool: Pool, here: Here, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
+    async def _show(self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
         last_edit_at: datetime | None = None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._agent_began.wait(), QUIET_SECONDS)
@@ -96,12 +96,14 @@ class Progress:
             self.changed.clear()
             try:
                 async with pool.acquire() as connection, connection.transaction():
-                    due = await thread_comments.next_progress(connection, here, turn.started_at, last_edit_at, clock())
+                    due = await thread_comments.next_progress(
+                        connection, thread_ref, turn.started_at, last_edit_at, clock()
+                    )
                     if due is not None and due <= clock():
                         await turns.look_again(connection, turn.claim)
                         elapsed, what = clock() - turn.started_at, (self.checklist, self.steps)
                         await thread_comments.running(
-                            connection, here, turn.id, turn.target, *what, elapsed, self.phase
+                            connection, thread_ref, turn.id, turn.target, *what, elapsed, self.phase
                         )
                         last_edit_at = clock()
                         due = None

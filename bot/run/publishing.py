@@ -7,14 +7,14 @@ from urllib.parse import quote
 import structlog
 
 from bot.clones.clone import CloneLock, clone_lock
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.messages import replies
 from bot.run.checkout import Ready, rescue_ref
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.run.push_guard import Guard
-from bot.run.result import Change
+from bot.run.result import PublishedChange
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
@@ -25,38 +25,38 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
-async def guard_of(shop: Workshop, turn: ClaimedTurn, ready: Ready) -> Guard:
+async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
     """What is not pushed; among it the default branch, and the worktree's own where a rule protects it.
 
     Raises GitHubError.
     """
     protected = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
-    if ready.branch and await shop.github.is_protected(turn.repository, ready.branch):
+    if ready.branch and await ctx.github.is_protected(turn.repository, ready.branch):
         protected.add(ready.branch)
-    return Guard(frozenset(protected), shop.secrets, shop.allow_workflow_changes)
+    return Guard(frozenset(protected), ctx.secrets, ctx.allow_workflow_changes)
 
 
-async def deliver(
-    shop: Workshop, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
-) -> tuple[Change, list[str]]:
+async def publish(
+    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
+) -> tuple[PublishedChange, list[str]]:
     """Commits and pushes; returns the change and what the thread must be told. Raises GitError, OSError."""
     notices: list[str] = []
     path = Path(turn.path)
-    async with clone_lock(shop.clone(turn.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.folder)) as lock:
         if ready.branch is None:
-            return await _as_patch(shop, lock, turn, path, head_before, notices), notices
-        settled = await settle_head(lock, path, ready.branch, rescue_ref(shop, turn), shop.author)
+            return await _as_patch(ctx, lock, turn, path, head_before, notices), notices
+        settled = await settle_head(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
         if isinstance(settled, StrayWork):
             notices.append(replies.stray_work(settled.ref))
-        if not await _commit(shop, lock, turn, path, notices):
-            return Change(branch=ready.branch), notices
-        branch = await _push(shop, lock, turn, path, ready.branch, guard, notices)
+        if not await _commit(ctx, lock, turn, path, notices):
+            return PublishedChange(branch=ready.branch), notices
+        branch = await _push(ctx, lock, turn, path, ready.branch, guard, notices)
         return await _change(lock, branch, head_before), notices
 
 
-async def _commit(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> bool:
+async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> bool:
     """Commits what is uncommitted; False where conflicts keep it from being committed."""
-    result = await commit_all(lock, path, _message(turn), shop.author, _requester(turn))
+    result = await commit_all(lock, path, _message(turn), ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
@@ -70,7 +70,7 @@ async def _commit(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path
 
 
 async def _push(
-    shop: Workshop,
+    ctx: TurnContext,
     lock: CloneLock,
     turn: ClaimedTurn,
     path: Path,
@@ -79,16 +79,16 @@ async def _push(
     notices: list[str],
 ) -> str | None:
     """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     if (rule := await guard.forbids(lock.clone, branch)) is not None:
         notices.append(replies.not_pushed(rule, branch))
         return None
-    result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", shop.author)
+    result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", ctx.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
-            notices.append(replies.pushed_elsewhere(parked, tree_url(shop, turn, parked), branch))
+            notices.append(replies.pushed_elsewhere(parked, tree_url(ctx, turn, parked), branch))
             return parked
         case Withheld(rule=withheld):
             notices.append(replies.not_pushed(withheld.value, branch))
@@ -101,36 +101,36 @@ async def _push(
             assert_never(result)
 
 
-async def _change(lock: CloneLock, branch: str | None, head_before: str) -> Change:
+async def _change(lock: CloneLock, branch: str | None, head_before: str) -> PublishedChange:
     """What the turn changed on GitHub since the commit it began at; a run that was cut off after its push knows too."""
     after = await lock.clone.commit_at(refs.remote(branch)) if branch else None
     if branch is None or after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
-        return Change(branch=branch)
+        return PublishedChange(branch=branch)
     commits = await lock.clone.count(after, f"^{head_before}")
-    return Change(branch, head_before, after, commits, await changes(lock.clone, head_before, after))
+    return PublishedChange(branch, head_before, after, commits, await changes(lock.clone, head_before, after))
 
 
-def tree_url(shop: Workshop, turn: ClaimedTurn, branch: str) -> str:
+def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
     """The branch's page."""
-    return f"{shop.server_url}/{turn.repository.full_name}/tree/{quote(branch)}"
+    return f"{ctx.server_url}/{turn.repository.full_name}/tree/{quote(branch)}"
 
 
-def compare_url(shop: Workshop, turn: ClaimedTurn, change: Change) -> str | None:
+def compare_url(ctx: TurnContext, turn: ClaimedTurn, change: PublishedChange) -> str | None:
     """The page that shows what the turn changed; None where nothing was pushed."""
     if change.before is None or change.after is None:
         return None
-    return f"{shop.server_url}/{turn.repository.full_name}/compare/{change.before}...{change.after}"
+    return f"{ctx.server_url}/{turn.repository.full_name}/compare/{change.before}...{change.after}"
 
 
 async def _as_patch(
-    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, notices: list[str]
-) -> Change:
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, notices: list[str]
+) -> PublishedChange:
     """A detached worktree is never pushed: the reply carries its edits."""
-    await _commit(shop, lock, turn, path, notices)
-    await bring_home(lock, path, None)
+    await _commit(ctx, lock, turn, path, notices)
+    await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.start[3] or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
-    return Change(patch=patch)
+    return PublishedChange(patch=patch)
 
 
 def _message(turn: ClaimedTurn) -> str:

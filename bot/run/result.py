@@ -7,7 +7,7 @@ from bot.worktrees.push import DiffStat
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PublishedChange:
     """What a done turn left on GitHub: `before` and `after` of the branch it pushed, both None if it pushed nothing."""
 
     branch: str | None = None
@@ -19,7 +19,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class TurnResult:
     """The end of a run. `reason` is one sentence for people and None only for `done`; `last_words`: of the agent's
     error output, where it failed.
     """
@@ -27,5 +27,5 @@ class End:
     state: Literal["done", "failed", "stopped", "timed-out", "refused"]
     reason: str | None = None
     answer: str = ""
-    change: Change = field(default_factory=Change)
+    change: PublishedChange = field(default_factory=PublishedChange)
     last_words: str = ""

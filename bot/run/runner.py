@@ -11,8 +11,8 @@ from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
-from bot.run.context import Workshop
+from bot.reply.thread_comments import ThreadRef
+from bot.run.context import TurnContext
 from bot.run.turn import TurnRun
 from bot.store import conversations, operations, removals, turns
 from bot.store.database import DATABASE_AWAY, Connection
@@ -27,8 +27,8 @@ _log = structlog.get_logger()
 class Runner:
     """Runs at most `slots` turns at once under the process lock `worker` (see `liveness`)."""
 
-    def __init__(self, shop: Workshop, worker: str, slots: int, per_repository: int) -> None:
-        self._shop = shop
+    def __init__(self, ctx: TurnContext, worker: str, slots: int, per_repository: int) -> None:
+        self._ctx = ctx
         self._worker = worker
         self._slots = slots
         self._per_repository = per_repository
@@ -70,19 +70,19 @@ class Runner:
             await self._wind_down(grace_seconds)
 
     async def _claim_all(self) -> None:
-        shop = self._shop
+        ctx = self._ctx
         while len(self._runs) < self._slots:
-            async with shop.pool.acquire() as connection:
-                turn = await turns.claim_next(connection, shop.node, self._worker, self._per_repository, shop.clock())
+            async with ctx.pool.acquire() as connection:
+                turn = await turns.claim_next(connection, ctx.node, self._worker, self._per_repository, ctx.clock())
             if turn is None:
                 break
-            run = TurnRun(shop, turn)
+            run = TurnRun(ctx, turn)
             task = asyncio.create_task(run.run(), name=f"turn {turn.id}")
             self._runs[turn.claim.token] = (run, task)
             task.add_done_callback(partial(self._ended, turn.claim.token))
         while len(self._operations) < OPERATIONS_AT_ONCE:
-            async with shop.pool.acquire() as connection:
-                operation = await operations.claim_next(connection, shop.node, self._worker)
+            async with ctx.pool.acquire() as connection:
+                operation = await operations.claim_next(connection, ctx.node, self._worker)
             if operation is None:
                 break
             self._carry_out(operation)
@@ -90,11 +90,11 @@ class Runner:
             self._remove_more = True  # it may have seen already that nothing waits
         else:
             self._remove_more = False
-            self._removing = asyncio.create_task(remove_all(shop, self._worker), name="removals")
+            self._removing = asyncio.create_task(remove_all(ctx, self._worker), name="removals")
             self._removing.add_done_callback(self._removals_ended)
 
     def _carry_out(self, operation: ClaimedOperation) -> None:
-        task = asyncio.create_task(execute.carry_out(self._shop, operation), name=f"operation {operation.id}")
+        task = asyncio.create_task(execute.carry_out(self._ctx, operation), name=f"operation {operation.id}")
         self._operations[operation.id] = (operation, task)
         task.add_done_callback(partial(self._operation_ended, operation.id))
 
@@ -133,41 +133,41 @@ class Runner:
             await self._recover()
 
     async def _recover(self) -> None:
-        shop = self._shop
-        async with shop.pool.acquire() as connection:
-            running = await turns.running_on(connection, shop.node)
-            removing = await removals.held_on(connection, shop.node)
+        ctx = self._ctx
+        async with ctx.pool.acquire() as connection:
+            running = await turns.running_on(connection, ctx.node)
+            removing = await removals.held_on(connection, ctx.node)
         for claim in running:
             if self._is_gone(claim):
                 await self._cut_off(claim)
-        if await execute.recover(shop, self._operation_is_gone):
+        if await execute.recover(ctx, self._operation_is_gone):
             self.ring()
         for worktree_id, worker in removing:
             if self._removal_is_gone(worktree_id, worker):
-                async with shop.pool.acquire() as connection:
+                async with ctx.pool.acquire() as connection:
                     await removals.give_back(connection, worktree_id, worker)
                 self.ring()
 
     def _is_gone(self, claim: Claim) -> bool:
         if claim.worker == self._worker:
             return claim.token not in self._runs
-        return not is_alive(self._shop.workers, claim.worker)
+        return not is_alive(self._ctx.workers, claim.worker)
 
     def _removal_is_gone(self, worktree_id: int, worker: str) -> bool:
         if worker == self._worker:
             asked = any(operation.worktree_id == worktree_id for operation, _ in self._operations.values())
             return self._removing is None and not asked
-        return not is_alive(self._shop.workers, worker)
+        return not is_alive(self._ctx.workers, worker)
 
     def _operation_is_gone(self, claim: OperationClaim) -> bool:
         if claim.worker == self._worker:
             return claim.operation_id not in self._operations
-        return not is_alive(self._shop.workers, claim.worker)
+        return not is_alive(self._ctx.workers, claim.worker)
 
     async def _cut_off(self, claim: Claim) -> None:
-        shop = self._shop
-        async with shop.pool.acquire() as connection, connection.transaction():
-            if await turns.cut_off(connection, claim):
+        ctx = self._ctx
+        async with ctx.pool.acquire() as connection, connection.transaction():
+            if await turns.requeue_after_crash(connection, claim):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
                 await self._interrupted(connection, claim)
@@ -180,7 +180,7 @@ class Runner:
         except ClaimLostError:
             return
         place = await turns.place_of(connection, claim.turn_id)
-        here = Here(place.repository, place.conversation_id)
-        await thread_comments.ended(connection, here, claim.turn_id, place.target, "interrupted", reason)
+        thread_ref = ThreadRef(place.repository, place.conversation_id)
+        await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, "interrupted", reason)
         await conversations.leave(connection, place.conversation_id, place.worktree_id)
         _log.warning("turn-interrupted", turn=claim.turn_id)

@@ -18,7 +18,7 @@ from bot.git import refs
 from bot.messages import replies, tracking
 from bot.messages.redact import redact
 from bot.run import prompt
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.run.progress import Progress
 from bot.run.script import Ended, OutOfTime, Script, Stopped, command_for, run_script
 from bot.sandbox.disk import watched
@@ -63,13 +63,13 @@ class Unusable:
 
 
 async def prepare_checkout(
-    shop: Workshop, turn: ClaimedTurn, progress: Progress, stop: asyncio.Event, on_overflow: OnOverflow
+    ctx: TurnContext, turn: ClaimedTurn, progress: Progress, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
     """Runs the script where there is one, in the agent's sandbox, and looks at what it left. `stop` ends it early.
 
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
-    async with clone_lock(shop.clone(turn.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.folder)) as lock:
         found = await script_of(lock)
     match found:
         case NotThere():
@@ -78,7 +78,7 @@ async def prepare_checkout(
             return _failed(replies.setup_unusable(branch, MAX_SCRIPT_BYTES), "")
         case Found(text=text):
             progress.enter(tracking.setting_up())
-            return await _run(shop, turn, text, stop, on_overflow)
+            return await _run(ctx, turn, text, stop, on_overflow)
         case _:
             assert_never(found)
 
@@ -105,17 +105,17 @@ def shown(output: str, secrets: tuple[str, ...]) -> str:
 
 
 async def _run(
-    shop: Workshop, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
+    ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
-    clone, path = shop.clone(turn.folder), Path(turn.path)
+    clone, path = ctx.clone(turn.folder), Path(turn.path)
     before = {name for _, name in await entries.changed_files(clone, path)}
-    ended = await _ended(shop, turn, text, stop, on_overflow)
+    ended = await _ended(ctx, turn, text, stop, on_overflow)
     if isinstance(ended, Stopped):
         return Prepared(done=False)
     # A git that it started may have been killed.
     await entries.clear_stale_locks(clone, path)
     left = [name for _, name in await entries.changed_files(clone, path) if name not in before]
-    prepared = _outcome(ended, shop.secrets)
+    prepared = _outcome(ended, ctx.secrets)
     if not left:
         return prepared
     return Prepared(
@@ -126,14 +126,14 @@ async def _run(
 
 
 async def _ended(
-    shop: Workshop, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
+    ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Ended | OutOfTime | Stopped | OSError:
-    limit = min(LIMIT_SECONDS, shop.limits.total_seconds)
+    limit = min(LIMIT_SECONDS, ctx.limits.total_seconds)
     with tempfile.TemporaryDirectory(prefix="threadtree-setup-") as folder:
         file = Path(folder) / "setup"
         file.write_bytes(text)
         async with (
-            shop.launching(turn, Script(file, command_for(text, file))) as (launch, disk),
+            ctx.launching(turn, Script(file, command_for(text, file))) as (launch, disk),
             watched(disk, on_overflow),
         ):
             try:

@@ -15,9 +15,9 @@ from bot.messages import replies, worktree_replies
 from bot.model import Target
 from bot.node.transactions import persist
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
-from bot.run.context import Workshop
-from bot.sharing_rules import NotShared, misfit
+from bot.reply.thread_comments import ThreadRef
+from bot.run.context import TurnContext
+from bot.sharing_rules import SharingRefused, sharing_obstacle
 from bot.store import conversations, sharing
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -26,12 +26,12 @@ from bot.worktrees.switch import DoesNotFit, switch
 _log = structlog.get_logger()
 
 
-class SentOnError(ClaimLostError):
+class TurnMovedError(ClaimLostError):
     """The turn waits again, in another worktree: this run stops and writes nothing more."""
 
 
-async def settle(
-    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool
+async def switch_if_needed(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool
 ) -> tuple[ClaimedTurn, tuple[str, ...]]:
     """The turn with its worktree on the branch that it must have, and what the reply says of that; after a fetch.
 
@@ -41,27 +41,27 @@ async def settle(
     before, after = turn.branch, turn.switch_to
     if after is None or before is None or not turn.worktree_made or before == after:
         return turn, ()
-    instead_of = await _switch(shop, lock, turn, before, after, clone_is_whole=clone_is_whole)
+    instead_of = await _switch(ctx, lock, turn, before, after, clone_is_whole=clone_is_whole)
     if instead_of is not None:
-        await _go_elsewhere(shop, lock, turn, after, instead_of)
-        raise SentOnError
+        await _go_elsewhere(ctx, lock, turn, after, instead_of)
+        raise TurnMovedError
     words = worktree_replies.switched(turn.start[1], before, after)
     told = worktree_replies.was_switched(turn.number, before, after)
 
     async def write(connection: Connection) -> None:
-        noted = await sharing.hold(connection, turn)
+        noted = await sharing.lock_turn(connection, turn)
         for other in await sharing.switched(connection, turn, after, [*noted, words]):
             await thread_comments.reply(
-                connection, Here(turn.repository, other.conversation_id), Target(other.kind), told
+                connection, ThreadRef(turn.repository, other.conversation_id), Target(other.kind), told
             )
 
-    await persist(shop.pool, write)
+    await persist(ctx.pool, write)
     reached("switch-saved")
     _log.info("worktree-switched", turn=turn.id, path=turn.path, before=before, after=after)
     return replace(turn, branch=after), (words,)
 
 
-async def join_holder(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
+async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
     """The branch of the worktree that was to be made is checked out in another: if that is one of ours, the turn goes
     there. Raises SentOnError then; GitError, InvalidNameError.
     """
@@ -71,57 +71,59 @@ async def join_holder(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, start:
         return
 
     async def write(connection: Connection) -> bool:
-        noted = await sharing.hold(connection, turn)
-        holder = await sharing.holder(connection, turn, branch)
+        noted = await sharing.lock_turn(connection, turn)
+        holder = await sharing.find_worktree_on_branch(connection, turn, branch)
         if holder is None:
             return False
         words = worktree_replies.in_worktree_on_branch(holder.owner, branch)
-        await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
+        await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
         return True
 
-    if await persist(shop.pool, write):
+    if await persist(ctx.pool, write):
         _log.info("worktree-joined", turn=turn.id, branch=branch)
-        raise SentOnError
+        raise TurnMovedError
 
 
 async def _switch(
-    shop: Workshop, lock: CloneLock, turn: ClaimedTurn, before: str, after: str, *, clone_is_whole: bool
-) -> NotShared | None:
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str, *, clone_is_whole: bool
+) -> SharingRefused | None:
     """Rows first, then git. None: the worktree has the branch now."""
     owner, path = turn.start[1], Path(turn.path)
-    async with shop.pool.acquire() as connection:
+    async with ctx.pool.acquire() as connection:
         uses = await sharing.uses(connection, [turn.worktree_id], turn.conversation_id)
-    if (reason := misfit(uses[turn.worktree_id])) is not None:
+    if (reason := sharing_obstacle(uses[turn.worktree_id])) is not None:
         return reason
     state = await inspect(lock.clone, path)
     if isinstance(state, Missing):
         if state.corrupt and not clone_is_whole:
             raise GitError(GitProblem.CORRUPT, "status", state.why)
-        return NotShared(owner, "missing")
+        return SharingRefused(owner, "missing")
     outcome = await switch(lock, path, before, after)
-    return NotShared(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
+    return SharingRefused(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
 
 
-async def _go_elsewhere(shop: Workshop, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: NotShared) -> None:
+async def _go_elsewhere(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: SharingRefused
+) -> None:
     """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
-    own = shop.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
+    own = ctx.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
     promised = {replies.in_worktree_of(number) for number in turn.sharers}
     promised.add(worktree_replies.in_worktree_on_branch(turn.start[1], branch))
 
     async def write(connection: Connection) -> None:
-        noted = [notice for notice in await sharing.hold(connection, turn) if notice not in promised]
-        holder = await sharing.holder(connection, turn, branch)
+        noted = [notice for notice in await sharing.lock_turn(connection, turn) if notice not in promised]
+        holder = await sharing.find_worktree_on_branch(connection, turn, branch)
         if holder is not None:
             words = worktree_replies.not_shared_any_more(instead_of, holder.owner, branch)
-            await sharing.send_on(connection, turn, holder.id, holder.node, [*noted, words])
+            await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
             return
         start = ("head", turn.number, branch, tip)
         made = await conversations.reserve_worktree(
-            connection, turn.repository, node=shop.node, path=str(own), start=start
+            connection, turn.repository, node=ctx.node, path=str(own), start=start
         )
         words = worktree_replies.not_shared(instead_of, branch)
-        await sharing.send_on(connection, turn, made, shop.node, [*noted, words])
+        await sharing.move_turn(connection, turn, made, ctx.node, [*noted, words])
 
-    await persist(shop.pool, write)
+    await persist(ctx.pool, write)
     _log.info("worktree-not-shared", turn=turn.id, path=turn.path, why=instead_of.why)

@@ -15,20 +15,20 @@ from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import replies, tracking
-from bot.node.noting import note_in_metadata
+from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.reply import thread_comments
-from bot.reply.thread_comments import Here
+from bot.reply.thread_comments import ThreadRef
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.run.permission import denied
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
-from bot.run.publishing import deliver, guard_of
+from bot.run.publishing import guard_of, publish
 from bot.run.reporting import forget_old_sessions, note_the_end, report_of
-from bot.run.result import Change, End
+from bot.run.result import PublishedChange, TurnResult
 from bot.run.setup_script import prepare_checkout
-from bot.run.switching import SentOnError
+from bot.run.switching import TurnMovedError
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import bells, conversations, purging, setup_script, turns
@@ -44,10 +44,10 @@ _log = structlog.get_logger()
 class TurnRun:
     """Runs one claimed turn. Every effect is written under its claim; a lost claim ends the run in silence."""
 
-    def __init__(self, shop: Workshop, turn: ClaimedTurn) -> None:
-        self._shop = shop
+    def __init__(self, ctx: TurnContext, turn: ClaimedTurn) -> None:
+        self._ctx = ctx
         self._turn = turn
-        self._here = Here(turn.repository, turn.conversation_id)
+        self._thread_ref = ThreadRef(turn.repository, turn.conversation_id)
         self._notices = list(turn.notices)
         if turn.resuming:
             self._notices.append(replies.resumed_after_cut_off())
@@ -74,7 +74,7 @@ class TurnRun:
             end = await self._to_an_end()
             await self._finish(end)
             self._log.info("turn-ended", state=end.state, reason=end.reason)
-        except SentOnError:
+        except TurnMovedError:
             self._log.info("turn-sent-on")
         except ClaimLostError:
             self._log.warning("claim-lost")
@@ -82,7 +82,7 @@ class TurnRun:
             await asyncio.shield(self._hand_back())
             raise
 
-    async def _to_an_end(self) -> End:
+    async def _to_an_end(self) -> TurnResult:
         watch = asyncio.create_task(self._watch())
         work = asyncio.create_task(self._work())
         try:
@@ -92,12 +92,12 @@ class TurnRun:
             return await work
         except (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError) as problem:
             self._log.warning("turn-failed", problem=str(problem))
-            return End("failed", replies.trouble(str(problem)))
+            return TurnResult("failed", replies.trouble(str(problem)))
         except ClaimLostError:
             raise
         except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
             self._log.exception("turn-broke")
-            return End("failed", replies.own_error(self._turn.id))
+            return TurnResult("failed", replies.own_error(self._turn.id))
         finally:
             for task in (watch, work):
                 task.cancel()
@@ -107,39 +107,39 @@ class TurnRun:
         """Looks at the row now and then: a stop that no notification told of, or a claim that was taken away."""
         while True:
             with contextlib.suppress(*DATABASE_AWAY):
-                async with self._shop.pool.acquire() as connection:
+                async with self._ctx.pool.acquire() as connection:
                     if await turns.look_again(connection, self._turn.claim) is not None:
                         self._stop.set()
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    async def _work(self) -> End:
+    async def _work(self) -> TurnResult:
         turn = self._turn
-        if turn.answer is None and (reason := await denied(self._shop, turn)) is not None:
-            return End("refused", reason)
-        async with self._progress.shown(self._shop.pool, self._here, turn, self._shop.clock):
+        if turn.answer is None and (reason := await denied(self._ctx, turn)) is not None:
+            return TurnResult("refused", reason)
+        async with self._progress.shown(self._ctx.pool, self._thread_ref, turn, self._ctx.clock):
             return await self._work_in_its_worktree()
 
-    async def _work_in_its_worktree(self) -> End:
+    async def _work_in_its_worktree(self) -> TurnResult:
         turn = self._turn
         ready = await self._prepared()
         if ready is None:
             return await self._stopped()
         if isinstance(ready, NotReady):
-            return End("refused", ready.reason)
+            return TurnResult("refused", ready.reason)
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(note_in_metadata, self._shop, turn, ready.branch, ready.base_branch)
+        await asyncio.to_thread(record_use, self._ctx, turn, ready.branch, ready.base_branch)
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:
             # Cut off after the agent was done: it is not asked again.
             return await self._deliver(ready, head_before, turn.answer)
-        if self._shop.setup_script:
+        if self._ctx.setup_script:
             await self._set_up()
             if self._stop.is_set():
                 return await self._stopped()
         outcome = await self._ask_agent(ready)
-        if isinstance(outcome, End):
+        if isinstance(outcome, TurnResult):
             return outcome
         match outcome:
             case Completed(text=text, usage=usage):
@@ -151,19 +151,19 @@ class TurnRun:
             case Cancelled():
                 return await self._stopped()
             case TimedOut(kind=kind, seconds=seconds):
-                return End("timed-out", replies.timed_out(kind, seconds))
+                return TurnResult("timed-out", replies.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
                 self._log.warning("agent-failed", reason=reason)
-                return End("failed", replies.agent_failed(reason), last_words=stderr_tail)
+                return TurnResult("failed", replies.agent_failed(reason), last_words=stderr_tail)
             case _:
                 assert_never(outcome)
 
     async def _prepared(self) -> Ready | NotReady | None:
         """None: somebody asked to stop, and a clone may take long. Every step of it can be cut off and done again."""
         turn, progress = self._turn, self._progress
-        fetching = partial(tracking.fetching, first=not self._shop.clone(turn.folder).path.is_dir())
+        fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.folder).path.is_dir())
         progress.enter(fetching(None))
-        work = asyncio.create_task(prepare(self._shop, turn, lambda line: progress.enter(fetching(line))))
+        work = asyncio.create_task(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,10 +175,10 @@ class TurnRun:
 
     async def _set_up(self) -> None:
         """A checkout is set up once: until then the script is run again, also by a turn that was cut off meanwhile."""
-        turn, shop = self._turn, self._shop
+        turn, ctx = self._turn, self._ctx
         if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree_id)):
             return
-        prepared = await prepare_checkout(shop, turn, self._progress, self._stop, self._disk_overflowed)
+        prepared = await prepare_checkout(ctx, turn, self._progress, self._stop, self._disk_overflowed)
         failpoints.reached("worktree-set-up")
         self._notices += prepared.notices
         self._remarks += prepared.remarks
@@ -192,11 +192,11 @@ class TurnRun:
         claim = self._turn.claim
         self._use = await self._persist(lambda connection: turns.note_use(connection, claim, cost, tokens))
 
-    async def _stopped(self) -> End:
+    async def _stopped(self) -> TurnResult:
         if self._disk_full is not None:
-            return End("failed", self._disk_full)
+            return TurnResult("failed", self._disk_full)
         reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
-        return End("stopped", reason or replies.stopped_by(None))
+        return TurnResult("stopped", reason or replies.stopped_by(None))
 
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
@@ -207,15 +207,15 @@ class TurnRun:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before
 
-    async def _ask_agent(self, ready: Ready) -> Outcome | End:
-        turn, shop = self._turn, self._shop
+    async def _ask_agent(self, ready: Ready) -> Outcome | TurnResult:
+        turn, ctx = self._turn, self._ctx
         stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
-        async with shop.launching(turn) as (launch, disk), driver_for(shop.agent, launch) as agent:
+        async with ctx.launching(turn) as (launch, disk), driver_for(ctx.agent, launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason)
                 words = replies.agent_not_started(opened.reason, opened.next_step)
-                return End("failed", words, last_words=opened.stderr_tail)
+                return TurnResult("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
                 self._log.warning("context-lost", why=opened.lost)
                 self._notices.append(replies.context_lost())
@@ -234,7 +234,7 @@ class TurnRun:
         if stored is not None and not resumed:
             await conversations.end_session(connection, turn.conversation_id, "agent-lost")
         if session is None or not resumed:
-            session = await turns.start_session(connection, turn.claim, self._shop.agent, assistant_session_id)
+            session = await turns.start_session(connection, turn.claim, self._ctx.agent, assistant_session_id)
         await turns.join_session(connection, turn.claim, session)
 
     async def _prompt(self, agent: AgentDriver, ready: Ready, disk: DiskWatch | None) -> Outcome:
@@ -252,51 +252,51 @@ class TurnRun:
         )
         self._progress.agent_begins()
         async with watched(disk, self._disk_overflowed):
-            return await agent.prompt(blocks, self._shop.limits, self._stop, self._progress.note)
+            return await agent.prompt(blocks, self._ctx.limits, self._stop, self._progress.note)
 
     def _disk_overflowed(self, limit_bytes: int) -> None:
         self._disk_full = replies.disk_full(limit_bytes)
         self._stop.set()
 
-    async def _deliver(self, ready: Ready, head_before: str, answer: str) -> End:
+    async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
         """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
         stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         if stopped is not None:
-            return End("stopped", stopped, answer)
+            return TurnResult("stopped", stopped, answer)
         try:
-            guard = await guard_of(self._shop, self._turn, ready)
-            change, notices = await deliver(self._shop, self._turn, ready, head_before, guard)
+            guard = await guard_of(self._ctx, self._turn, ready)
+            change, notices = await publish(self._ctx, self._turn, ready, head_before, guard)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
-            change, notices = Change(branch=ready.branch), [replies.push_failed(ready.branch or "the thread")]
+            change, notices = PublishedChange(branch=ready.branch), [replies.push_failed(ready.branch or "the thread")]
         self._notices += notices
-        return End("done", None, answer, change)
+        return TurnResult("done", None, answer, change)
 
-    async def _finish(self, end: End) -> None:
+    async def _finish(self, end: TurnResult) -> None:
         """Writes the end, the answer and the doorbell for the next turn in one transaction."""
-        turn, shop = self._turn, self._shop
-        report = report_of(shop, turn, end, self._notices, self._progress.steps, self._use)
+        turn, ctx = self._turn, self._ctx
+        report = report_of(ctx, turn, end, self._notices, self._progress.steps, self._use)
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
-            await thread_comments.run_ended(connection, self._here, report)
+            await thread_comments.run_ended(connection, self._thread_ref, report)
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
-            if shop.purge_on_success and end.state == "done":
+            if ctx.purge_on_success and end.state == "done":
                 await purging.purge(connection, turn.worktree_id)
-            await defer(connection, bells.turns_bell(shop.node))
+            await defer(connection, bells.turns_bell(ctx.node))
 
         # Before the end is written: after it the worktree may be removed at any moment.
-        await asyncio.to_thread(note_the_end, shop, turn, end)
+        await asyncio.to_thread(note_the_end, ctx, turn, end)
         await self._persist(write)
         failpoints.reached("turn-end-written")
-        await forget_old_sessions(shop)
+        await forget_old_sessions(ctx)
 
     async def _hand_back(self) -> None:
         """The process stops: another run goes on with the turn."""
-        async with self._shop.pool.acquire() as connection:
-            if await turns.hand_back(connection, self._turn.claim):
+        async with self._ctx.pool.acquire() as connection:
+            if await turns.requeue(connection, self._turn.claim):
                 self._log.info("turn-handed-back")
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
-        return await persist(self._shop.pool, write)
+        return await persist(self._ctx.pool, write)

@@ -166,7 +166,7 @@ class ClaimedOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OperationStatus:
     """Where an operation stands: its end, or what goes before it."""
 
     state: OperationState
@@ -260,7 +260,7 @@ async def finish(
     await defer(connection, bells.turns_bell(node))
 
 
-async def give_back(connection: Connection, claim: OperationClaim) -> bool:
+async def requeue(connection: Connection, claim: OperationClaim) -> bool:
     """Its claimer is gone or stops: somebody else carries it out. False if it was no longer theirs."""
     return await connection.fetchval(GIVE_BACK, claim.operation_id, claim.token) is not None
 
@@ -290,10 +290,10 @@ async def abandon(connection: Connection, operation_id: int, outcome: str) -> No
     await connection.execute(ABANDON, operation_id, outcome)
 
 
-async def look(connection: Connection, operation_id: int) -> Standing:
+async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Where it stands."""
     row = await connection.fetchrow(LOOK, operation_id)
-    return Standing(
+    return OperationStatus(
         row["state"],
         row["outcome"],
         row["node"],

@@ -32,7 +32,7 @@ on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) wher
 """
 
 
-async def wish_comment(
+async def enqueue_comment(
     connection: Connection,
     *,
     lane: str,
@@ -55,7 +55,7 @@ async def wish_comment(
     return int(changed)
 
 
-async def wish_reply(
+async def enqueue_reply(
     connection: Connection, *, lane: str, conversation_id: int, target: Target, content: str, urgency: int = 0
 ) -> int:
     """State a comment that belongs to no turn, such as a command's answer; the row's id."""
@@ -63,7 +63,7 @@ async def wish_reply(
     return int(await connection.fetchval(WISH_REPLY, *values))
 
 
-async def wish_reaction(
+async def enqueue_reaction(
     connection: Connection, *, lane: str, conversation_id: int, target: Target, content: str
 ) -> None:
     """State a reaction by GitHub's name for it, such as `eyes`; asking again changes nothing."""

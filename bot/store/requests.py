@@ -55,7 +55,7 @@ returning id, source_kind, source_id
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NewTurn:
     """One request as decide writes it down."""
 
     text: str
@@ -68,7 +68,7 @@ class Request:
     context: str = ""
     notices: tuple[str, ...] = ()
 
-    def with_notice(self, notice: str) -> "Request":
+    def with_notice(self, notice: str) -> "NewTurn":
         """The same request, whose reply says one thing more."""
         return replace(self, notices=(*self.notices, notice))
 
@@ -77,7 +77,7 @@ async def ask(
     connection: Connection,
     conversation_id: int,
     worktree_id: int | None,
-    request: Request,
+    request: NewTurn,
     refused: str | None = None,
     switch_to: str | None = None,
 ) -> int | None:

@@ -99,7 +99,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OutboxItem:
     """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub."""
 
     id: int
@@ -137,12 +137,12 @@ async def next_due(connection: Connection, lane: str, now: datetime) -> datetime
     return due
 
 
-async def take(connection: Connection, row_id: int, now: datetime) -> Wish:
+async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem:
     """Mark the row `sending` and read what it wishes; on a connection outside any transaction this is committed."""
     row = await connection.fetchrow(TAKE, row_id, now)
     if row is None:
         raise LookupError(f"outbox row {row_id} is gone")
-    return Wish(
+    return OutboxItem(
         id=row["id"],
         kind=row["kind"],
         turn_id=row["turn_id"],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.model import LiveWorktree, Repository, ThreadKind
-from bot.sharing_rules import Use
+from bot.sharing_rules import WorktreeUsage
 from bot.store import bells, conversations
 from bot.store.database import Connection
 from bot.store.jobs import defer
@@ -114,10 +114,10 @@ async def lock_places(connection: Connection, repository: Repository) -> None:
     await connection.execute(LOCK_PLACES, repository.platform, repository.id)
 
 
-async def uses(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, Use]:
+async def uses(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
     """How these worktrees are used by others than this conversation, by the worktree's id."""
     rows = await connection.fetch(USES, list(worktrees), conversation_id)
-    return {row["id"]: Use(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
+    return {row["id"]: WorktreeUsage(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
 
 
 async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
@@ -132,13 +132,13 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
     return LiveWorktree(row["id"], row["node"], row["path"], row["branch"], issue)
 
 
-async def unsettled(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
+async def pending_switch(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
     """The branch this worktree was to be switched to for the conversation, while no turn has come to that yet."""
     branch: str | None = await connection.fetchval(UNSETTLED, conversation_id, worktree_id)
     return branch
 
 
-async def hold(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
+async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
     """Nobody else changes where this thread works until the end of the transaction; returns what its reply is to say.
 
     Raises ClaimLostError.
@@ -154,24 +154,27 @@ async def hold(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
 async def switched(
     connection: Connection, turn: ClaimedTurn, branch: str, notices: Sequence[str]
 ) -> tuple[Sharer, ...]:
-    """The turn's worktree has this branch now; returns who else is to be told. `notices` as of `hold`, and new ones."""
+    """Record the branch that the worktree is on now; return the other threads to tell.
+
+    `notices`: those that `lock_turn` returned, and new ones.
+    """
     await connection.execute(SWITCHED, turn.worktree_id, branch)
     await connection.execute(NOTE, turn.id, list(notices))
     rows = await connection.fetch(OTHERS, turn.worktree_id, turn.conversation_id)
     return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
 
 
-async def holder(connection: Connection, turn: ClaimedTurn, branch: str) -> Holder | None:
-    """Another live worktree than the turn's that has the branch or will have it. After `hold`."""
+async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> Holder | None:
+    """Another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
     repository = turn.repository
     row = await connection.fetchrow(HOLDER, repository.platform, repository.id, branch, turn.worktree_id)
     return Holder(row["id"], row["node"], row["start_number"]) if row else None
 
 
-async def send_on(
+async def move_turn(
     connection: Connection, turn: ClaimedTurn, worktree_id: int, node: str, notices: Sequence[str]
 ) -> None:
-    """The turn's thread works in this worktree from now on, and there the turn waits in its old place. After `hold`."""
+    """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`."""
     await connection.execute(NOTE, turn.id, list(notices))
     await connection.execute(SEND_ON, turn.conversation_id, turn.worktree_id, worktree_id, turn.id)
     await conversations.let_go(connection, turn.worktree_id)

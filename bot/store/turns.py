@@ -341,7 +341,7 @@ async def end(
     await connection.execute(TOUCH_WORKTREE, claim.turn_id)
 
 
-async def hand_back(connection: Connection, claim: Claim) -> bool:
+async def requeue(connection: Connection, claim: Claim) -> bool:
     """Gives a running turn back to the queue because this process stops; False if it was no longer ours."""
     return await connection.fetchval(HAND_BACK, claim.turn_id, claim.token) is not None
 
@@ -351,7 +351,7 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
     return [Claim(row["id"], row["claim"], row["worker"]) for row in await connection.fetch(RUNNING_ON_NODE, node)]
 
 
-async def cut_off(connection: Connection, claim: Claim) -> bool:
+async def requeue_after_crash(connection: Connection, claim: Claim) -> bool:
     """The run behind this claim is gone. True: the turn waits again; False: it had its second chance already."""
     return await connection.fetchval(CUT_OFF, claim.turn_id, claim.token) is not None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import bring_home, import_commit, move_branch
+from bot.clones.importing import import_commit, import_commits, move_branch
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.rescue.save import keep_stray
@@ -67,7 +67,7 @@ async def settle_head(
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     ref = refs.local(branch)
     if await entries.branch_of(clone, path) == branch:
         return OnBranch()
@@ -77,7 +77,7 @@ async def settle_head(
         # The commit stays the same, so neither the index nor a file has to change.
         await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
         await _quit_rebase(clone, path)
-        await bring_home(lock, path, branch)
+        await import_commits(lock, path, branch)
         return Returned(await clone.count(head, *([f"^{tip}"] if tip else [])))
     if head is not None:
         await import_commit(lock, path, head)
@@ -87,7 +87,7 @@ async def settle_head(
     await clone.on_worktree(path, "reset", "--quiet", "--hard")
     # A single f: repositories inside the worktree are in no snapshot and stay.
     await clone.on_worktree(path, "clean", "--quiet", "-f", "-d")
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     return StrayWork(kept.ref, kept.sha)
 
 

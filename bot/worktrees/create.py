@@ -26,7 +26,7 @@ from bot.worktrees.sync import UpToDate as UpToDate
 from bot.worktrees.sync import bring_what_can_be_read
 from bot.worktrees.sync import follow_head as follow_head
 from bot.worktrees.sync import sync as sync
-from bot.worktrees.unlink import depart
+from bot.worktrees.unlink import unlink_worktree
 
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
 
@@ -69,7 +69,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
 async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
     """What is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
     state = await inspect(lock.clone, path)
-    mended = isinstance(state, Missing) and record.put_back(lock, path, branch)
+    mended = isinstance(state, Missing) and record.restore_admin_entry(lock, path, branch)
     if mended:
         await bring_what_can_be_read(lock, path, branch)
         state = await inspect(lock.clone, path)
@@ -153,9 +153,9 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
 async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> None:
     theirs = await lock.clone.commit_at(refs.remote(branch))
     if theirs is not None and await lock.clone.is_ancestor(theirs, checkout.commit):
-        await last_pushed.note(lock, branch, theirs)
+        await last_pushed.record(lock, branch, theirs)
     elif checkout.moves_from is None:
-        await last_pushed.note(lock, branch, None)
+        await last_pushed.record(lock, branch, None)
 
 
 async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
@@ -193,7 +193,7 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
     brought = await bring_what_can_be_read(lock, path)
     await entries.hold_head(lock, path, rescue)
     whole = not brought or await asyncio.to_thread(_holds_something, lock.clone, path)
-    gone = await asyncio.to_thread(depart, lock, path, refs.rescue_time(rescue), whole=whole)
+    gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)
     return gone.kept.name if gone.kept else None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.clones import entries, last_pushed
 from bot.clones.clone import Clone, CloneLock, fetch
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem, Identity, failure
@@ -78,19 +78,19 @@ async def push(
     `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
     """
     clone = lock.clone
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     if branch in forbidden or park_as in forbidden:
         explanation = f"`{branch}` is the default branch or protected, and is never pushed to."
         return Withheld(WithheldRule.PROTECTED_BRANCH, explanation)
     for merged in (False, True):
         before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         commits = await _commits_to_push(clone, before, after)
-        if after is None or not commits or (before is None and after == await last_pushed.last(clone, branch)):
+        if after is None or not commits or (before is None and after == await last_pushed.read(clone, branch)):
             return NothingToPush()
         refused = await _push_ref(clone, branch, branch)
         if refused is None:
             reached("branch-pushed")
-            await last_pushed.note(lock, branch, after)
+            await last_pushed.record(lock, branch, after)
             return Pushed(branch, before, after, commits)
         if not _is_race(refused):
             return Rejected(refused)
@@ -172,7 +172,7 @@ async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -
         if await entries.operation_in_progress(clone, path) == "merge":
             await clone.on_worktree(path, "merge", "--abort")
         return False
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     return True
 
 

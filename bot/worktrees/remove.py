@@ -8,7 +8,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import bring_home, private_commits
+from bot.clones.importing import import_commits, private_commits
 from bot.clones.linked import Missing, admin_directory
 from bot.clones.merged import is_merged
 from bot.failpoints import reached
@@ -17,7 +17,7 @@ from bot.git.runner import GitError
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
 from bot.rescue.stashes import not_rescued
-from bot.worktrees.unlink import admins, depart, head_on_record, rescue_first, what_is_rescued
+from bot.worktrees.unlink import admins, head_on_record, rescue_first, unlink_worktree, what_is_rescued
 
 _log = structlog.get_logger()
 
@@ -48,14 +48,14 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class NotRemoved:
     """Still there, with all its work. `in_use`: because it has some that needs a rescue, which is nothing unusual."""
 
     why: str
     in_use: bool = False
 
 
-async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | Kept:
+async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | NotRemoved:
     """Removes the worktree of the branch in `label`, after a fetch; its branch goes if GitHub or the rescue has it all.
 
     To be repeated with the same label if it was cut off: it ends the same. Raises InvalidNameError.
@@ -64,29 +64,29 @@ async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> R
         refs.local(label.branch)
     try:
         found = await rescue_first(lock, path, label, published=remote.counts)
-        departed = depart(lock, path, label.at, whole=isinstance(found, KeepWhole))
+        departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepWhole))
     except (GitError, OSError) as error:
-        return Kept(f"it could not be examined or moved away: {error}")
+        return NotRemoved(f"it could not be examined or moved away: {error}")
     if isinstance(found, KeepWhole):
         _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
     rescued = what_is_rescued(found)
     deleted = await _delete_branch(lock, path, label.branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
-        return Kept("something made its directory again while it was removed")
+        return NotRemoved("something made its directory again while it was removed")
     return Removed(rescued, departed.kept, deleted, departed.trashed)
 
 
-async def remove_if_clean(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | Kept:
+async def remove_if_clean(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | NotRemoved:
     """Removes the worktree, after a fetch, if that loses nothing that needs a rescue. Raises InvalidNameError."""
     try:
-        await bring_home(lock, path, label.branch)
+        await import_commits(lock, path, label.branch)
         why = await _reason_to_keep(lock, path, label.branch)
         if why is not None:
-            return Kept(why, in_use=True)
-        departed = depart(lock, path, label.at, whole=False)
+            return NotRemoved(why, in_use=True)
+        departed = unlink_worktree(lock, path, label.at, whole=False)
     except (GitError, OSError) as error:
-        return Kept(f"it could not be examined or moved away: {error}")
+        return NotRemoved(f"it could not be examined or moved away: {error}")
     deleted = await _delete_branch(lock, path, label.branch, None, remote)
     reached("branch-deleted")
     return Removed(None, departed.kept, deleted, departed.trashed)

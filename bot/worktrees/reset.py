@@ -9,7 +9,7 @@ import structlog
 
 from bot.clones import entries, trash
 from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
-from bot.clones.importing import bring_home, move_branch
+from bot.clones.importing import import_commits, move_branch
 from bot.clones.linked import Missing, admin_directory
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.failpoints import reached
@@ -18,7 +18,7 @@ from bot.git.runner import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
 from bot.worktrees.create import recreate
-from bot.worktrees.unlink import admins, admins_of, depart, head_on_record, rescue_first, what_is_rescued
+from bot.worktrees.unlink import admins, admins_of, head_on_record, rescue_first, unlink_worktree, what_is_rescued
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
@@ -95,7 +95,7 @@ async def reset(
     except _NotInPlaceError as problem:
         _log.info("worktree-made-anew", path=str(path), why=str(problem))
         submodules = problem.submodules
-        trashed = depart(lock, path, label.at, whole=isinstance(found, KeepWhole)).trashed
+        trashed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepWhole)).trashed
         refused = await _anew(lock, path, branch, base.commit, label)
         if refused is not None:
             return ResetRefused(refused.next_step)
@@ -189,7 +189,7 @@ async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str
         left = await _what_is_left(lock, path, branch, commit)
         if left is not None:
             raise _NotInPlaceError(left, submodules)
-        await bring_home(lock, path, branch)
+        await import_commits(lock, path, branch)
     except GitError as error:
         raise _NotInPlaceError(str(error)) from error
     return submodules

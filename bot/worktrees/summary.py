@@ -13,7 +13,7 @@ from bot.sandbox.disk import used_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Summary:
     """`bytes` on disk, the `changed_files` that are not committed, and the commits between it and GitHub's branch as
     they were at the last fetch. None: cannot be told, or there is nothing to compare with.
     """
@@ -24,7 +24,7 @@ class Look:
     behind: int | None = None
 
 
-async def look(clone: Clone, path: Path, branch: str | None) -> Look | None:
+async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | None:
     """How the worktree at `path` is now; None where nothing is there."""
     if not await asyncio.to_thread(path.is_dir):
         return None
@@ -34,7 +34,7 @@ async def look(clone: Clone, path: Path, branch: str | None) -> Look | None:
         head = await entries.head_of(clone, path)
         theirs = await clone.commit_at(refs.remote(branch)) if branch else None
         if head is None or theirs is None or await clone.commit_at(head) is None:
-            return Look(size, changed)
-        return Look(size, changed, await clone.count(head, f"^{theirs}"), await clone.count(theirs, f"^{head}"))
+            return Summary(size, changed)
+        return Summary(size, changed, await clone.count(head, f"^{theirs}"), await clone.count(theirs, f"^{head}"))
     except (GitError, OSError, refs.InvalidNameError):
-        return Look(size)  # a broken worktree is listed like any other
+        return Summary(size)  # a broken worktree is listed like any other

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import bring_home, move_branch, private_commits
+from bot.clones.importing import import_commits, move_branch, private_commits
 from bot.clones.linked import real
 from bot.failpoints import reached
 from bot.git import refs
@@ -56,7 +56,7 @@ async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switch
             if error.problem is GitProblem.OTHER and await entries.branch_of(clone, path) == before:
                 return DoesNotFit("in-the-way")
             raise
-    await bring_home(lock, path, after)
+    await import_commits(lock, path, after)
     reached("switch-checked-out")
     return Switched(await entries.head_of(clone, path) or theirs)
 
@@ -69,7 +69,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
     if await entries.branch_of(clone, path) not in (before, after):
         return "off-branch"
     try:
-        await bring_home(lock, path, before)
+        await import_commits(lock, path, before)
     except GitError as error:
         if error.problem is not GitProblem.CORRUPT:
             raise

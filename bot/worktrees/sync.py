@@ -7,7 +7,7 @@ import structlog
 
 from bot.clones import entries, last_pushed
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.clones.linked import branch_on_record
 from bot.clones.merged import is_merged
 from bot.clones.start import Checkout, IssueBranch, resolve
@@ -120,7 +120,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
         return followed
     if theirs is None:
-        if await last_pushed.last(clone, branch) is not None:
+        if await last_pushed.read(clone, branch) is not None:
             return BranchDeleted(files)
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
     ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
@@ -130,7 +130,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
         return Diverged(ahead, behind, await last_pushed.is_rewritten(clone, branch))
     if behind and not await _fast_forward(lock, path, branch, theirs):
         return Diverged(0, behind)
-    await last_pushed.note(lock, branch, theirs)
+    await last_pushed.record(lock, branch, theirs)
     if ahead:
         return Ahead(ahead)
     return FastForwarded(mine, theirs, behind) if behind else UpToDate()
@@ -163,7 +163,7 @@ async def bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None
     if view is None:
         return True
     try:
-        await bring_home(lock, path, branch or branch_on_record(view.admin))
+        await import_commits(lock, path, branch or branch_on_record(view.admin))
     except GitError as error:
         _log.warning("commits-not-imported", path=str(path), problem=str(error))
         return False
@@ -180,7 +180,7 @@ async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> 
         if error.problem is not GitProblem.OTHER or await entries.head_of(clone, path) != before:
             raise
         return False
-    await bring_home(lock, path, branch)
+    await import_commits(lock, path, branch)
     return True
 
 
@@ -188,7 +188,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
     """For a clean worktree: to the issue's next branch if this one was merged, forward if it has no commit; or None."""
     clone = lock.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await last_pushed.last(clone, branch)
+    was = theirs or await last_pushed.read(clone, branch)
     base = await _base(lock, of)
     if mine is None or base is None or mine == base.tip:
         return None
@@ -204,7 +204,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     """Whether everything on the branch was on GitHub and is in the base now."""
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await last_pushed.last(clone, branch)
+    was = theirs or await last_pushed.read(clone, branch)
     known = await clone.commit_at(was) if was else None
     if mine is None or known is None or not await clone.is_ancestor(mine, known):
         return False  # there is work that nobody has seen
@@ -225,8 +225,8 @@ async def _continued_before(
     base = await _base(lock, of)
     if base is None or not await _is_finished(clone, branch, base):
         return None
-    await bring_home(lock, path, current)
-    await last_pushed.note(lock, current, await clone.commit_at(refs.remote(current)))
+    await import_commits(lock, path, current)
+    await last_pushed.record(lock, current, await clone.commit_at(refs.remote(current)))
     tip = await clone.commit_at(refs.local(current))
     return Continued(current, base.name, tip) if tip else None
 
@@ -251,8 +251,8 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     options = ("--quiet", "--no-track", "--no-overwrite-ignore", how, checkout.branch, checkout.commit)
     await clone.on_worktree(path, "checkout", *options)
     reached("next-branch-checked-out")
-    await bring_home(lock, path, checkout.branch)
-    await last_pushed.note(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
+    await import_commits(lock, path, checkout.branch)
+    await last_pushed.record(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
     return Continued(checkout.branch, checkout.base_branch, checkout.commit)
 
 

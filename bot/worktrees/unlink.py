@@ -17,7 +17,7 @@ from bot.clones.clone import Clone, CloneLock
 from bot.clones.linked import Missing, admin_directory, real
 from bot.failpoints import reached
 from bot.git import refs
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, read_rescue
 from bot.sandbox.view import private_folder
 
@@ -28,7 +28,7 @@ _BROKEN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
+class Unlinked:
     """Nothing is at the path, and git knows of nothing there. `trashed`: bytes to be deleted.
 
     `kept`: where the directory is, if it was kept whole, and beside it in `<kept>.git` what git knew of it.
@@ -50,7 +50,7 @@ async def rescue_first(
     earlier = await _earlier(clone, label)
     try:
         _open_up(path)
-        found = await rescue(lock, path, label, published=published)
+        found = await save_rescue(lock, path, label, published=published)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno not in _BROKEN:
             raise
@@ -99,7 +99,7 @@ def what_is_rescued(found: Rescued | NothingToRescue | KeepWhole) -> Rescued | N
             assert_never(found)
 
 
-def depart(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Departed:
+def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Unlinked:
     """Takes away what is at `path`, after its rescue: to the trash, or with `whole` to where it is kept.
 
     Repeated with the same `at`, it goes on where it was cut off. Raises OSError (a mount, another file system) with
@@ -137,7 +137,7 @@ def depart(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Departe
         raise
     if whole and not os.path.lexists(place):
         place.mkdir(parents=True)
-    return Departed(place if whole else None, () if whole else tuple(to for _, to in moved))
+    return Unlinked(place if whole else None, () if whole else tuple(to for _, to in moved))
 
 
 async def _earlier(clone: Clone, label: Label) -> Rescued | None:

@@ -72,7 +72,10 @@ async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_
         await web.ready()
         issue = await here.ask("write hello.txt: hello\nsay Here it is.")
         await here.answered(issue, "Here it is.")
-        assert await here.repository.git.files("threadtree/issue-1") == {"README.md": "# shop", "hello.txt": "hello"}
+        assert await here.repository.git.files("threadtree/issue-1") == {
+            "README.md": "# shop",
+            "hello.txt": "hello",
+        }
 
 
 async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_the_work(

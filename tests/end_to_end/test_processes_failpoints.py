@@ -39,7 +39,10 @@ def test_every_scenario_belongs_to_a_failpoint() -> None:
 async def agrees(scenario: Scenario) -> None:
     """One directory and one entry of git for each row that is ready, and nothing else; nothing waits for anything."""
     ready, here = sorted(await scenario.live()), scenario.here
-    folder, clone = here.data_dir / "worktrees" / "acme" / "shop", here.data_dir / "repos" / "acme" / "shop.git"
+    folder, clone = (
+        here.data_dir / "worktrees" / "acme" / "shop",
+        here.data_dir / "repos" / "acme" / "shop.git",
+    )
     assert sorted(one.name for one in folder.iterdir() if one.is_dir()) == ready
     assert sorted(one.stem for one in folder.glob("*.json")) == ready
     pointers = [Path(pointer.read_text().strip()).parent for pointer in clone.glob("worktrees/*/gitdir")]

@@ -31,7 +31,10 @@ async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_
         assert (worktree / "started").read_text() == "once\nonce\n"
         assert len(here.answers(issue)) == 2
         assert await here.value("select count(*) from sessions") == 1
-        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "done1"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "done0",
+            "done1",
+        ]
 
 
 async def test_an_agent_that_hears_nothing_does_not_outlive_the_bot(tmp_path: Path, database_url: str) -> None:

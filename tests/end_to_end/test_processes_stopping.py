@@ -37,7 +37,10 @@ async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
         (worktree / "go").touch()
         assert await serve.ended() == 0
         assert "Just in time." in here.answers(issue)[0].body
-        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "queued0"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "done0",
+            "queued0",
+        ]
 
 
 async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_the_restart(
@@ -51,7 +54,10 @@ async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_t
         await here.until("select count(*) = 2 from turns")
         assert await serve.terminate() == 0
         assert here.agents_in() == []
-        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["queued0", "queued0"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "queued0",
+            "queued0",
+        ]
         assert not any("interrupted" in comment.body for comment in here.answers(issue))
 
         (worktree / "go").touch()
@@ -60,7 +66,10 @@ async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_t
         await here.answered(waiting, "From the queue.")
         assert here.answers(issue) == [answer]
         assert (worktree / "started").read_text() == "once\nonce\n"
-        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done0", "done0"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "done0",
+            "done0",
+        ]
         assert await here.value("select count(*) from sessions where conversation_id = 1") == 1
 
 

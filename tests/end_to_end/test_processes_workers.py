@@ -27,7 +27,10 @@ async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Pa
             answer = await here.answered(issue, f"Answer {n}.")
             assert here.answers(issue) == [answer]
         assert [(tree / "started").read_text() for tree in trees] == ["once\nonce\n", "once\n"]
-        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == ["done1", "done0"]
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "done1",
+            "done0",
+        ]
         assert other.is_running
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from bot import compose, failpoints
 from bot.demo.pair import agent_in_a_folder
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
-from bot.store.operations import Asker, OperationKind, Standing
+from bot.store.operations import Asker, OperationKind, OperationStatus
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.world import Talk, World
 from tests.integration.git_world import git
@@ -384,34 +384,36 @@ async def test_prune_removes_only_what_closed_threads_left_behind(world: World) 
 # An operator, beside the bot
 
 
-async def operate(world: World, grounds: Grounds, worktree: int, kind: OperationKind) -> tuple[Standing, list[str]]:
+async def operate(
+    world: World, ctx: NodeContext, worktree: int, kind: OperationKind
+) -> tuple[OperationStatus, list[str]]:
     """What `threadtree worktrees …` does; how it ended, and what the operator saw meanwhile."""
     said: list[str] = []
-    async with grounds.pool.acquire() as connection, connection.transaction():
-        asked = await operations.ask(connection, worktree, kind, Asker("the operator", grounds.clock()))
-    with worker_lock(grounds.workers) as worker:
-        return await execute.operate(grounds, worker, asked, said.append), said
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        asked = await operations.ask(connection, worktree, kind, Asker("the operator", ctx.clock()))
+    with worker_lock(ctx.workers) as worker:
+        return await execute.execute(ctx, worker, asked, said.append), said
 
 
 async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:
     await an_issue(world)
     [(worktree, path)] = await world.worktrees("id", "path")
-    async with compose.grounds(world.pair.settings, database_url) as grounds:
-        reset, _ = await operate(world, grounds, worktree, "reset")
+    async with compose.node_context(world.pair.settings, database_url) as ctx:
+        reset, _ = await operate(world, ctx, worktree, "reset")
         assert reset.state == "done"
         assert "1 uncommitted file" in (reset.outcome or "")
         assert world.text_of(path, "half.txt") is None
 
-        removed, _ = await operate(world, grounds, worktree, "remove")
+        removed, _ = await operate(world, ctx, worktree, "remove")
         assert removed.outcome == "The worktree was removed. The next request makes a new one. It was also used by #1."
         assert not exists(path)
-        reset, _ = await operate(world, grounds, worktree, "reset")
+        reset, _ = await operate(world, ctx, worktree, "reset")
         assert (reset.state, reset.outcome) == (
             "failed",
             "The worktree was not reset: it is removed. The next request makes a new one.",
         )
 
-        restored, _ = await operate(world, grounds, worktree, "restore")
+        restored, _ = await operate(world, ctx, worktree, "restore")
         assert restored.outcome == "1 file was brought back on `threadtree/issue-1`."
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
@@ -423,8 +425,8 @@ async def test_an_operator_waits_for_the_request_that_runs(world: World, databas
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
     await issue.sees_working()
 
-    async with compose.grounds(world.pair.settings, database_url) as grounds:
-        resetting = asyncio.create_task(operate(world, grounds, 1, "reset"))
+    async with compose.node_context(world.pair.settings, database_url) as ctx:
+        resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
         await world.until("exists (select from operations)")
         assert await world.turns("state") == ["running"]
         gate.open()
@@ -441,8 +443,8 @@ async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: W
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
     await issue.sees_working()
 
-    async with compose.grounds(world.pair.settings, database_url) as grounds:
-        resetting = asyncio.create_task(operate(world, grounds, 1, "reset"))
+    async with compose.node_context(world.pair.settings, database_url) as ctx:
+        resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
         await world.until("exists (select from operations)")
         resetting.cancel()
         await asyncio.gather(resetting, return_exceptions=True)
@@ -464,8 +466,8 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
         " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid(), '0123456789abcdef')"
     )
 
-    async with compose.grounds(world.pair.settings, database_url) as grounds:
-        standing, _ = await operate(world, grounds, 1, "restore")
+    async with compose.node_context(world.pair.settings, database_url) as ctx:
+        standing, _ = await operate(world, ctx, 1, "restore")
 
     assert standing.outcome == "1 file was brought back on `threadtree/issue-1`."
     assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
@@ -474,9 +476,9 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
 async def test_without_credentials_an_operator_still_has_grounds(world: World, database_url: str) -> None:
     settings = world.pair.settings.model_copy(update={"github_token": None})
 
-    async with compose.grounds(settings, database_url) as grounds:
-        assert grounds.github is None
-        assert grounds.git.remote_config == ()
+    async with compose.node_context(settings, database_url) as ctx:
+        assert ctx.github is None
+        assert ctx.git.remote_config == ()
 
 
 # A worker that stops in the middle

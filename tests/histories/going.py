@@ -3,7 +3,7 @@
 from hypothesis.stateful import rule
 
 from bot.decide.actions import Close, Reopen
-from bot.decide.parsing import Asks, Command
+from bot.decide.parsing import Command, ParsedComment
 from bot.handlers import close as closing
 from bot.operations import execute
 from bot.operations.remove import remove_all
@@ -51,7 +51,7 @@ class Going(Turning):
 
     def command(self, talk: Talk, verb: Verb) -> None:
         """Somebody writes `/worktree …` in the thread."""
-        self.ask(talk, Asks(commands=(Command("worktree", verb),)))
+        self.ask(talk, ParsedComment(commands=(Command("worktree", verb),)))
 
     def carry_out(self) -> None:
         """A worker does what is not a turn: operations, then removals. What is gone is gone then."""
@@ -63,8 +63,8 @@ class Going(Turning):
                     operation = await operations.claim_next(connection, NODE, ground.worker.name)
                 if operation is None:
                     break
-                await execute.carry_out(ground.shop, operation)
-            await remove_all(ground.shop, ground.worker.name)
+                await execute.carry_out(ground.ctx, operation)
+            await remove_all(ground.ctx, ground.worker.name)
 
         self.bot(all_that_waits(), index_too=True)
         self.damaged &= self.live_paths()

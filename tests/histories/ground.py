@@ -18,17 +18,17 @@ from bot.agents.driver import Completed, Failed, Limits
 from bot.authority import Policy
 from bot.clones.clone import Clone
 from bot.clones.linked import admin_directory, real
-from bot.decide.actions import Hear
-from bot.decide.parsing import Asks
+from bot.decide.actions import Request
+from bot.decide.parsing import ParsedComment
 from bot.git.runner import Identity
 from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
-from bot.handlers.context import Facts, Premises
-from bot.handlers.request import serve
+from bot.handlers.context import GitHubFacts, NodePaths
+from bot.handlers.request import handle_request
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
-from bot.run.context import Workshop
+from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
 from bot.store import turns
@@ -75,7 +75,7 @@ class Ground:
 
     root: Path
     pool: Pool
-    shop: Workshop
+    ctx: TurnContext
     ledger: Ledger
     worker: Worker
     now: datetime
@@ -97,7 +97,7 @@ class Ground:
             ground.now += timedelta(milliseconds=1)
             return ground.now
 
-        shop = Workshop(
+        ctx = TurnContext(
             pool=pool,
             github=cast(GitHub, QuietGitHub()),
             git=GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data)),
@@ -117,11 +117,11 @@ class Ground:
             limits=Limits(STEP_SECONDS, STEP_SECONDS),
             secrets=(),
         )
-        clone = shop.clone("octo/hello").path
+        clone = ctx.clone("octo/hello").path
         ledger = Ledger(remote, clone, data, {})
         locks = ExitStack()
         began = datetime.now(UTC)
-        ground = cls(root, pool, shop, ledger, _worker(shop, locks), began, began, locks)
+        ground = cls(root, pool, ctx, ledger, _worker(ctx, locks), began, began, locks)
         await empty(pool)
         for name in ("README.md", "a", "README.md"):
             ground.push("refs/heads/main", {name: ground.content(name)})
@@ -171,7 +171,9 @@ class Ground:
         )
         assert done.returncode == 0, done.stderr
 
-    async def ask(self, number: int, facts: Facts, asks: Asks, kind: Literal["issue", "pull"] = "issue") -> None:
+    async def ask(
+        self, number: int, facts: GitHubFacts, asks: ParsedComment, kind: Literal["issue", "pull"] = "issue"
+    ) -> None:
         """Somebody asks in the thread: what decide writes down."""
         at = self.later()
         thread = Thread(
@@ -179,10 +181,10 @@ class Ground:
             *("https://example.com", at, at, None, None),
         )
         comment = next(self.numbers)
-        hear = Hear(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
-        premises = Premises(NODE, str(self.shop.data_dir / "worktrees"))
+        hear = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
+        premises = NodePaths(NODE, str(self.ctx.data_dir / "worktrees"))
         async with self.pool.acquire() as connection, connection.transaction():
-            await serve(connection, premises, hear, facts)
+            await handle_request(connection, premises, hear, facts)
 
     def later(self) -> datetime:
         """The time, which goes on."""
@@ -194,9 +196,9 @@ class Ground:
         self.now += timedelta(days=days)
         await self.pool.execute("update clock.hand set ahead = ahead + $1", timedelta(days=days))
 
-    def facts(self, **more: Any) -> Facts:
+    def facts(self, **more: Any) -> GitHubFacts:
         """What decide looked up: an open thread, unless told otherwise."""
-        return Facts(self.now, **{"thread": ThreadState(None), **more})
+        return GitHubFacts(self.now, **{"thread": ThreadState(None), **more})
 
     # What workers do
 
@@ -204,12 +206,12 @@ class Ground:
         """The next turn, begun by a worker; None where none can run now."""
         mine = worker or self.worker
         async with self.pool.acquire() as connection:
-            claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.shop.clock())
+            claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
         if claimed is None:
             return None
         assert claimed.path not in ARRIVALS, f"two turns in {claimed.path}"
         arrival = ARRIVALS[claimed.path] = asyncio.get_running_loop().create_future()
-        turn_run = TurnRun(self.shop, claimed)
+        turn_run = TurnRun(self.ctx, claimed)
         run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(turn_run.run()))
         self.runs.append(run)
         return run
@@ -255,7 +257,7 @@ class Ground:
 
     async def kill(self) -> None:
         """The worker dies with everything it runs, another takes its place and sees after what it left."""
-        dead, self.worker = self.worker, _worker(self.shop, self.locks)
+        dead, self.worker = self.worker, _worker(self.ctx, self.locks)
         dead.dies()
         mine = [run for run in self.runs if run.worker is dead]
         for run in mine:
@@ -266,7 +268,7 @@ class Ground:
 
     async def another_worker(self) -> Worker:
         """One more process of this node, which never dies."""
-        return _worker(self.shop, self.locks)
+        return _worker(self.ctx, self.locks)
 
     async def recover(self) -> None:
         """What a worker does at its start, and every few seconds."""
@@ -283,7 +285,7 @@ class Ground:
 
     @property
     def clone(self) -> Clone:
-        return self.shop.clone("octo/hello")
+        return self.ctx.clone("octo/hello")
 
     def entry_paths(self) -> list[Path]:
         """The worktrees that git has on record."""
@@ -292,7 +294,7 @@ class Ground:
 
     def directories(self) -> list[Path]:
         """What lies where worktrees lie, whatever it is."""
-        folder = self.shop.data_dir / "worktrees" / "octo" / "hello"
+        folder = self.ctx.data_dir / "worktrees" / "octo" / "hello"
         return [one for one in sorted(folder.glob("*")) if one.suffix != ".json" and not one.name.startswith(".")]
 
     def admin(self, path: Path) -> Path | None:
@@ -303,15 +305,15 @@ class Ground:
     def state(self, path: Path) -> Path | None:
         """The folder with a worktree's HEAD and index."""
         admin = self.admin(path)
-        cage = self.shop.git.cage
+        cage = self.ctx.git.cage
         if cage is None or admin is None:
             return admin
         return cage.view(self.clone.path.resolve(), real(path), admin).state
 
     def agent(self, path: Path, *command: str, **environment: str) -> None:
         """A command as the agent runs it, in its cage if there is one; whether it succeeds is the agent's affair."""
-        cage, argv = self.shop.git.cage, list(command)
-        home = self.shop.data_dir / "homes" / "1"
+        cage, argv = self.ctx.git.cage, list(command)
+        home = self.ctx.data_dir / "homes" / "1"
         home.mkdir(parents=True, exist_ok=True)
         if cage is not None:
             admin = self.admin(path)
@@ -330,8 +332,8 @@ async def close(ground: Ground) -> None:
     ARRIVALS.clear()
     ground.locks.close()
     for path in ground.directories():
-        if ground.shop.git.cage is not None and (admin := ground.admin(path)) is not None:
-            ground.shop.git.cage.forget(ground.shop.git.cage.view(ground.clone.path.resolve(), real(path), admin).name)
+        if ground.ctx.git.cage is not None and (admin := ground.admin(path)) is not None:
+            ground.ctx.git.cage.forget(ground.ctx.git.cage.view(ground.clone.path.resolve(), real(path), admin).name)
 
 
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:
@@ -347,10 +349,10 @@ async def _nothing(_: TurnRun) -> None:
     return
 
 
-def _worker(shop: Workshop, locks: ExitStack) -> Worker:
+def _worker(ctx: TurnContext, locks: ExitStack) -> Worker:
     lock = locks.enter_context(ExitStack())
-    name = lock.enter_context(worker_lock(shop.workers))
-    return Worker(name, Runner(shop, name, 10, 10), lock)
+    name = lock.enter_context(worker_lock(ctx.workers))
+    return Worker(name, Runner(ctx, name, 10, 10), lock)
 
 
 def _data(text: str) -> list[str]:

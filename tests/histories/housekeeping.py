@@ -11,8 +11,8 @@ from hypothesis.stateful import rule
 
 import bot
 from bot import failpoints
-from bot.maintenance.prune import sweep
-from bot.maintenance.repair import reconcile
+from bot.maintenance.prune import prune
+from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
 from bot.node.process_lock import worker_lock
 from tests.histories.acts import deeds
@@ -52,10 +52,10 @@ class Housekeeping(Going):
         """A worker ends where it first reaches this place, in the middle of something; another one goes on."""
         reached: list[str] = []
 
-        def kill(here: str) -> None:
-            if here == name:
+        def kill(thread_ref: str) -> None:
+            if thread_ref == name:
                 failpoints.listener = None
-                reached.append(here)
+                reached.append(thread_ref)
                 raise KilledError
 
         failpoints.listener = kill
@@ -91,8 +91,8 @@ class Housekeeping(Going):
         )
 
         async def swept() -> None:
-            with worker_lock(ground.shop.workers) as worker:
-                await sweep(ground.shop, policy, worker, force=True)
+            with worker_lock(ground.ctx.workers) as worker:
+                await prune(ground.ctx, policy, worker, force=True)
 
         if ground.now - ground.began > timedelta(days=RESCUE_DAYS - 1):
             # What was rescued may be too old to be kept.
@@ -100,4 +100,4 @@ class Housekeeping(Going):
         self.bot(swept(), index_too=True)
 
     async def repair(self) -> None:
-        await reconcile(self.ground.shop, None, lambda _: None)
+        await repair(self.ground.ctx, None, lambda _: None)

@@ -8,8 +8,8 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.decide.parsing import Asks
-from bot.handlers.choose_worktree import PullPlace
+from bot.decide.parsing import ParsedComment
+from bot.handlers.choose_worktree import PullRequestHead
 from tests.histories.acts import Deed, deeds, do
 from tests.histories.ground import Run, Worker
 from tests.histories.ledger import refs_of
@@ -18,7 +18,7 @@ from tests.histories.machine import Machine
 Talk = Literal["issue 1", "issue 2", "pull 3", "pull 4", "fork 5"]
 """Pull 3 is of the bot's own branch, pull 4 of a person's; both close issue 1. Pull 5 comes from a fork."""
 
-REQUEST = Asks(request="do it")
+REQUEST = ParsedComment(request="do it")
 Verb = Literal["reset", "remove", "restore"]
 
 verbs = st.sampled_from(("reset", "remove", "restore"))
@@ -81,7 +81,7 @@ class Turning(Machine):
             self.work(run, doing)
             self.end(run, outcome)
 
-    def ask(self, talk: Talk, asks: Asks = REQUEST) -> None:
+    def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
         """Somebody says something in the thread."""
         kind, _, text = talk.partition(" ")
         number, facts = int(text), self.ground.facts(request=asks.request)
@@ -90,7 +90,7 @@ class Turning(Machine):
             facts = self.ground.facts(request=asks.request, pull=self.pull(talk, number), closes=closes)
         self.bot(self.ground.ask(number, facts, asks, "issue" if kind == "issue" else "pull"))
 
-    def pull(self, talk: Talk, number: int) -> PullPlace:
+    def pull(self, talk: Talk, number: int) -> PullRequestHead:
         """The pull request; its head is pushed by a person if it is not there."""
         head = {"pull 3": "threadtree/issue-1", "pull 4": "feature", "fork 5": "patch"}[talk]
         ref = f"refs/pull/{number}/head" if talk == "fork 5" else f"refs/heads/{head}"
@@ -100,7 +100,7 @@ class Turning(Machine):
             with self.hands():
                 self.ground.push(ref, {head.replace("/", "-"): self.ground.content(head)}, onto=base)
         sha = refs_of(self.ground.remote)[ref]
-        return PullPlace(number, head, sha, same_repository=talk != "fork 5", head_is_protected=False)
+        return PullRequestHead(number, head, sha, same_repository=talk != "fork 5", head_is_protected=False)
 
     def begin(self, worker: Worker | None = None) -> Run | None:
         """Claims the next turn and waits until its agent is at work; None where there is none, or it was refused."""

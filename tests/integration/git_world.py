@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.clones.linked import admin_directory, real
 from bot.clones.start import IssueBranch, Refused, Start
 from bot.git import refs
@@ -164,7 +164,7 @@ class GitWorld:
     async def bring_home(self, branch: str = "threadtree/issue-1") -> None:
         """What the agent committed comes to the clone."""
         async with clone_lock(self.clone) as lock:
-            await bring_home(lock, self.path, branch)
+            await import_commits(lock, self.path, branch)
 
     async def publish(self, branch: str = "threadtree/issue-1") -> None:
         """What the agent committed comes to the remote."""

@@ -42,7 +42,7 @@ class Site:
 async def site(handle: Handler) -> AsyncIterator[Site]:
     """Serve connections with `handle`; at the end they are cut off."""
     tasks: set[asyncio.Task[None]] = set()
-    here = Site(0)
+    thread_ref = Site(0)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -53,15 +53,15 @@ async def site(handle: Handler) -> AsyncIterator[Site]:
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        here.visits += 1
+        thread_ref.visits += 1
         task = asyncio.create_task(answer(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
-        here.port = server.sockets[0].getsockname()[1]
+        thread_ref.port = server.sockets[0].getsockname()[1]
         try:
-            yield here
+            yield thread_ref
         finally:
             server.close()
             left = list(tasks)

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from bot.clones import metadata
 from bot.clones.start import DetachedHead, IssueBranch
-from bot.maintenance.prune import Report, sweep
+from bot.maintenance.prune import Report, prune
 from bot.maintenance.repair import metadata_of
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import Repository
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.store import conversations, reconciliation
 from bot.store.database import Connection, database
@@ -32,7 +32,7 @@ class Node:
 
     git: GitWorld
     db: Connection
-    grounds: Grounds
+    ctx: NodeContext
     now: list[datetime] = field(default_factory=list)
 
     def path(self, number: int) -> Path:
@@ -72,7 +72,7 @@ class Node:
 
     async def age(self, worktree: int, days: float) -> None:
         """Row, metadata and every file were last touched so long ago."""
-        at = self.grounds.clock() - timedelta(days=days)
+        at = self.ctx.clock() - timedelta(days=days)
         await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
         row = await self.row(worktree)
         path = Path(row.path)
@@ -94,12 +94,12 @@ class Node:
 
     def policy(self, **changes: Any) -> Policy:
         days = {"detached_days": 30, "branch_days": 90, "orphan_days": 90, "rescue_days": 180}
-        return policy_for(self.grounds.clock(), **{**days, **changes})
+        return policy_for(self.ctx.clock(), **{**days, **changes})
 
     async def sweep(self, **options: Any) -> Report:
         policy = options.pop("policy", None) or self.policy()
-        with worker_lock(self.grounds.workers) as worker:
-            return await sweep(self.grounds, policy, worker, **options)
+        with worker_lock(self.ctx.workers) as worker:
+            return await prune(self.ctx, policy, worker, **options)
 
     def move_clock(self, days: float) -> None:
         self.now[0] += timedelta(days=days)
@@ -107,7 +107,7 @@ class Node:
     def listing(self) -> dict[str, tuple[Any, ...]]:
         """Everything under DATA_DIR, with what a change of it would show in."""
         found: dict[str, tuple[Any, ...]] = {}
-        for folder, folders, names in os.walk(self.grounds.data_dir):
+        for folder, folders, names in os.walk(self.ctx.data_dir):
             for name in (*folders, *names):
                 file = Path(folder, name)
                 state = file.lstat()
@@ -136,7 +136,7 @@ async def node_world(root: Path, database_url: str, sandbox: Literal["off", "bwr
     async with database(database_url, size=8) as pool, pool.acquire() as db:
         await db.execute("insert into nodes (name) values ($1)", NODE)
         await conversations.save_codebase(db, HELLO)
-        grounds = Grounds(
+        ctx = NodeContext(
             pool=pool,
             git=world.clone.git,
             node=NODE,
@@ -145,7 +145,7 @@ async def node_world(root: Path, database_url: str, sandbox: Literal["off", "bwr
             clock=lambda: now[0],
             github=None,
         )
-        yield Node(world, db, grounds, now)
+        yield Node(world, db, ctx, now)
 
 
 def set_times(top: Path, at: datetime, *more: Path) -> None:

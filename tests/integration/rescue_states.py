@@ -373,12 +373,12 @@ def sockets_and_pipes(world: GitWorld) -> None:
     (world.path / "README.md").unlink()
     os.mkfifo(world.path / "README.md")
     with socket.socket(socket.AF_UNIX) as listening:
-        here = Path.cwd()
+        thread_ref = Path.cwd()
         os.chdir(world.path)  # a socket's path has 108 bytes
         try:
             listening.bind("socket")
         finally:
-            os.chdir(here)
+            os.chdir(thread_ref)
     write(world, "new")
 
 

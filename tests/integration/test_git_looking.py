@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from bot.worktrees.summary import Look, look
+from bot.worktrees.summary import Summary, summarize
 from tests.integration.git_world import SANDBOXES, GitWorld
 
 BRANCH = "threadtree/issue-1"
@@ -19,14 +19,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitWorld:
 
 async def test_size_changes_and_the_distance_to_githubs_branch_are_told(world: GitWorld) -> None:
     await world.created()
-    seen = await look(world.clone, world.path, BRANCH)
+    seen = await summarize(world.clone, world.path, BRANCH)
     assert seen is not None
     assert (seen.changed_files, seen.ahead, seen.behind) == (0, None, None)
 
     world.someone_pushes(BRANCH, {"theirs.txt": "1\n"}, start="origin/main")
     await world.update()
     (world.path / "mine.txt").write_text("x" * 100_000)
-    seen = await look(world.clone, world.path, BRANCH)
+    seen = await summarize(world.clone, world.path, BRANCH)
 
     assert seen is not None
     assert (seen.changed_files, seen.ahead, seen.behind) == (1, 0, 1)
@@ -36,8 +36,8 @@ async def test_size_changes_and_the_distance_to_githubs_branch_are_told(world: G
 async def test_a_broken_worktree_has_a_size_and_a_missing_one_nothing(world: GitWorld) -> None:
     await world.created()
     (world.path / ".git").write_text("gitdir: /nonexistent\n")
-    seen = await look(world.clone, world.path, BRANCH)
-    assert isinstance(seen, Look)
+    seen = await summarize(world.clone, world.path, BRANCH)
+    assert isinstance(seen, Summary)
     assert seen.changed_files is None
 
-    assert await look(world.clone, world.path.with_name("issue-2"), None) is None
+    assert await summarize(world.clone, world.path.with_name("issue-2"), None) is None

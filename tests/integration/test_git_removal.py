@@ -20,7 +20,7 @@ from bot.clones.entries import Valid, all_entries, inspect
 from bot.clones.start import DetachedHead, HeadBranch
 from bot.rescue.save import Label
 from bot.worktrees.create import Created
-from bot.worktrees.remove import Kept, Remote, Removed, remove, remove_if_clean
+from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 
@@ -49,14 +49,14 @@ async def removed(world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, 
 
 async def tried(
     world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
-) -> Removed | Kept:
+) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         if fetched:
             await fetch(lock)
         return await remove(lock, world.path, label, remote)
 
 
-async def purged(world: GitWorld) -> Removed | Kept:
+async def purged(world: GitWorld) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await remove_if_clean(lock, world.path, LABEL, MAIN)
@@ -473,7 +473,7 @@ async def test_when_something_is_in_the_way_everything_stays_where_it_was(world:
 
     result = await tried(world)
 
-    assert isinstance(result, Kept)
+    assert isinstance(result, NotRemoved)
     assert result.why
     assert contents(world.path) == before
     assert isinstance(await inspect(world.clone, world.path), Valid)
@@ -489,7 +489,7 @@ async def test_what_cannot_be_forgotten_is_put_back(world: GitWorld, monkeypatch
 
     monkeypatch.setattr(trash, "move", busy)
     result = await tried(world)
-    assert result == Kept("it could not be examined or moved away: device or resource busy")
+    assert result == NotRemoved("it could not be examined or moved away: device or resource busy")
     assert isinstance(await inspect(world.clone, world.path), Valid)
 
 
@@ -504,7 +504,7 @@ async def test_a_mount_inside_is_not_followed(world: GitWorld, tmp_path: Path) -
         pytest.skip("this machine forbids mounts")
     try:
         result = await tried(world)
-        assert isinstance(result, Kept)
+        assert isinstance(result, NotRemoved)
         assert "is mounted there" in result.why
         assert trash.delete_bytes(world.path) == 0
     finally:
@@ -648,7 +648,7 @@ async def test_a_purge_leaves_whatever_would_need_a_rescue(world: GitWorld, work
     work(world)
     before = contents(world.path)
     kept = await purged(world)
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, NotRemoved)
     assert kept.why
     assert contents(world.path) == before
     assert world.path in [entry.path for entry in await all_entries(world.clone)]
@@ -690,13 +690,13 @@ def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -
 
 def test_no_tree_is_too_deep(tmp_path: Path) -> None:
     (tmp_path / "top").mkdir()
-    here = os.open(tmp_path / "top", os.O_RDONLY)
+    thread_ref = os.open(tmp_path / "top", os.O_RDONLY)
     for _ in range(2000):
-        os.mkdir("x" * 50, dir_fd=here)
-        there = os.open("x" * 50, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = there
-    os.close(here)
+        os.mkdir("x" * 50, dir_fd=thread_ref)
+        there = os.open("x" * 50, os.O_RDONLY, dir_fd=thread_ref)
+        os.close(thread_ref)
+        thread_ref = there
+    os.close(thread_ref)
     trash.delete_bytes(tmp_path / "top")
     assert list(tmp_path.iterdir()) == []
 

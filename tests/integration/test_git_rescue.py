@@ -13,7 +13,7 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git import refs
 from bot.git.runner import GitError
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, photo, write
@@ -32,7 +32,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
 
 async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
     async with clone_lock(world.clone) as lock:
-        return await rescue(lock, world.path, Label(7, branch, (1, 2), AT))
+        return await save_rescue(lock, world.path, Label(7, branch, (1, 2), AT))
 
 
 async def kept(world: GitWorld) -> Rescued:

@@ -12,10 +12,10 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.clones.start import DetachedHead
 from bot.clones.trash import GIT_STATE
-from bot.rescue.restore import MARK, Restored, RestoreRefused, restore
+from bot.rescue.restore import MARK, Restored, RestoreRefused, restore_rescue
 from bot.rescue.restore_directory import restore_all, restore_kept
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, rescue
-from bot.worktrees.unlink import depart, rescue_first
+from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
+from bot.worktrees.unlink import rescue_first, unlink_worktree
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
 
@@ -33,12 +33,12 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
 
 async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
     async with clone_lock(world.clone) as lock:
-        return await rescue(lock, world.path, replace(LABEL, branch=branch))
+        return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
 
 
 async def restored(world: GitWorld, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
     async with clone_lock(world.clone) as lock:
-        return await restore(lock, world.path, branch, sha)
+        return await restore_rescue(lock, world.path, branch, sha)
 
 
 async def vanish(world: GitWorld) -> None:
@@ -271,7 +271,7 @@ async def kept_with_a_commit(world: GitWorld) -> tuple[Rescued, Path]:
     async with clone_lock(world.clone) as lock:
         found = await rescue_first(lock, world.path, LABEL)
         assert isinstance(found, KeepWhole)
-        departed = depart(lock, world.path, AT, whole=True)
+        departed = unlink_worktree(lock, world.path, AT, whole=True)
     assert found.rescued is not None
     assert departed.kept is not None
     git(world.clone.path, "update-ref", "-d", f"refs/heads/{BRANCH}")

@@ -17,7 +17,7 @@ from bot.cli.deliveries import add_replay
 from bot.cli.listings import ROWS_FOR_PEOPLE, mount
 from bot.cli.worktrees_list import add_list
 from bot.git.runner import Git
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.store.database import database
 from tests.postgres import execute
 
@@ -62,9 +62,9 @@ class Cli:
 
     def __init__(self, database_url: str, data_dir: Path) -> None:
         @asynccontextmanager
-        async def grounds() -> AsyncIterator[Grounds]:
+        async def ctx() -> AsyncIterator[NodeContext]:
             async with database(database_url, size=1) as pool:
-                yield Grounds(
+                yield NodeContext(
                     pool=pool,
                     git=Git(),
                     node="here",
@@ -87,7 +87,7 @@ class Cli:
         worktrees = typer.Typer()
         worktrees.callback()(lambda: None)
         self._app.add_typer(worktrees, name="worktrees")
-        add_list(worktrees, grounds)
+        add_list(worktrees, ctx)
 
     async def __call__(self, *argv: str, status: int = 0) -> Result:
         environment = {"COLUMNS": None, "LINES": None, "FORCE_COLOR": None}

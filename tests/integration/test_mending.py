@@ -13,8 +13,8 @@ from bot.clones.clone import clone_lock
 from bot.clones.metadata import Metadata
 from bot.clones.start import IssueBranch
 from bot.maintenance.reconcile_rules import Action
-from bot.maintenance.repair import reconcile
-from bot.rescue.save import Label, Rescued, rescue
+from bot.maintenance.repair import repair
+from bot.rescue.save import Label, Rescued, save_rescue
 from bot.store import rescues
 from tests.integration.git_world import SANDBOXES, git
 from tests.integration.prune_world import NODE, Node, node_world
@@ -36,7 +36,7 @@ async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 async def mended(node: Node, only: int | None = None) -> dict[str, list[Action]]:
     """What was done, by the name of the place."""
     done: dict[str, list[Action]] = {}
-    for path, action in await reconcile(node.grounds, only):
+    for path, action in await repair(node.ctx, only):
         done.setdefault(Path(path).name, []).append(action)
     return done
 
@@ -108,7 +108,7 @@ async def test_a_directory_that_is_no_worktree_is_kept_whole(each: Node) -> None
     assert await mended(each) == {"issue-1": [Action.KEEP_WHOLE]}
 
     kept = [one.kept for one in await rescues.of_worktree(each.db, worktree) if one.kept]
-    assert [(each.grounds.data_dir / "kept" / name / "new.txt").read_text() for name in kept] == ["not committed\n"]
+    assert [(each.ctx.data_dir / "kept" / name / "new.txt").read_text() for name in kept] == ["not committed\n"]
     assert not each.path(1).exists()
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await mended(each) == {"issue-1": [Action.LEAVE]}
@@ -223,7 +223,7 @@ async def test_a_stranger_is_adopted_as_an_orphan_and_left_where_it_is(node: Nod
 
     assert (await mended(node))["issue-7"] == [Action.ADOPT]
 
-    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(7)), node.grounds.clock())]
+    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(7)), node.ctx.clock())]
     node.move_clock(1)
     assert "issue-7" not in await mended(node), "its age goes on counting from the first time"
     node.path(7).unlink() if kind in ("file", "link") else shutil.rmtree(node.path(7))
@@ -232,7 +232,7 @@ async def test_a_stranger_is_adopted_as_an_orphan_and_left_where_it_is(node: Nod
 
 
 def metadata_for(node: Node, worktree: int) -> Metadata:
-    now = node.grounds.clock()
+    now = node.ctx.clock()
     return Metadata(
         id=str(worktree),
         platform="github.com",
@@ -321,9 +321,9 @@ async def test_a_rescue_without_a_row_is_on_record_again(each: Node) -> None:
     worktree = await each.add(1)
     (each.path(1) / "new.txt").write_text("not committed\n")
     async with clone_lock(each.git.clone) as lock:
-        label = Label(worktree, "threadtree/issue-1", (1,), each.grounds.clock() - timedelta(days=3))
-        rescued = await rescue(lock, each.path(1), label)
-        await rescue(lock, each.path(1), replace(label, worktree_id=10**6))
+        label = Label(worktree, "threadtree/issue-1", (1,), each.ctx.clock() - timedelta(days=3))
+        rescued = await save_rescue(lock, each.path(1), label)
+        await save_rescue(lock, each.path(1), replace(label, worktree_id=10**6))
     assert isinstance(rescued, Rescued)
 
     assert await mended(each) == {}

@@ -267,9 +267,9 @@ def read_all(client: socket.socket) -> bytes:
 
 async def test_a_client_without_no_proxy_finds_the_turns_own_service(tmp_path: Path) -> None:
     service = tmp_path / "model.sock"
-    here = Target(ip_address("127.0.0.1"), 19502)
+    thread_ref = Target(ip_address("127.0.0.1"), 19502)
     with private_socket(service) as listener:
-        async with sockets.serving(listener, backwards), proxy(tmp_path, World(), local={here: service}) as path:
+        async with sockets.serving(listener, backwards), proxy(tmp_path, World(), local={thread_ref: service}) as path:
             reader, writer = await connect_private(path)
             writer.write(b"CONNECT 127.0.0.1:19502 HTTP/1.1\r\nHost: 127.0.0.1:19502\r\n\r\n")
             assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED

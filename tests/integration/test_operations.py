@@ -54,7 +54,7 @@ async def finish(world: World, operation: ClaimedOperation) -> None:
 
 
 async def state(world: World, operation: int) -> str:
-    return (await operations.look(world.db, operation)).state
+    return (await operations.status_of(world.db, operation)).state
 
 
 async def bells(world: World) -> int:
@@ -72,7 +72,7 @@ async def test_the_turns_that_were_asked_before_go_first(world: World) -> None:
     first, second = await world.ask(thread), await world.ask(thread)
     operation = await ask(world, worktree)
     assert await claim(world) is None
-    assert (await operations.look(world.db, operation)).turns_ahead == 2
+    assert (await operations.status_of(world.db, operation)).turns_ahead == 2
 
     for turn in (first, second):
         running = await world.claimed()
@@ -136,7 +136,7 @@ async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(
     running = await world.claimed()
     await ask(world, worktree)
 
-    assert await turns.hand_back(world.db, running.claim)
+    assert await turns.requeue(world.db, running.claim)
 
     assert await claim(world) is None
     assert (await world.claimed()).id == running.id
@@ -184,7 +184,7 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: World) 
     assert removal is not None
     operation = await ask(world, worktree, "restore")
     assert await claim(world) is None
-    assert (await operations.look(world.db, operation)).being_removed
+    assert (await operations.status_of(world.db, operation)).being_removed
 
     await world.db.execute("update worktrees set state = 'removed', claim = null, worker = null")
 
@@ -263,7 +263,7 @@ async def test_its_end_rings_for_what_waited_behind_it(world: World) -> None:
     await finish(world, await claimed(world))
 
     assert await bells(world) == 2
-    standing = await operations.look(world.db, operation)
+    standing = await operations.status_of(world.db, operation)
     assert (standing.state, standing.outcome) == ("done", "It was reset.")
 
 
@@ -275,7 +275,7 @@ async def test_a_lost_claim_ends_nothing(world: World) -> None:
 
     with pytest.raises(ClaimLostError):
         await operations.finish(world.db, stale, "done", "It was reset.", NODE)
-    assert not await operations.give_back(world.db, stale)
+    assert not await operations.requeue(world.db, stale)
 
     assert await state(world, operation.id) == "running"
 
@@ -288,7 +288,7 @@ async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: 
     assert await operations.running_on(world.db, NODE) == [operation.claim]
     assert await operations.running_on(world.db, "there") == []
 
-    assert await operations.give_back(world.db, operation.claim)
+    assert await operations.requeue(world.db, operation.claim)
 
     assert await world.claim() is None
     again = await claimed(world)

@@ -102,7 +102,7 @@ class Bench:
         target: Target | None = None,
     ) -> int:
         async with self.pool.acquire() as connection:
-            return await outbox.wish_comment(
+            return await outbox.enqueue_comment(
                 connection,
                 lane=self.lane,
                 conversation_id=self.conversation_id,
@@ -116,7 +116,7 @@ class Bench:
 
     async def reply(self, content: str) -> int:
         async with self.pool.acquire() as connection:
-            return await outbox.wish_reply(
+            return await outbox.enqueue_reply(
                 connection,
                 lane=self.lane,
                 conversation_id=self.conversation_id,
@@ -126,7 +126,7 @@ class Bench:
 
     async def react(self, target: Target, content: str = "eyes") -> None:
         async with self.pool.acquire() as connection:
-            await outbox.wish_reaction(
+            await outbox.enqueue_reaction(
                 connection, lane=self.lane, conversation_id=self.conversation_id, target=target, content=content
             )
 
@@ -145,10 +145,10 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
         SimulatedGitHub.running(tmp_path / "github", time) as github,
         httpx.AsyncClient() as http,
     ):
-        shop = await github.create_repository("acme/shop")
+        ctx = await github.create_repository("acme/shop")
         maria = github.person("maria")
-        shop.allow(maria, "write")
-        issue = await maria.open_issue(shop, "It breaks")
+        ctx.allow(maria, "write")
+        issue = await maria.open_issue(ctx, "It breaks")
         client = GitHub(
             api_url=github.api_url,
             graphql_url=github.graphql_url,
@@ -157,7 +157,7 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
             clock=time,
             sleep=time.sleep,
         )
-        repository = Repository("github.example", shop.id, "acme", "shop")
+        repository = Repository("github.example", ctx.id, "acme", "shop")
         yield Bench(
             pool=pool,
             github=github,
@@ -403,9 +403,9 @@ async def test_an_answer_is_posted_anew_when_somebody_deleted_the_tracking_comme
 
 
 async def test_an_answer_to_a_deleted_inline_comment_goes_to_the_conversation(bench: Bench) -> None:
-    shop = bench.issue.repository
-    await bench.maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
-    pull: Pull = await bench.maria.open_pull(shop, head="topic", title="Repair")
+    ctx = bench.issue.repository
+    await bench.maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
+    pull: Pull = await bench.maria.open_pull(ctx, head="topic", title="Repair")
     inline = await bench.maria.review_comment(pull, "a.txt", 1, "@bot why?")
     await bench.maria.delete(inline)
     bench.issue = pull

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
-from bot.node.context import Grounds
+from bot.node.context import NodeContext
 from bot.operations.remove import carry_out, delete_trashed, remove_all
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
-from bot.worktrees.remove import Kept, Removed
+from bot.worktrees.remove import NotRemoved, Removed
 from tests.integration.git_world import SANDBOXES, GitWorld, git
 from tests.integration.killing import KilledError
 from tests.integration.turn_world import NODE, World
@@ -40,7 +40,7 @@ class Place:
 
     git_world: GitWorld
     rows: World
-    grounds: Grounds
+    ctx: NodeContext
     conversation: int
     worktree: int
 
@@ -68,7 +68,7 @@ async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> A
     (tmp_path / "server" / "octo" / "repo-1.git").symlink_to(made.remote)
     async with pool.acquire() as db:
         rows = World(db)
-        grounds = Grounds(
+        ctx = NodeContext(
             pool=pool,
             git=made.clone.git,
             node=NODE,
@@ -77,14 +77,14 @@ async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> A
             clock=lambda: NOW,
             github=None,
         )
-        git_world = replace(made, clone=grounds.clone("octo/repo-1"))
+        git_world = replace(made, clone=ctx.clone("octo/repo-1"))
         await git_world.created()
-        git(git_world.clone.path, "config", "remote.origin.url", f"{grounds.server_url}/octo/repo-1.git")
+        git(git_world.clone.path, "config", "remote.origin.url", f"{ctx.server_url}/octo/repo-1.git")
         worktree = await rows.worktree(path=str(git_world.path))
         conversation = await rows.thread(worktree=worktree)
         await rows.make(worktree)
         write_metadata(git_world.path, worktree)
-        yield Place(git_world, rows, grounds, conversation, worktree)
+        yield Place(git_world, rows, ctx, conversation, worktree)
 
 
 def write_metadata(path: Path, worktree: int) -> None:
@@ -108,7 +108,7 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
     (place.path / "new").write_text("new")
     removal = await place.claimed("retention")
 
-    result = await carry_out(place.grounds, removal)
+    result = await carry_out(place.ctx, removal)
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
@@ -124,26 +124,26 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
     assert not metadata.metadata_path(place.path).exists()
     assert sum(trash.size_of(trashed) for trashed in result.trashed) > 0
     assert await delete_trashed(result.trashed) > 0
-    assert list(trash.trash_folder(place.grounds.data_dir).iterdir()) == []
+    assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
 
 
 async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None:
     (place.path / ".git").unlink()
     place.path.joinpath("mine").write_bytes(b"x" * 10_000)
-    result = await carry_out(place.grounds, await place.claimed("command"))
+    result = await carry_out(place.ctx, await place.claimed("command"))
     assert isinstance(result, Removed)
     [rescue] = await place.rescues()
     assert rescue.kept is not None
     assert (rescue.ref, rescue.removal) == (None, "command")
     assert rescue.bytes >= 10_000
-    assert (trash.kept_folder(place.grounds.data_dir) / rescue.kept / "mine").exists()
+    assert (trash.kept_folder(place.ctx.data_dir) / rescue.kept / "mine").exists()
 
 
 async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
         result = await carry_out(cut_off_from(place), await place.claimed())
-    assert isinstance(result, Kept)
+    assert isinstance(result, NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["warning"]
     assert "could not be asked" in result.why
     assert await place.row() == ("ready", "closed")
@@ -152,11 +152,9 @@ async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -
     assert await place.rescues() == []
 
 
-def cut_off_from(place: Place) -> Grounds:
+def cut_off_from(place: Place) -> NodeContext:
     """GitHub's server refuses connections."""
-    return replace(
-        place.grounds, server_url="http://127.0.0.1:9", git=replace(place.grounds.git, protocols=("file", "http"))
-    )
+    return replace(place.ctx, server_url="http://127.0.0.1:9", git=replace(place.ctx.git, protocols=("file", "http")))
 
 
 async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_the_clone(place: Place) -> None:
@@ -165,7 +163,7 @@ async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_th
     (place.path / "new").write_text("new")
     shutil.rmtree(place.git_world.remote)
 
-    result = await carry_out(place.grounds, await place.claimed())
+    result = await carry_out(place.ctx, await place.claimed())
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
@@ -180,7 +178,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
     server = place.git_world.root / "server" / "octo"
     (server / "repo-1.git").rename(server / "renamed.git")
     await place.rows.db.execute("update codebases set name = 'renamed'")
-    result = await carry_out(place.grounds, await place.claimed())
+    result = await carry_out(place.ctx, await place.claimed())
     assert isinstance(result, Removed)
     assert (result.rescue, result.branch_deleted) == (None, True)
 
@@ -188,7 +186,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
 async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place) -> None:
     shutil.rmtree(place.path)
     shutil.rmtree(place.git_world.clone.path)
-    result = await carry_out(place.grounds, await place.claimed())
+    result = await carry_out(place.ctx, await place.claimed())
     assert isinstance(result, Removed)
     assert (await place.row())[0] == "removed"
 
@@ -196,12 +194,12 @@ async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place)
 async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
-        assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Kept)
+        assert isinstance(await carry_out(place.ctx, await place.claimed("purged")), NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["info"], "nothing unusual"
     assert await place.row() == ("ready", None)
     (place.path / "new").unlink()
 
-    assert isinstance(await carry_out(place.grounds, await place.claimed("purged")), Removed)
+    assert isinstance(await carry_out(place.ctx, await place.claimed("purged")), Removed)
 
     assert await place.row() == ("removed", "purged")
     assert await conversations.worktree_of(place.rows.db, place.conversation) == place.worktree
@@ -211,7 +209,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
 async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
     removal = await place.claimed()
     await removals.give_back(place.rows.db, place.worktree, WORKER)
-    assert isinstance(await carry_out(place.grounds, removal), Kept)
+    assert isinstance(await carry_out(place.ctx, removal), NotRemoved)
     assert (place.path / "README.md").exists()
     assert await place.row() == ("removing", "closed")
 
@@ -225,10 +223,10 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
     removal = await place.claimed()
     kill_at(cut)
     with pytest.raises(KilledError):
-        await carry_out(place.grounds, removal)
+        await carry_out(place.ctx, removal)
     await removals.give_back(place.rows.db, place.worktree, WORKER)
 
-    await remove_all(place.grounds, "fedcba9876543210")
+    await remove_all(place.ctx, "fedcba9876543210")
 
     [rescue] = await place.rescues()
     assert (rescue.files, rescue.commits) == (1, 1)
@@ -241,9 +239,9 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
 async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
     await place.rows.close(place.conversation)
     await conversations.let_go(place.rows.db, place.worktree)
-    await asyncio.gather(*(remove_all(place.grounds, WORKER) for _ in range(2)))
+    await asyncio.gather(*(remove_all(place.ctx, WORKER) for _ in range(2)))
     assert (await place.row())[0] == "removed"
-    assert list(trash.trash_folder(place.grounds.data_dir).iterdir()) == []
+    assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
 
 
 async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +249,10 @@ async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monke
     await conversations.let_go(place.rows.db, place.worktree)
     await remove_all(cut_off_from(place), WORKER)
     assert await place.row() == ("ready", "closed")
-    await remove_all(place.grounds, WORKER)
+    await remove_all(place.ctx, WORKER)
     assert (await place.row())[0] == "ready", "not again at once"
     monkeypatch.setattr("bot.operations.remove.TRY_AGAIN_AFTER", timedelta(0))
 
-    await remove_all(place.grounds, WORKER)
+    await remove_all(place.ctx, WORKER)
 
     assert (await place.row())[0] == "removed"

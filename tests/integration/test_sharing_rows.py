@@ -7,12 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from bot.handlers.choose_worktree import PullPlace
-from bot.handlers.context import Desk, Facts, Premises
+from bot.handlers.choose_worktree import PullRequestHead
+from bot.handlers.context import GitHubFacts, NodePaths, RequestContext
 from bot.messages import replies, worktree_replies
 from bot.model import Target
-from bot.reply.thread_comments import Here
-from bot.sharing_rules import NotShared, Use
+from bot.reply.thread_comments import ThreadRef
+from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import Asker
@@ -41,10 +41,12 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
     """What decide writes down, in its transaction, for a request on an issue or (`head`) a pull request."""
     folder = await conversations.save_codebase(db, repository())
     row = await conversations.save_conversation(db, repository(), number, "pull" if head else "issue", "A title", None)
-    pull = PullPlace(number, head, SHA, same_repository=True, head_is_protected=False) if head else None
-    facts = Facts(NOON, pull, closes if head else ())
-    desk = Desk(db, Premises(NODE, "/worktrees"), repository(), number, Here(repository(), row.id), folder, facts)
-    await desk.queue(request(target=Target("comment", number)))
+    pull = PullRequestHead(number, head, SHA, same_repository=True, head_is_protected=False) if head else None
+    facts = GitHubFacts(NOON, pull, closes if head else ())
+    ctx = RequestContext(
+        db, NodePaths(NODE, "/worktrees"), repository(), number, ThreadRef(repository(), row.id), folder, facts
+    )
+    await ctx.queue(request(target=Target("comment", number)))
     return row.id
 
 
@@ -69,7 +71,7 @@ async def placed(world: World) -> list[tuple[int, str, str | None, list[str]]]:
 IN_ISSUES = replies.in_worktree_of(ISSUE)
 
 
-def own(why: NotShared, branch: str = "feature") -> str:
+def own(why: SharingRefused, branch: str = "feature") -> str:
     return worktree_replies.not_shared(why, branch)
 
 
@@ -91,7 +93,7 @@ async def test_a_waiting_request_of_the_issue_keeps_its_worktree(world: World) -
 
     await asks(world.db, PULL, head="feature")
 
-    assert (await placed(world))[1] == (PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])
+    assert (await placed(world))[1] == (PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])
 
 
 async def test_a_running_request_of_the_issue_keeps_its_worktree(world: World) -> None:
@@ -101,7 +103,7 @@ async def test_a_running_request_of_the_issue_keeps_its_worktree(world: World) -
 
     await asks(world.db, PULL, head="feature")
 
-    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])]
+    assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
 async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: World) -> None:
@@ -111,7 +113,7 @@ async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: World
 
     await asks(world.db, PULL, head="feature")
 
-    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "busy"))])]
+    assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
 async def test_a_worktree_that_is_not_made_is_not_switched(world: World) -> None:
@@ -120,7 +122,7 @@ async def test_a_worktree_that_is_not_made_is_not_switched(world: World) -> None
 
     await asks(world.db, PULL, head="feature")
 
-    assert await placed(world) == [(PULL, "pr-9", None, [own(NotShared(ISSUE, "not-made"))])]
+    assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "not-made"))])]
 
 
 async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: World) -> None:
@@ -131,7 +133,7 @@ async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: World)
 
     assert await placed(world) == [
         (PULL, "issue-1", "feature", [IN_ISSUES]),
-        (10, "pr-10", None, [own(NotShared(ISSUE, "other-pull", PULL), "another")]),
+        (10, "pr-10", None, [own(SharingRefused(ISSUE, "other-pull", PULL), "another")]),
     ]
 
 
@@ -169,7 +171,7 @@ async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: World)
     await world.end(turn.claim)
     await asks(world.db, PULL, head="feature")
     assert await placed(world) == [(PULL, "issue-1", None, [])]
-    assert await sharing.unsettled(world.db, pull, turn.worktree_id) is None
+    assert await sharing.pending_switch(world.db, pull, turn.worktree_id) is None
 
 
 async def test_an_issue_of_another_repository_is_none_of_ours(world: World) -> None:
@@ -228,7 +230,9 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
     assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
     turn = await world.claimed()
     uses = await sharing.uses(world.db, [turn.worktree_id], turn.conversation_id)
-    assert uses == {turn.worktree_id: Use(ISSUE, made=True, busy=True)}, "the node makes the pull request its own"
+    assert uses == {turn.worktree_id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
+        "the node makes the pull request its own"
+    )
 
 
 async def test_two_pull_requests_of_one_head_that_come_at_once_share_one_worktree(world: World, pool: Pool) -> None:
@@ -303,10 +307,10 @@ async def to_switch(world: World) -> ClaimedTurn:
 
 
 async def goes_elsewhere(db: Connection, turn: ClaimedTurn) -> None:
-    await sharing.hold(db, turn)
+    await sharing.lock_turn(db, turn)
     start = ("head", PULL, "feature", SHA)
     reserved = await conversations.reserve_worktree(db, repository(), node=NODE, path="/worktrees/pr-9", start=start)
-    await sharing.send_on(db, turn, reserved, NODE, ["why"])
+    await sharing.move_turn(db, turn, reserved, NODE, ["why"])
 
 
 async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: World) -> None:
@@ -315,7 +319,7 @@ async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: Wo
     assert issue is not None
 
     async with world.db.transaction():
-        assert await sharing.hold(world.db, turn) == (IN_ISSUES,)
+        assert await sharing.lock_turn(world.db, turn) == (IN_ISSUES,)
         others = await sharing.switched(world.db, turn, "feature", [IN_ISSUES, "and more"])
 
     assert others == (Sharer(issue.id, ISSUE, "issue"),)
@@ -330,17 +334,17 @@ async def test_a_closed_thread_is_not_told(world: World) -> None:
     await world.close(issue.id)
 
     async with world.db.transaction():
-        await sharing.hold(world.db, turn)
+        await sharing.lock_turn(world.db, turn)
         assert await sharing.switched(world.db, turn, "feature", []) == ()
 
 
 async def test_who_lost_the_claim_changes_nothing(world: World) -> None:
     turn = await to_switch(world)
-    await turns.hand_back(world.db, turn.claim)
+    await turns.requeue(world.db, turn.claim)
 
     with pytest.raises(ClaimLostError):
         async with world.db.transaction():
-            await sharing.hold(world.db, turn)
+            await sharing.lock_turn(world.db, turn)
 
 
 async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: World) -> None:
@@ -380,10 +384,10 @@ async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: Wo
 
 async def test_the_holder_of_a_branch_is_another_live_worktree(world: World) -> None:
     turn = await to_switch(world)
-    assert await sharing.holder(world.db, turn, "threadtree/issue-1") is None
+    assert await sharing.find_worktree_on_branch(world.db, turn, "threadtree/issue-1") is None
     reserved = await world.worktree(start=("head", 7, "feature", SHA))
 
-    assert await sharing.holder(world.db, turn, "feature") == Holder(reserved, NODE, 7)
+    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") == Holder(reserved, NODE, 7)
 
     await world.db.execute("update worktrees set state = 'removed' where id = $1", reserved)
-    assert await sharing.holder(world.db, turn, "feature") is None
+    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") is None

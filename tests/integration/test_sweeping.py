@@ -99,7 +99,7 @@ async def test_an_edit_in_a_repository_inside_is_activity(node: Node) -> None:
     nested = node.path(1) / "vendor" / "lib"
     git(node.git.root, "init", "-q", str(nested))
     (nested / "notes.txt").write_text("new\n")
-    at = node.grounds.clock() - timedelta(days=400)
+    at = node.ctx.clock() - timedelta(days=400)
     for file in (*nested.parent.rglob("*"), nested.parent):
         if file.name != "notes.txt":
             os.utime(file, (at.timestamp(), at.timestamp()))
@@ -110,7 +110,7 @@ async def test_an_edit_in_a_repository_inside_is_activity(node: Node) -> None:
 async def test_a_commit_is_activity(each: Node) -> None:
     worktree = await each.add(1)
     each.git.agent_commits({"more.txt": "more\n"}, each.path(1))
-    set_times(each.path(1), each.grounds.clock() - timedelta(days=400), each.path(1))
+    set_times(each.path(1), each.ctx.clock() - timedelta(days=400), each.path(1))
 
     assert [line.id for line in (await each.sweep()).skipped] == [worktree]
 
@@ -231,7 +231,7 @@ async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(nod
             for gone in (path, clone):
                 shutil.rmtree(gone)
             metadata.delete(path)
-    at = (node.grounds.clock() - timedelta(days=365)).timestamp()
+    at = (node.ctx.clock() - timedelta(days=365)).timestamp()
     for file in (path, *path.rglob("*")) if path.is_dir() else ():
         os.utime(file, (at, at))
 
@@ -243,7 +243,7 @@ async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(nod
     assert not path.exists()
     kept = [Path(row["kept"]) for row in await node.db.fetch("select kept from rescues where kept is not null")]
     if damage in ("git-file", "entry", "clone"):
-        assert [(node.grounds.data_dir / "kept" / name / "work.txt").read_text() for name in kept] == ["work\n"]
+        assert [(node.ctx.data_dir / "kept" / name / "work.txt").read_text() for name in kept] == ["work\n"]
     if damage not in ("clone", "everything"):
         reachable = git(clone, "rev-list", "--all")
         assert commit in reachable
@@ -261,7 +261,7 @@ async def fill(node: Node, due: int, young: int) -> None:
                case when n <= $3 then $5::timestamptz - interval '1 year' else $5 end
         from generate_series(1, $3::integer + $4::integer) n
         """,
-        *(NODE, str(node.git.path.with_name("issue-")), due, young, node.grounds.clock()),
+        *(NODE, str(node.git.path.with_name("issue-")), due, young, node.ctx.clock()),
     )
 
 
@@ -299,8 +299,8 @@ async def test_a_dry_run_changes_nothing(each: Node) -> None:
     stranger.mkdir()
     await each.db.execute("insert into orphans values ($1, $2, 'epoch')", NODE, str(stranger))
     for folder in ("trash", "homes/1", "kept/old.20200101T000000.000000Z.0123456789abcdef"):
-        (each.grounds.data_dir / folder).mkdir(parents=True, exist_ok=True)
-        (each.grounds.data_dir / folder / "file").write_text("bytes\n")
+        (each.ctx.data_dir / folder).mkdir(parents=True, exist_ok=True)
+        (each.ctx.data_dir / folder / "file").write_text("bytes\n")
     before, rows = each.listing(), await each.rows()
     workers = {path for path in before if "/workers" in path}
 
@@ -311,7 +311,7 @@ async def test_a_dry_run_changes_nothing(each: Node) -> None:
     assert report.bytes_reclaimed > 0
     after = each.listing()
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert changed - workers <= {str(each.grounds.data_dir / "workers")}, "only the process lock of the sweep itself"
+    assert changed - workers <= {str(each.ctx.data_dir / "workers")}, "only the process lock of the sweep itself"
     assert await each.rows() == rows
 
 
@@ -332,14 +332,14 @@ async def test_two_sweeps_at_once_remove_each_worktree_once(node: Node) -> None:
 async def test_a_turn_that_comes_between_keeps_its_worktree(node: Node) -> None:
     worktree = await node.add(1)
     conversation = await node.db.fetchval("select id from conversations where number = 1")
-    async with node.grounds.pool.acquire() as connection:
+    async with node.ctx.pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await conversations.live_worktree(connection, worktree)
         await World(connection).ask(conversation)
         await connection.execute("update worktrees set updated_at = $2 where id = $1", worktree, await _old(node))
         sweeping = asyncio.create_task(node.sweep())
-        await until_waiting(node.grounds.pool)
+        await until_waiting(node.ctx.pool)
         await transaction.commit()
     turn = await World(node.db).claimed()
 
@@ -360,12 +360,12 @@ async def _old(node: Node) -> Any:
 
 async def test_one_that_an_operator_touches_meanwhile_stays(node: Node) -> None:
     worktree = await node.add(1)
-    async with node.grounds.pool.acquire() as connection:
+    async with node.ctx.pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await retention.touch(connection, worktree, node.grounds.clock())
+        await retention.touch(connection, worktree, node.ctx.clock())
         sweeping = asyncio.create_task(node.sweep())
-        await until_waiting(node.grounds.pool)
+        await until_waiting(node.ctx.pool)
         await transaction.commit()
 
     report = await sweeping

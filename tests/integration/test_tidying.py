@@ -8,9 +8,9 @@ import pytest
 
 from bot.clones import entries, trash
 from bot.clones.clone import clone_lock
-from bot.maintenance.expire import tidy
-from bot.maintenance.repair import NO_WORKTREE, reconcile
-from bot.rescue.save import Label, Rescued, rescue
+from bot.maintenance.expire import expire
+from bot.maintenance.repair import NO_WORKTREE, repair
+from bot.rescue.save import Label, Rescued, save_rescue
 from bot.rescue.stored import list_rescues
 from bot.store import conversations, rescues, retention, turns
 from tests.integration.git_world import SANDBOXES, git
@@ -47,7 +47,7 @@ async def session(node: Node, *, ended: datetime | None, active: datetime) -> in
 
 
 async def test_ended_sessions_go_an_hour_after_the_later_of_end_and_last_activity(node: Node) -> None:
-    now = node.grounds.clock()
+    now = node.ctx.clock()
     old = now - timedelta(seconds=3601)
     gone = await session(node, ended=old, active=old)
     stay = [
@@ -77,7 +77,7 @@ async def test_a_turn_outlives_its_session(node: Node) -> None:
     await world.end(turn.claim)
     await conversations.end_session(node.db, conversation, "reset-requested")
 
-    assert await retention.delete_old_sessions(node.db, 3600, node.grounds.clock() + 2 * HOUR) == 1
+    assert await retention.delete_old_sessions(node.db, 3600, node.ctx.clock() + 2 * HOUR) == 1
 
     row = await world.row(turn.id)
     assert (row["state"], row["session_id"], row["worktree_id"]) == ("done", None, worktree)
@@ -87,7 +87,7 @@ async def test_a_turn_outlives_its_session(node: Node) -> None:
 
 
 async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(node: Node) -> None:
-    now = node.grounds.clock()
+    now = node.ctx.clock()
     left, opened, with_session, with_turn = [
         await node.talk(1, None),
         await node.talk(2, None),
@@ -96,19 +96,19 @@ async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(n
     ]
     await node.db.execute("update conversations set state = 'closed' where id <> $1", opened)
     await World(node.db).ask(with_turn)
-    homes = node.grounds.data_dir / "homes"
+    homes = node.ctx.data_dir / "homes"
     for name in (left, opened, with_session, with_turn, 10**6, "notes"):
         (homes / str(name)).mkdir(parents=True)
         (homes / str(name) / "history").write_text("what the agent remembers\n")
 
-    freed = await tidy(node.grounds, node.policy())
+    freed = await expire(node.ctx, node.policy())
 
     assert freed > 0
     assert {home.name for home in homes.iterdir()} == {
         *map(str, (opened, with_session, with_turn, 10**6)),
         "notes",
     }
-    assert list(trash.trash_folder(node.grounds.data_dir).iterdir()) == []
+    assert list(trash.trash_folder(node.ctx.data_dir).iterdir()) == []
 
 
 # Rescues
@@ -118,9 +118,9 @@ async def rescued(node: Node, number: int, *, days: float, worktree_id: int | No
     """Work of a worktree that was rescued so long ago."""
     worktree = await node.add(number, days=0)
     (node.path(number) / "new.txt").write_text(f"work {number}\n")
-    at = node.grounds.clock() - timedelta(days=days)
+    at = node.ctx.clock() - timedelta(days=days)
     async with clone_lock(node.git.clone) as lock:
-        made = await rescue(
+        made = await save_rescue(
             lock, node.path(number), Label(worktree if worktree_id is None else worktree_id, None, (number,), at)
         )
     assert isinstance(made, Rescued)
@@ -138,31 +138,31 @@ async def test_rescues_go_after_their_time_with_ref_and_row(each: Node) -> None:
     rowless = await rescued(each, 3, days=181, worktree_id=NO_WORKTREE)
     assert await refs_of(each) == {old.ref, young.ref, rowless.ref}
 
-    await tidy(each.grounds, each.policy())
+    await expire(each.ctx, each.policy())
 
     assert await refs_of(each) == {young.ref}
     assert [known.ref for known in await rescues.latest(each.db)] == [young.ref]
 
 
 async def test_a_kept_directory_goes_after_its_time_with_its_row(node: Node) -> None:
-    now = node.grounds.clock()
+    now = node.ctx.clock()
     for number, days in ((1, 181), (2, 179)):
         worktree = await node.add(number, days=0)
         at = now - timedelta(days=days)
-        kept = trash.keep_whole(node.grounds.data_dir, node.path(number), at)
+        kept = trash.keep_whole(node.ctx.data_dir, node.path(number), at)
         await rescues.record(node.db, worktree, at, kept=kept.name)
 
-    assert await tidy(node.grounds, node.policy()) > 0
+    assert await expire(node.ctx, node.policy()) > 0
 
     [left] = await rescues.latest(node.db)
-    assert [place.name for place in trash.kept_folder(node.grounds.data_dir).iterdir()] == [left.kept]
+    assert [place.name for place in trash.kept_folder(node.ctx.data_dir).iterdir()] == [left.kept]
 
 
 async def kept_for_days(node: Node, *days: int) -> None:
     worktree = await node.add(1, days=0)
     for number in days:
-        at = node.grounds.clock() - timedelta(days=number)
-        place = trash.kept_folder(node.grounds.data_dir) / trash.kept_name(node.path(1), at)
+        at = node.ctx.clock() - timedelta(days=number)
+        place = trash.kept_folder(node.ctx.data_dir) / trash.kept_name(node.path(1), at)
         place.mkdir(parents=True)
         await rescues.record(node.db, worktree, at, kept=place.name)
 
@@ -170,22 +170,22 @@ async def kept_for_days(node: Node, *days: int) -> None:
 async def test_so_many_rescues_at_once_go_only_if_forced(node: Node) -> None:
     await kept_for_days(node, *range(1000, 1011))
 
-    await tidy(node.grounds, node.policy())
+    await expire(node.ctx, node.policy())
     assert len(await rescues.latest(node.db)) == 11
-    assert len(list(trash.kept_folder(node.grounds.data_dir).iterdir())) == 11
+    assert len(list(trash.kept_folder(node.ctx.data_dir).iterdir())) == 11
 
-    await tidy(node.grounds, node.policy(), force=True)
+    await expire(node.ctx, node.policy(), force=True)
     assert await rescues.latest(node.db) == []
-    assert list(trash.kept_folder(node.grounds.data_dir).iterdir()) == []
+    assert list(trash.kept_folder(node.ctx.data_dir).iterdir()) == []
 
 
 async def test_a_clock_that_jumps_takes_no_rescue_with_it(node: Node) -> None:
     await kept_for_days(node, *range(11))
     node.move_clock(1000)
 
-    await tidy(node.grounds, node.policy(), force=True)
+    await expire(node.ctx, node.policy(), force=True)
     assert len(await rescues.latest(node.db)) == 11
-    assert len(list(trash.kept_folder(node.grounds.data_dir).iterdir())) == 11
+    assert len(list(trash.kept_folder(node.ctx.data_dir).iterdir())) == 11
 
 
 async def test_what_a_sweep_rescues_stays_though_its_clock_is_far_ahead(each: Node) -> None:
@@ -203,7 +203,7 @@ async def test_what_a_sweep_rescues_stays_though_its_clock_is_far_ahead(each: No
         assert len(commits) == 2
         assert commits == await refs_of(each)
         [kept] = [name for one in known if (name := one.kept) is not None]
-        assert (trash.kept_folder(each.grounds.data_dir) / kept / "nested" / ".git").is_dir()
+        assert (trash.kept_folder(each.ctx.data_dir) / kept / "nested" / ".git").is_dir()
         each.move_clock(1)
 
 
@@ -211,7 +211,7 @@ async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(no
     await rescued(node, 1, days=181)
     node.git.clone.path.rename(node.git.clone.path.with_name("elsewhere"))
 
-    await tidy(node.grounds, node.policy())
+    await expire(node.ctx, node.policy())
 
     assert await rescues.latest(node.db) == []
 
@@ -226,7 +226,7 @@ async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescu
     await each.db.execute("update conversations set worktree_id = null")
     await each.db.execute("delete from worktrees where id = $1", worktree)
     each.path(1).with_suffix(".json").unlink()
-    await reconcile(each.grounds)
+    await repair(each.ctx)
 
     each.move_clock(89)
     assert (await each.sweep()).deleted == []
@@ -236,20 +236,20 @@ async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescu
     assert [(line.id, line.path) for line in report.deleted] == [(None, str(each.path(1)))]
     assert not each.path(1).exists()
     assert await entries.all_entries(each.git.clone) == []
-    [kept] = [place for place in trash.kept_folder(each.grounds.data_dir).iterdir() if place.suffix != ".git"]
+    [kept] = [place for place in trash.kept_folder(each.ctx.data_dir).iterdir() if place.suffix != ".git"]
     assert (kept / "new.txt").read_text() == "not committed\n"
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await each.db.fetch("select * from orphans") == []
-    old = each.grounds.clock() - timedelta(days=300)
-    for place in list(trash.kept_folder(each.grounds.data_dir).iterdir()):
+    old = each.ctx.clock() - timedelta(days=300)
+    for place in list(trash.kept_folder(each.ctx.data_dir).iterdir()):
         place.rename(place.with_name(trash.kept_name(each.path(1), old) + ".git" * (place != kept)))
     await each.sweep()
-    assert list(trash.kept_folder(each.grounds.data_dir).iterdir()) == []
+    assert list(trash.kept_folder(each.ctx.data_dir).iterdir()) == []
 
 
 async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: Node) -> None:
     node.path(1).mkdir(parents=True)
-    await reconcile(node.grounds)
+    await repair(node.ctx)
     node.path(1).rmdir()
     await node.add(1, days=0)
     await node.db.execute("update orphans set seen_at = 'epoch'")
@@ -262,7 +262,7 @@ async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: No
 
 async def test_older_than_counts_for_strangers_from_when_they_were_seen(node: Node) -> None:
     node.path(1).mkdir(parents=True)
-    await reconcile(node.grounds)
+    await repair(node.ctx)
     node.move_clock(2)
 
     report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
@@ -274,7 +274,7 @@ async def test_older_than_counts_for_strangers_from_when_they_were_seen(node: No
 
 
 async def test_the_trash_is_emptied_and_its_bytes_are_counted(node: Node) -> None:
-    place = trash.trash_folder(node.grounds.data_dir) / "old.0123456789abcdef"
+    place = trash.trash_folder(node.ctx.data_dir) / "old.0123456789abcdef"
     (place / "deep").mkdir(parents=True)
     (place / "deep" / "file").write_bytes(b"x" * 100_000)
 

@@ -69,10 +69,10 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: World, turn: Claim
     await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
     match loss:
         case "cut off":
-            assert await turns.cut_off(world.db, claim)
+            assert await turns.requeue_after_crash(world.db, claim)
             await world.claimed()
         case "handed back":
-            assert await turns.hand_back(world.db, claim)
+            assert await turns.requeue(world.db, claim)
         case "ended":
             await world.end(claim)
         case "another token":
@@ -88,12 +88,12 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: World, turn: Claim
 
 
 async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: World, turn: ClaimedTurn) -> None:
-    assert await turns.hand_back(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim)
     again = await world.claimed()
     before = await everything(world.db)
 
-    assert not await turns.hand_back(world.db, turn.claim)
-    assert not await turns.cut_off(world.db, turn.claim)
+    assert not await turns.requeue(world.db, turn.claim)
+    assert not await turns.requeue_after_crash(world.db, turn.claim)
 
     assert await everything(world.db) == before
     assert [claim.token for claim in await turns.running_on(world.db, NODE)] == [again.claim.token]
@@ -131,7 +131,7 @@ async def test_an_end_other_than_done_needs_a_reason(world: World, turn: Claimed
 
 async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: World, turn: ClaimedTurn) -> None:
     await turns.save_answer(world.db, turn.claim, "all done", ("noticed",))
-    assert await turns.hand_back(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim)
 
     again = await world.claimed(now=LATER)
 
@@ -145,20 +145,20 @@ async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: World,
 async def test_handing_back_is_no_crash_however_often(world: World, turn: ClaimedTurn) -> None:
     claim = turn.claim
     for _ in range(3):
-        assert await turns.hand_back(world.db, claim)
+        assert await turns.requeue(world.db, claim)
         claim = (await world.claimed()).claim
 
-    assert await turns.cut_off(world.db, claim)
+    assert await turns.requeue_after_crash(world.db, claim)
 
 
 async def test_a_turn_survives_one_crash_and_not_two(world: World, turn: ClaimedTurn) -> None:
     later = await world.ask(turn.conversation_id)
-    assert await turns.cut_off(world.db, turn.claim)
+    assert await turns.requeue_after_crash(world.db, turn.claim)
 
     again = await world.claimed()
     assert (again.id, again.resuming) == (turn.id, True)
 
-    assert not await turns.cut_off(world.db, again.claim)
+    assert not await turns.requeue_after_crash(world.db, again.claim)
     assert await world.state("turns", turn.id) == "running"
     await turns.end(world.db, again.claim, "interrupted", "It was cut off twice.")
     assert (await world.claimed()).id == later
@@ -166,7 +166,7 @@ async def test_a_turn_survives_one_crash_and_not_two(world: World, turn: Claimed
 
 async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: World, turn: ClaimedTurn) -> None:
     first = await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
-    assert await turns.hand_back(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim)
     again = await world.claimed()
     second = await turns.save_worktree(world.db, again.claim, "threadtree/issue-1", "main", "b" * 40)
 
@@ -275,7 +275,7 @@ async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: World, t
 
 async def test_a_stop_outlives_a_crash(world: World, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
-    assert await turns.cut_off(world.db, turn.claim)
+    assert await turns.requeue_after_crash(world.db, turn.claim)
 
     again = await world.claimed()
 

@@ -129,7 +129,7 @@ async def test_a_turn_that_was_handed_back_keeps_its_place(world: World) -> None
     await world.ask(conversation)
     turn = await world.claimed()
 
-    assert await turns.hand_back(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim)
 
     assert (await world.claimed()).id == first
 
@@ -176,19 +176,19 @@ async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: World)
 
 async def test_what_runs_on_another_node_does_not_count_here(world: World) -> None:
     await world.ask((await world.home(node="there"))[0])
-    here = await world.ask((await world.home())[0])
+    thread_ref = await world.ask((await world.home())[0])
     await world.claimed(node="there")
 
-    assert (await world.claimed(per_repository=1)).id == here
+    assert (await world.claimed(per_repository=1)).id == thread_ref
 
 
 async def test_a_node_claims_only_turns_of_its_own_worktrees(world: World) -> None:
-    here = await world.ask((await world.home(node=NODE))[0])
+    thread_ref = await world.ask((await world.home(node=NODE))[0])
     there = await world.ask((await world.home(node="there"))[0])
 
     assert await world.claim_all(node="there") == [there]
     assert await world.claim_all(node="nowhere") == []
-    assert await world.claim_all() == [here]
+    assert await world.claim_all() == [thread_ref]
 
 
 # Worktrees that are on their way out
@@ -354,8 +354,8 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(wor
         elif running:
             turn = running.pop(which % len(running))
             if step == "hand back":
-                assert await turns.hand_back(world.db, turn.claim)
-            elif step == "end" or not await turns.cut_off(world.db, turn.claim):
+                assert await turns.requeue(world.db, turn.claim)
+            elif step == "end" or not await turns.requeue_after_crash(world.db, turn.claim):
                 await finish(turn)
         assert max(Counter(turn.worktree_id for turn in running).values(), default=0) <= 1
         assert max(Counter(turn.repository.id for turn in running).values(), default=0) <= 2

@@ -12,7 +12,7 @@ import asyncpg
 from bot.model import Repository, Target
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
-from bot.store.requests import Request
+from bot.store.requests import NewTurn
 from bot.store.turns import Claim, ClaimedTurn
 
 NODE = "here"
@@ -25,10 +25,10 @@ def repository(number: int = 1) -> Repository:
     return Repository("github.com", number, "octo", f"repo-{number}", "main")
 
 
-def request(text: str = "do it", **changes: Any) -> Request:
+def request(text: str = "do it", **changes: Any) -> NewTurn:
     """Ada asks by a comment at noon, but for the `changes`."""
     plain = {"requested_by": "ada", "requested_by_id": 7, "asked_at": NOON, "target": Target("comment", 11)}
-    return Request(text=text, **{**plain, **changes})
+    return NewTurn(text=text, **{**plain, **changes})
 
 
 class World:

@@ -4,7 +4,7 @@ import pytest
 
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Missing, Valid, inspect
-from bot.clones.importing import bring_home
+from bot.clones.importing import import_commits
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.create import Created, recreate
 from bot.worktrees.push import Pushed
@@ -53,7 +53,7 @@ git("commit", "-q", "-m", "mine", check=True)
         done = await commit_all(lock, machine.world.path, "the turn", BOT, None)
         assert isinstance(done, Committed)
         assert await machine.world.clone.commit_at(done.sha) == done.sha
-        await bring_home(lock, machine.world.path, None)
+        await import_commits(lock, machine.world.path, None)
 
 
 async def test_the_clones_objects(machine: Machine) -> None:
@@ -201,7 +201,7 @@ async def test_a_rewritten_branch_keeps_its_old_commits(machine: Machine) -> Non
     await world.bring_home()
     machine.attack("git('reset', '-q', '--hard', 'HEAD~1', check=True)")
     async with clone_lock(world.clone) as lock:
-        await bring_home(lock, world.path, BRANCH)
+        await import_commits(lock, world.path, BRANCH)
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") != mine
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}@{{1}}") == mine
 

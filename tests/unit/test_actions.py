@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bot.authority import Policy
-from bot.decide.actions import Action, Close, Hear, Ignore, Reopen, action_of
-from bot.decide.parsing import Asks, Command
+from bot.decide.actions import Action, Close, Ignore, Reopen, Request, action_of
+from bot.decide.parsing import Command, ParsedComment
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,
@@ -69,9 +69,9 @@ def decide(event: Event, policy: Policy = POLICY) -> Action:
     return action_of(event, policy)
 
 
-def hear(event: Event, policy: Policy = POLICY) -> Hear:
+def hear(event: Event, policy: Policy = POLICY) -> Request:
     action = decide(event, policy)
-    assert isinstance(action, Hear), action
+    assert isinstance(action, Request), action
     return action
 
 
@@ -99,7 +99,7 @@ def test_a_mention_is_heard_where_it_was_said(event: Event, target: Target, revi
 
     assert heard.target == target
     assert heard.review_id == review_id
-    assert heard.asks == Asks(request=ASK)
+    assert heard.asks == ParsedComment(request=ASK)
     assert heard.speaker == ADA
     assert heard.repository == REPOSITORY
     assert heard.thread == event.thread
@@ -124,8 +124,8 @@ def test_what_asks_nothing_is_ignored(event: Event) -> None:
 
 
 def test_commands_are_heard_from_every_place() -> None:
-    assert hear(comment("/stop")).asks == Asks((Command("stop"),))
-    assert hear(ThreadOpened(REPOSITORY, ADA, thread("/status"))).asks == Asks((Command("status"),))
+    assert hear(comment("/stop")).asks == ParsedComment((Command("stop"),))
+    assert hear(ThreadOpened(REPOSITORY, ADA, thread("/status"))).asks == ParsedComment((Command("status"),))
 
 
 def test_the_time_of_a_request_is_githubs_time_of_its_text() -> None:
@@ -149,7 +149,9 @@ def test_a_review_comment_on_a_whole_file_names_no_line() -> None:
 
 
 def test_the_label_is_compared_without_case() -> None:
-    assert hear(ThreadLabeled(REPOSITORY, ADA, thread("do this"), "ThreadTree")).asks == Asks(request="do this")
+    assert hear(ThreadLabeled(REPOSITORY, ADA, thread("do this"), "ThreadTree")).asks == ParsedComment(
+        request="do this"
+    )
 
 
 def test_closing_and_reopening_need_no_words() -> None:
@@ -187,7 +189,7 @@ def test_a_comment_of_the_bot_that_somebody_edits_stays_the_bots() -> None:
 
 
 def test_the_owner_of_the_token_may_ask_where_the_bot_has_a_name_of_its_own() -> None:
-    assert hear(comment("@helper fix it"), AS_ADA).asks == Asks(request="@helper fix it")
+    assert hear(comment("@helper fix it"), AS_ADA).asks == ParsedComment(request="@helper fix it")
 
 
 def test_what_the_bot_wrote_with_a_persons_token_is_known_by_its_marker() -> None:
@@ -199,8 +201,8 @@ def test_what_the_bot_wrote_with_a_persons_token_is_known_by_its_marker() -> Non
 def test_a_marker_in_anybody_elses_comment_means_nothing() -> None:
     said = "@helper fix it\n\n<!-- threadtree:turn=1 part=1 -->"
 
-    assert isinstance(decide(comment(said, Actor("eve", 8)), AS_ADA), Hear)
-    assert isinstance(decide(comment(f"{ASK} <!-- threadtree:reply=1 -->")), Hear)
+    assert isinstance(decide(comment(said, Actor("eve", 8)), AS_ADA), Request)
+    assert isinstance(decide(comment(f"{ASK} <!-- threadtree:reply=1 -->")), Request)
 
 
 def test_a_person_whose_name_is_the_bots_is_always_the_bot() -> None:
@@ -216,13 +218,15 @@ def test_the_bots_own_gesture_asks_nothing() -> None:
 def test_the_owner_of_the_token_may_ask_by_label() -> None:
     heard = hear(ThreadLabeled(REPOSITORY, ADA, thread("do this"), "threadtree"), AS_ADA)
 
-    assert heard.asks == Asks(request="do this")
+    assert heard.asks == ParsedComment(request="do this")
 
 
 def test_a_person_may_label_what_the_bot_wrote() -> None:
     written = replace(thread("Found while working"), author=BOT)
 
-    assert hear(ThreadLabeled(REPOSITORY, ADA, written, "threadtree")).asks == Asks(request="Found while working")
+    assert hear(ThreadLabeled(REPOSITORY, ADA, written, "threadtree")).asks == ParsedComment(
+        request="Found while working"
+    )
 
 
 # What is acted on only once

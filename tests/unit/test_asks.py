@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from bot.decide.parsing import (
     COMMANDS,
     WORKTREE_VERBS,
-    Asks,
     Command,
     CommandName,
     Mention,
+    ParsedComment,
     UnknownCommand,
     WorktreeVerb,
-    ask_by_gesture,
-    read_asks,
+    parse_comment,
+    request_from_label,
     worktree_verb,
 )
 
@@ -27,8 +27,8 @@ GITHUBS_LONGEST_COMMENT = 65_536
 BOUNDED_SECONDS = 30
 
 
-def asks(text: str, before: str = "") -> Asks:
-    return read_asks(text, BOT, before)
+def asks(text: str, before: str = "") -> ParsedComment:
+    return parse_comment(text, BOT, before)
 
 
 def request(text: str) -> str | None:
@@ -75,7 +75,7 @@ def commands(text: str) -> list[str]:
     ],
 )
 def test_a_mention_in_spoken_text_asks_with_the_whole_text(text: str) -> None:
-    assert asks(text) == Asks(request=text)
+    assert asks(text) == ParsedComment(request=text)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_any_punctuation_may_precede_a_mention(before: str) -> None:
     ],
 )
 def test_a_mention_in_code_quotations_links_and_comments_asks_nothing(text: str) -> None:
-    assert asks(text) == Asks()
+    assert asks(text) == ParsedComment()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_mention_in_code_quotations_links_and_comments_asks_nothing(text: str)
     ],
 )
 def test_somebody_elses_name_an_address_or_a_team_asks_nothing(text: str) -> None:
-    assert asks(text) == Asks()
+    assert asks(text) == ParsedComment()
 
 
 @pytest.mark.parametrize("name", ["a.b", "c++", "a|b", "(x", "[bot", "a*", "$", "^a", "\\d", "{1}", "x?"])
@@ -181,7 +181,7 @@ def test_the_name_is_data_and_never_a_pattern(name: str) -> None:
 
 
 def test_a_single_character_that_a_pattern_would_match_is_another_name() -> None:
-    assert read_asks("@treexbot do it", Mention("tree.bot")) == Asks()
+    assert parse_comment("@treexbot do it", Mention("tree.bot")) == ParsedComment()
 
 
 # Commands
@@ -189,21 +189,21 @@ def test_a_single_character_that_a_pattern_would_match_is_another_name() -> None
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_on_a_line_needs_no_mention(name: CommandName) -> None:
-    assert asks(f"/{name}") == Asks((Command(name),))
-    assert asks(f"  /{name.upper()}  ") == Asks((Command(name),))
+    assert asks(f"/{name}") == ParsedComment((Command(name),))
+    assert asks(f"  /{name.upper()}  ") == ParsedComment((Command(name),))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("between", [" ", ", ", ": ", "\t", " - "])
 def test_a_command_after_the_mention_is_no_request(name: CommandName, between: str) -> None:
-    assert asks(f"@tree-bot{between}/{name}") == Asks((Command(name),))
+    assert asks(f"@tree-bot{between}/{name}") == ParsedComment((Command(name),))
 
 
 @pytest.mark.parametrize(
     "text", ["- @tree-bot /stop", "**@tree-bot** /stop", "**@tree-bot /stop**", "# @tree-bot /stop"]
 )
 def test_a_command_after_a_mention_in_a_list_or_in_bold_is_a_command(text: str) -> None:
-    assert asks(text) == Asks((Command("stop"),))
+    assert asks(text) == ParsedComment((Command("stop"),))
 
 
 def test_commands_keep_their_order_and_the_rest_is_one_request() -> None:
@@ -214,53 +214,57 @@ def test_commands_keep_their_order_and_the_rest_is_one_request() -> None:
 
 
 def test_without_a_mention_commands_leave_no_request() -> None:
-    assert asks("/status\nwhat a day") == Asks((Command("status"),))
+    assert asks("/status\nwhat a day") == ParsedComment((Command("status"),))
 
 
 def test_what_follows_a_command_after_the_mention_is_the_request() -> None:
-    assert asks("@tree-bot /reset-context please fix `a`\nand b") == Asks(
+    assert asks("@tree-bot /reset-context please fix `a`\nand b") == ParsedComment(
         (Command("reset-context"),), "please fix `a`\nand b"
     )
 
 
 def test_a_mention_alone_beside_commands_is_no_request() -> None:
-    assert asks("@tree-bot\n/stop\n\n@tree-bot!") == Asks((Command("stop"),))
+    assert asks("@tree-bot\n/stop\n\n@tree-bot!") == ParsedComment((Command("stop"),))
 
 
 def test_a_mention_alone_is_a_request() -> None:
-    assert asks("@tree-bot") == Asks(request="@tree-bot")
+    assert asks("@tree-bot") == ParsedComment(request="@tree-bot")
 
 
 def test_stop_takes_all_as_its_argument() -> None:
     assert asks("/stop all").commands == (Command("stop", "all"),)
     assert asks("@tree-bot /stop ALL").commands == (Command("stop", "all"),)
-    assert asks("@tree-bot /stop all of it") == Asks((Command("stop", "all"),), "of it")
-    assert asks("/stop allow") == Asks()
-    assert asks("/help all") == Asks()
+    assert asks("@tree-bot /stop all of it") == ParsedComment((Command("stop", "all"),), "of it")
+    assert asks("/stop allow") == ParsedComment()
+    assert asks("/help all") == ParsedComment()
 
 
 @pytest.mark.parametrize("verb", WORKTREE_VERBS)
 def test_worktree_takes_one_word(verb: WorktreeVerb) -> None:
-    assert asks(f"/worktree {verb}") == Asks((Command("worktree", verb),))
-    assert asks(f"/worktree  {verb.upper()} ") == Asks((Command("worktree", verb),))
-    assert asks(f"@tree-bot /worktree {verb}\nand then this") == Asks((Command("worktree", verb),), "and then this")
+    assert asks(f"/worktree {verb}") == ParsedComment((Command("worktree", verb),))
+    assert asks(f"/worktree  {verb.upper()} ") == ParsedComment((Command("worktree", verb),))
+    assert asks(f"@tree-bot /worktree {verb}\nand then this") == ParsedComment(
+        (Command("worktree", verb),), "and then this"
+    )
     assert worktree_verb(Command("worktree", verb)) == verb
 
 
 @pytest.mark.parametrize("text", ["/worktree", "/worktree lst", "/worktree list.", "@tree-bot /worktree"])
 def test_worktree_without_a_word_it_knows_is_written_wrongly(text: str) -> None:
-    assert asks(text) == Asks((Command("worktree"),))
+    assert asks(text) == ParsedComment((Command("worktree"),))
     assert worktree_verb(Command("worktree")) is None
 
 
 def test_what_follows_worktree_after_the_mention_is_never_a_request() -> None:
-    assert asks("@tree-bot /worktree clean it up please") == Asks((Command("worktree"),))
-    assert asks("@tree-bot /worktree clean it up\nand fix this") == Asks((Command("worktree"),), "and fix this")
+    assert asks("@tree-bot /worktree clean it up please") == ParsedComment((Command("worktree"),))
+    assert asks("@tree-bot /worktree clean it up\nand fix this") == ParsedComment(
+        (Command("worktree"),), "and fix this"
+    )
 
 
 def test_reset_and_reset_context_are_two_commands() -> None:
-    assert asks("/reset\n/reset-context") == Asks((Command("reset"), Command("reset-context")))
-    assert asks("@tree-bot /reset start over with the parser") == Asks(
+    assert asks("/reset\n/reset-context") == ParsedComment((Command("reset"), Command("reset-context")))
+    assert asks("@tree-bot /reset start over with the parser") == ParsedComment(
         (Command("reset"),), "start over with the parser"
     )
 
@@ -287,14 +291,14 @@ def test_reset_and_reset_context_are_two_commands() -> None:
     ],
 )
 def test_lines_of_other_bots_and_of_shells_are_not_ours(text: str) -> None:
-    assert asks(text) == Asks()
+    assert asks(text) == ParsedComment()
 
 
 def test_an_unknown_command_counts_only_after_a_mention() -> None:
-    assert asks("/lgtm") == Asks()
-    assert asks("/lgtm\n/stop") == Asks((Command("stop"),))
-    assert asks("@tree-bot /deploy now") == Asks((UnknownCommand("deploy"),))
-    assert asks("@tree-bot please look\n/lgtm") == Asks(request="@tree-bot please look\n/lgtm")
+    assert asks("/lgtm") == ParsedComment()
+    assert asks("/lgtm\n/stop") == ParsedComment((Command("stop"),))
+    assert asks("@tree-bot /deploy now") == ParsedComment((UnknownCommand("deploy"),))
+    assert asks("@tree-bot please look\n/lgtm") == ParsedComment(request="@tree-bot please look\n/lgtm")
 
 
 @pytest.mark.parametrize(
@@ -316,12 +320,12 @@ def test_an_unknown_command_counts_only_after_a_mention() -> None:
     ],
 )
 def test_a_path_or_prose_with_a_slash_is_no_command(text: str) -> None:
-    assert asks(text) == Asks()
-    assert asks(f"@tree-bot look:\n{text}") == Asks(request=f"@tree-bot look:\n{text}")
+    assert asks(text) == ParsedComment()
+    assert asks(f"@tree-bot look:\n{text}") == ParsedComment(request=f"@tree-bot look:\n{text}")
 
 
 def test_a_path_after_the_mention_is_a_request() -> None:
-    assert asks("@tree-bot /usr/bin is gone") == Asks(request="@tree-bot /usr/bin is gone")
+    assert asks("@tree-bot /usr/bin is gone") == ParsedComment(request="@tree-bot /usr/bin is gone")
 
 
 @pytest.mark.parametrize(
@@ -339,13 +343,15 @@ def test_a_path_after_the_mention_is_a_request() -> None:
     ],
 )
 def test_a_command_in_code_or_a_quotation_is_no_command(text: str) -> None:
-    assert asks(text) == Asks()
+    assert asks(text) == ParsedComment()
 
 
 def test_a_command_that_also_stands_in_code_leaves_the_code_as_it_is() -> None:
     text = "@tree-bot document this:\n```\n/status\n```\nwith `a\nb` and\n/status\n"
 
-    assert asks(text) == Asks((Command("status"),), "@tree-bot document this:\n```\n/status\n```\nwith `a\nb` and")
+    assert asks(text) == ParsedComment(
+        (Command("status"),), "@tree-bot document this:\n```\n/status\n```\nwith `a\nb` and"
+    )
 
 
 def test_a_command_in_a_fold_is_a_command() -> None:
@@ -353,61 +359,63 @@ def test_a_command_in_a_fold_is_a_command() -> None:
 
 
 def test_a_paragraph_of_commands_is_taken_line_by_line() -> None:
-    assert asks("/status\n/status\n/help") == Asks((Command("status"), Command("status"), Command("help")))
+    assert asks("/status\n/status\n/help") == ParsedComment((Command("status"), Command("status"), Command("help")))
 
 
 # Line breaks
 
 
 def test_windows_line_breaks_change_nothing_but_themselves() -> None:
-    assert asks("@tree-bot do\r\n\r\n/status\r\n  this\r\n") == Asks((Command("status"),), "@tree-bot do\n\n  this")
-    assert asks("```\r\n@tree-bot\r\n```\r\n") == Asks()
-    assert asks("@tree-bot a\r/status\rb") == Asks((Command("status"),), "@tree-bot a\nb")
+    assert asks("@tree-bot do\r\n\r\n/status\r\n  this\r\n") == ParsedComment(
+        (Command("status"),), "@tree-bot do\n\n  this"
+    )
+    assert asks("```\r\n@tree-bot\r\n```\r\n") == ParsedComment()
+    assert asks("@tree-bot a\r/status\rb") == ParsedComment((Command("status"),), "@tree-bot a\nb")
 
 
 # Edits
 
 
 def test_an_edit_that_keeps_its_mention_asks_nothing_new() -> None:
-    assert asks("@tree-bot fix the typo, please", before="@tree-bot fix the tpyo") == Asks()
+    assert asks("@tree-bot fix the typo, please", before="@tree-bot fix the tpyo") == ParsedComment()
 
 
 def test_an_edit_that_adds_a_mention_asks_with_the_whole_text() -> None:
-    assert asks("hey @tree-bot fix it", before="fix it") == Asks(request="hey @tree-bot fix it")
+    assert asks("hey @tree-bot fix it", before="fix it") == ParsedComment(request="hey @tree-bot fix it")
     assert asks("@tree-bot a\n\n@tree-bot b", before="@tree-bot a").request == "@tree-bot a\n\n@tree-bot b"
 
 
 def test_a_mention_that_was_only_code_before_is_new() -> None:
-    assert asks("@tree-bot fix it", before="`@tree-bot` fix it") == Asks(request="@tree-bot fix it")
+    assert asks("@tree-bot fix it", before="`@tree-bot` fix it") == ParsedComment(request="@tree-bot fix it")
 
 
 def test_an_edit_runs_only_the_commands_that_were_not_there() -> None:
-    assert asks("/status\n/help", before="/status") == Asks((Command("help"),))
-    assert asks("/help\n/status", before="/status\n/help") == Asks()
-    assert asks("/status\n/status", before="/status") == Asks((Command("status"),))
-    assert asks("/stop all", before="/stop") == Asks((Command("stop", "all"),))
+    assert asks("/status\n/help", before="/status") == ParsedComment((Command("help"),))
+    assert asks("/help\n/status", before="/status\n/help") == ParsedComment()
+    assert asks("/status\n/status", before="/status") == ParsedComment((Command("status"),))
+    assert asks("/stop all", before="/stop") == ParsedComment((Command("stop", "all"),))
     assert asks("@tree-bot /a\n@tree-bot /b", before="@tree-bot /a").commands == (UnknownCommand("b"),)
 
 
 def test_an_edit_that_adds_a_command_does_not_repeat_the_request() -> None:
-    assert asks("@tree-bot fix it\n/status", before="@tree-bot fix it") == Asks((Command("status"),))
+    assert asks("@tree-bot fix it\n/status", before="@tree-bot fix it") == ParsedComment((Command("status"),))
 
 
 def test_an_edit_that_takes_something_away_asks_nothing() -> None:
-    assert asks("done", before="@tree-bot fix it\n/stop") == Asks()
+    assert asks("done", before="@tree-bot fix it\n/stop") == ParsedComment()
 
 
 # Labels and assignments
 
 
 def test_a_label_asks_with_the_threads_text_mention_or_not() -> None:
-    assert ask_by_gesture("Fix the login\n\n> log", BOT) == Asks(request="Fix the login\n\n> log")
-    assert ask_by_gesture("@tree-bot fix it\n/status", BOT) == Asks(request="@tree-bot fix it")
+    assert request_from_label("Fix the login\n\n> log", BOT) == ParsedComment(request="Fix the login\n\n> log")
+    assert request_from_label("@tree-bot fix it\n/status", BOT) == ParsedComment(request="@tree-bot fix it")
 
 
 def test_a_label_on_a_thread_without_text_is_still_a_request() -> None:
-    assert ask_by_gesture("", BOT) == Asks(request="")
-    assert ask_by_gesture("", BOT)
+    assert request_from_label("", BOT) == ParsedComment(request="")
+    assert request_from_label("", BOT)
 
 
 # Any text at all
@@ -475,8 +483,8 @@ def lines(text: str) -> list[str]:
 
 @given(ANY_TEXT, ANY_TEXT)
 def test_no_text_is_an_error(text: str, before: str) -> None:
-    read_asks(text, BOT, before)
-    ask_by_gesture(text, BOT)
+    parse_comment(text, BOT, before)
+    request_from_label(text, BOT)
 
 
 @given(MARKDOWN)
@@ -494,17 +502,17 @@ def test_the_request_is_the_text_without_some_lines(text: str) -> None:
 
 @given(MARKDOWN)
 def test_a_text_that_was_there_before_asks_nothing(text: str) -> None:
-    assert asks(text, before=text) == Asks()
+    assert asks(text, before=text) == ParsedComment()
 
 
 @given(st.text(st.characters(exclude_characters="`\r"), max_size=200), st.sampled_from(["", "python", "diff"]))
 def test_nothing_in_a_fence_ever_asks(code: str, language: str) -> None:
-    assert asks(f"```{language}\n{code}\n@tree-bot {code}\n/stop\n{code}\n```") == Asks()
+    assert asks(f"```{language}\n{code}\n@tree-bot {code}\n/stop\n{code}\n```") == ParsedComment()
 
 
 @given(st.text(st.characters(exclude_characters="\n\r\f\v\x1c\x1d\x1e\x85\u2028\u2029"), max_size=100))
 def test_nothing_quoted_ever_asks(line: str) -> None:
-    assert asks(f"> {line}\n> @tree-bot {line}\n> /stop") == Asks()
+    assert asks(f"> {line}\n> @tree-bot {line}\n> /stop") == ParsedComment()
 
 
 @pytest.mark.parametrize(

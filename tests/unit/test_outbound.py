@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.outbound import answer_parts
 from bot.messages.redact import REDACTED, redact
-from bot.messages.sanitize import is_tame, tame
+from bot.messages.sanitize import is_sanitized, sanitize
 from bot.messages.split import split
 
 SERVER = "https://github.example"
@@ -115,29 +115,29 @@ def test_redacting_twice_changes_nothing_more(text: str, known: list[str]) -> No
     ],
 )
 def test_ordinary_markdown_stays_exactly_as_it_is(text: str) -> None:
-    assert tame(text, SERVER) == text
+    assert sanitize(text, SERVER) == text
 
 
 @pytest.mark.parametrize("mention", ["@octocat", "(@octocat)", "**@octocat**", "_@octocat_", "@org/team", "\\@octocat"])
 def test_a_mention_reads_the_same_and_pings_nobody(mention: str) -> None:
-    tamed = tame(f"Ask {mention} please", SERVER)
+    tamed = sanitize(f"Ask {mention} please", SERVER)
     assert "@o" not in tamed
     assert tamed.replace("\u2060", "") == f"Ask {mention} please"
 
 
 def test_an_entity_cannot_hide_a_mention() -> None:
-    assert "\u2060octocat" in tame("&#64;octocat", SERVER)
+    assert "\u2060octocat" in sanitize("&#64;octocat", SERVER)
 
 
 @pytest.mark.parametrize("closing", ["Fixes #1", "closes: o/r#2", f"Resolved {SERVER}/o/r/issues/3", "fix GH-4"])
 def test_closing_keywords_close_nothing(closing: str) -> None:
-    tamed = tame(closing, SERVER)
+    tamed = sanitize(closing, SERVER)
     assert tamed != closing
     assert tamed.replace("\u2060", "") == closing
 
 
 def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
-    tamed = tame(
+    tamed = sanitize(
         "See [this](https://evil.example/x), ![i](https://evil.example/i.png) and https://evil.example.", SERVER
     )
     rendered = MarkdownIt("commonmark").render(tamed)
@@ -148,7 +148,7 @@ def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
 
 @pytest.mark.parametrize("url", [f"{SERVER}@evil.example/", f"{SERVER}.evil.example/", "https://github.example:444/"])
 def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> None:
-    assert f"`{url}`" in tame(f"See {url} now", SERVER)
+    assert f"`{url}`" in sanitize(f"See {url} now", SERVER)
 
 
 @pytest.mark.parametrize(
@@ -163,25 +163,25 @@ def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> N
     ],
 )
 def test_only_what_is_live_is_changed_and_the_rest_stays_prose(written: str, shown: str) -> None:
-    assert tame(written, SERVER) == shown
+    assert sanitize(written, SERVER) == shown
 
 
 def test_raw_html_and_comments_are_shown_as_text() -> None:
-    assert tame("<img src=x> <!-- hi --> </details>", SERVER) == "&lt;img src=x> &lt;!-- hi --> &lt;/details>"
+    assert sanitize("<img src=x> <!-- hi --> </details>", SERVER) == "&lt;img src=x> &lt;!-- hi --> &lt;/details>"
 
 
 @settings(max_examples=400)
 @given(text=hostile)
 def test_whatever_the_agent_writes_nothing_in_it_is_live(text: str) -> None:
-    tamed = tame(text, SERVER)
-    assert is_tame(tamed, HOST)
+    tamed = sanitize(text, SERVER)
+    assert is_sanitized(tamed, HOST)
     assert "threadtree:turn=" not in tamed
 
 
 @given(text=hostile)
 def test_taming_twice_changes_nothing_more(text: str) -> None:
-    once = tame(text, SERVER)
-    assert tame(once, SERVER) == once
+    once = sanitize(text, SERVER)
+    assert sanitize(once, SERVER) == once
 
 
 @given(text=prose)
@@ -227,7 +227,7 @@ def test_the_parts_join_to_the_text_and_keep_the_limit(text: str) -> None:
 @given(text=hostile, limit=st.integers(200, 400))
 def test_an_answer_of_any_length_fits_its_comments_and_stays_harmless(text: str, limit: int) -> None:
     parts = answer_parts((text + "\n\n") * 20, secrets=[SECRET], server_url=SERVER, limit=limit)
-    assert all(len(part) <= limit and is_tame(part, HOST) for part in parts)
+    assert all(len(part) <= limit and is_sanitized(part, HOST) for part in parts)
 
 
 def test_a_secret_at_the_place_of_a_cut_is_still_redacted() -> None:

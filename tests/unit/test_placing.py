@@ -6,62 +6,74 @@ from typing import get_args
 
 import pytest
 
-from bot.handlers.choose_worktree import Candidate, Make, PullPlace, Share, place
+from bot.handlers.choose_worktree import Candidate, NewWorktree, PullRequestHead, SharedWorktree, choose_worktree
 from bot.messages import worktree_replies
 from bot.model import LiveWorktree
-from bot.sharing_rules import Misfit, NotShared, Use, misfit
+from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
 SHA = "a" * 40
-PULL = PullPlace(number=9, head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)
+PULL = PullRequestHead(
+    number=9, head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False
+)
 FEATURE = replace(PULL, head_ref="feature")
 
 
-def of_issue(number: int, *, branch: str | None = "", closed: int | None = 0, use: Use | None = None) -> Candidate:
+def of_issue(
+    number: int, *, branch: str | None = "", closed: int | None = 0, use: WorktreeUsage | None = None
+) -> Candidate:
     """The worktree of an issue, on its own branch and used by nobody else, that the pull request closes."""
     on = f"threadtree/issue-{number}" if branch == "" else branch
     worktree = LiveWorktree(number, "here", f"/worktrees/octo/hello/issue-{number}", on, number)
-    return Candidate(worktree, use or Use(number, made=True), number if closed == 0 else closed)
+    return Candidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
 
 
 FIRST, SECOND = of_issue(1), of_issue(2)
-OF_PULL_8 = Candidate(LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), Use(8, made=True, busy=True))
-OWN = Make("pr-9", ("head", 9, "feature", SHA))
+OF_PULL_8 = Candidate(
+    LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), WorktreeUsage(8, made=True, busy=True)
+)
+OWN = NewWorktree("pr-9", ("head", 9, "feature", SHA))
 
 
-def instead_of(reason: NotShared) -> Make:
+def instead_of(reason: SharingRefused) -> NewWorktree:
     return replace(OWN, instead_of=reason)
 
 
-BUSY = of_issue(1, use=Use(1, made=True, busy=True))
-OF_TWO = of_issue(1, use=Use(1, made=True, other_pulls=(7, 8)))
-NOT_MADE = of_issue(1, branch=None, use=Use(1, made=False))
-PURGED = of_issue(1, use=Use(1, made=False))
+BUSY = of_issue(1, use=WorktreeUsage(1, made=True, busy=True))
+OF_TWO = of_issue(1, use=WorktreeUsage(1, made=True, other_pulls=(7, 8)))
+NOT_MADE = of_issue(1, branch=None, use=WorktreeUsage(1, made=False))
+PURGED = of_issue(1, use=WorktreeUsage(1, made=False))
 
 # (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
-TABLE: list[tuple[str, PullPlace | None, Sequence[Candidate], Candidate | None, Share | Make]] = [
-    ("an issue makes its own", None, [], None, Make("issue-9", ("issue", 9, None, None))),
+TABLE: list[tuple[str, PullRequestHead | None, Sequence[Candidate], Candidate | None, SharedWorktree | NewWorktree]] = [
+    ("an issue makes its own", None, [], None, NewWorktree("issue-9", ("issue", 9, None, None))),
     # The head branch is the worktree's
-    ("on the head branch: shared", PULL, [FIRST], None, Share(FIRST, "threadtree/issue-1")),
-    ("however busy it is", PULL, [BUSY], None, Share(BUSY, "threadtree/issue-1")),
-    ("and whoever else uses it", PULL, [OF_TWO], None, Share(OF_TWO, "threadtree/issue-1")),
-    ("reserved for that branch", PULL, [NOT_MADE], None, Share(NOT_MADE, "threadtree/issue-1")),
-    ("purged on that branch", PULL, [PURGED], None, Share(PURGED, "threadtree/issue-1")),
-    ("of two the one on the branch", PULL, [SECOND, FIRST], None, Share(FIRST, "threadtree/issue-1")),
-    ("an issue in another's", PULL, [of_issue(1, closed=5)], None, Share(of_issue(1, closed=5), PULL.head_ref)),
-    ("a closed issue before others", PULL, [FIRST], OF_PULL_8, Share(FIRST, "threadtree/issue-1")),
-    ("without a reference", PULL, [], FIRST, Share(FIRST, "threadtree/issue-1")),
-    ("another pull request's", FEATURE, [], OF_PULL_8, Share(OF_PULL_8, "feature")),
+    ("on the head branch: shared", PULL, [FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
+    ("however busy it is", PULL, [BUSY], None, SharedWorktree(BUSY, "threadtree/issue-1")),
+    ("and whoever else uses it", PULL, [OF_TWO], None, SharedWorktree(OF_TWO, "threadtree/issue-1")),
+    ("reserved for that branch", PULL, [NOT_MADE], None, SharedWorktree(NOT_MADE, "threadtree/issue-1")),
+    ("purged on that branch", PULL, [PURGED], None, SharedWorktree(PURGED, "threadtree/issue-1")),
+    ("of two the one on the branch", PULL, [SECOND, FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
+    (
+        "an issue in another's",
+        PULL,
+        [of_issue(1, closed=5)],
+        None,
+        SharedWorktree(of_issue(1, closed=5), PULL.head_ref),
+    ),
+    ("a closed issue before others", PULL, [FIRST], OF_PULL_8, SharedWorktree(FIRST, "threadtree/issue-1")),
+    ("without a reference", PULL, [], FIRST, SharedWorktree(FIRST, "threadtree/issue-1")),
+    ("another pull request's", FEATURE, [], OF_PULL_8, SharedWorktree(OF_PULL_8, "feature")),
     # The worktree can be switched
-    ("switched to the head branch", FEATURE, [FIRST], None, Share(FIRST, "feature")),
-    ("the first of two", FEATURE, [SECOND, FIRST], None, Share(SECOND, "feature")),
-    ("the first that fits", FEATURE, [BUSY, SECOND], None, Share(SECOND, "feature")),
-    ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, Share(OF_PULL_8, "feature")),
+    ("switched to the head branch", FEATURE, [FIRST], None, SharedWorktree(FIRST, "feature")),
+    ("the first of two", FEATURE, [SECOND, FIRST], None, SharedWorktree(SECOND, "feature")),
+    ("the first that fits", FEATURE, [BUSY, SECOND], None, SharedWorktree(SECOND, "feature")),
+    ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, SharedWorktree(OF_PULL_8, "feature")),
     # It cannot
     ("nothing to share", FEATURE, [], None, OWN),
-    ("busy", FEATURE, [BUSY], None, instead_of(NotShared(1, "busy"))),
-    ("another pull request's too", FEATURE, [OF_TWO], None, instead_of(NotShared(1, "other-pull", 7))),
-    ("not made", FEATURE, [NOT_MADE], None, instead_of(NotShared(1, "not-made"))),
-    ("the first reason of two", FEATURE, [OF_TWO, BUSY], None, instead_of(NotShared(1, "other-pull", 7))),
+    ("busy", FEATURE, [BUSY], None, instead_of(SharingRefused(1, "busy"))),
+    ("another pull request's too", FEATURE, [OF_TWO], None, instead_of(SharingRefused(1, "other-pull", 7))),
+    ("not made", FEATURE, [NOT_MADE], None, instead_of(SharingRefused(1, "not-made"))),
+    ("the first reason of two", FEATURE, [OF_TWO, BUSY], None, instead_of(SharingRefused(1, "other-pull", 7))),
 ]
 
 
@@ -69,26 +81,29 @@ TABLE: list[tuple[str, PullPlace | None, Sequence[Candidate], Candidate | None, 
     ("pull", "linked", "on_branch", "expected"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
 )
 def test_the_place(
-    pull: PullPlace | None, linked: Sequence[Candidate], on_branch: Candidate | None, expected: Share | Make
+    pull: PullRequestHead | None,
+    linked: Sequence[Candidate],
+    on_branch: Candidate | None,
+    expected: SharedWorktree | NewWorktree,
 ) -> None:
-    assert place(9, pull, linked, on_branch) == expected
+    assert choose_worktree(9, pull, linked, on_branch) == expected
 
 
 @pytest.mark.parametrize("pull", [replace(PULL, same_repository=False), replace(PULL, head_is_protected=True)])
 @pytest.mark.parametrize(("linked", "on_branch"), [([], None), ([FIRST], None), ([], FIRST), ([FIRST], FIRST)])
 def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
-    pull: PullPlace, linked: list[Candidate], on_branch: Candidate | None
+    pull: PullRequestHead, linked: list[Candidate], on_branch: Candidate | None
 ) -> None:
-    assert place(9, pull, linked, on_branch) == Make("pr-9", ("detached", 9, "refs/pull/9/head", SHA))
+    assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", ("detached", 9, "refs/pull/9/head", SHA))
 
 
 def test_what_is_made_for_one_alone_fits() -> None:
-    assert misfit(Use(1, made=True)) is None
+    assert sharing_obstacle(WorktreeUsage(1, made=True)) is None
 
 
 @pytest.mark.parametrize("why", [why for literal in get_args(Misfit) for why in get_args(literal) or (literal,)])
 def test_every_reason_has_a_sentence(why: Misfit) -> None:
-    words = worktree_replies.not_shared(NotShared(1, why, 7), "a`b")
+    words = worktree_replies.not_shared(SharingRefused(1, why, 7), "a`b")
 
     assert words.endswith(", so this ran in a worktree of its own on ``a`b``.")
     assert words.startswith(("#1's worktree ", "``a`b`` "))

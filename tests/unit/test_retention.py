@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.maintenance.retention_rules import Due, Facts, Kind, Skip, brakes, judge, kind_of, parse_age, policy_for, said
+from bot.maintenance.retention_rules import (
+    Due,
+    Facts,
+    Kind,
+    Skip,
+    describe,
+    exceeds_safety_limit,
+    judge,
+    kind_of,
+    parse_age,
+    policy_for,
+)
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 POLICY = policy_for(NOW, detached_days=30, branch_days=90, orphan_days=60, rescue_days=180)
@@ -89,7 +100,7 @@ def test_the_kind_is_told_by_the_row() -> None:
     [(10, 10, False), (11, 11, True), (11, 21, True), (11, 22, False), (500, 999, True), (500, 1000, False)],
 )
 def test_more_than_ten_and_more_than_half_at_once_stop_the_sweep(due: int, total: int, *, expected: bool) -> None:
-    assert brakes(due, total) is expected
+    assert exceeds_safety_limit(due, total) is expected
 
 
 @pytest.mark.parametrize(
@@ -130,4 +141,4 @@ def test_what_only_looks_like_an_age_is_refused(text: str) -> None:
     ],
 )
 def test_ages_are_said_in_whole_units(age: timedelta, words: str) -> None:
-    assert said(age) == words
+    assert describe(age) == words
