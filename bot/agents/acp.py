@@ -25,7 +25,7 @@ from bot.agents.driver import (
     TimedOut,
 )
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ class AcpDriver:
                     await link.cancel(session)
                     await asyncio.wait({asking})
         if not asking.done():
-            log.info("agent_did_not_cancel", session=session)
+            _log.info("agent-did-not-cancel", session=session)
             await self.close()
 
 

@@ -18,7 +18,7 @@ from bot.agents.process import AgentProcess
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Link:
@@ -95,7 +95,7 @@ class Link:
             notification = SessionNotification.model_validate(params)
         except ValidationError:
             # A kind of update that a newer version of the protocol has.
-            log.debug("agent_update_unknown")
+            _log.debug("agent-update-unknown")
             return
         if self._listener is not None and notification.session_id == self._listener[0]:
             self._listener[1](notification)

@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 LOST_WORDS = ("no conversation found", "not a uuid", "requires a valid session id")
 """What Claude Code says on stderr when it cannot continue a session."""
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -208,7 +208,7 @@ class ClaudeDriver:
                 finally:
                     interrupting.cancel()
                     await asyncio.gather(interrupting, return_exceptions=True)
-        log.info("agent_did_not_cancel", session=running.session)
+        _log.info("agent-did-not-cancel", session=running.session)
         await self.close()
 
 

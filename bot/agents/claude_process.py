@@ -23,7 +23,7 @@ UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "As
 # So that a long answer is heard while it is written.
 HEARD = ("--include-partial-messages",)
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class _Process(AgentProcess):
@@ -35,13 +35,13 @@ class _Process(AgentProcess):
             try:
                 line = await self._stdout.readline()
             except (ValueError, ConnectionError) as error:
-                log.warning("agent_output_broken", error=str(error))
+                _log.warning("agent-output-broken", error=str(error))
                 return
             if not line:
                 return
             message = _message(line)
             if message is None:
-                log.debug("agent_output_skipped", line=line[:200].decode(errors="replace"))
+                _log.debug("agent-output-skipped", line=line[:200].decode(errors="replace"))
             else:
                 yield message
 

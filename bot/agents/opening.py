@@ -18,7 +18,7 @@ BeforeOpening = Callable[[str | None], Awaitable[OpenFailed | None]]
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 def driver_for(
@@ -102,5 +102,5 @@ async def _outlast_the_minute(home: Path, clock: Clock, sleep: Sleep, resume: st
     now = clock().astimezone(UTC)
     pattern = f".gemini/tmp/*/chats/session-{now:%Y-%m-%dT%H-%M}-{resume[:8]}.json*"
     if await asyncio.to_thread(lambda: any(home.glob(pattern))):
-        log.info("agent_waits_for_next_minute", session=resume)
+        _log.info("agent-waits-for-next-minute", session=resume)
         await sleep(60 - now.second)

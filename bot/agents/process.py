@@ -17,7 +17,7 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 STDERR_TAIL_BYTES = 4096
 END_SECONDS = 2.0
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ class AgentProcess:
         except ConnectionError:
             if "method" in message:
                 raise
-            log.debug("agent_answer_undeliverable", pid=self._pid)
+            _log.debug("agent-answer-undeliverable", pid=self._pid)
 
     async def receive(self) -> dict[str, Any] | None:
         """The next message; None at the end of the stream or at a line longer than MAX_LINE_BYTES."""
@@ -117,14 +117,14 @@ class AgentProcess:
             try:
                 line = await self._stdout.readline()
             except (ValueError, ConnectionError) as error:
-                log.warning("agent_output_broken", pid=self._pid, error=str(error))
+                _log.warning("agent-output-broken", pid=self._pid, error=str(error))
                 return None
             if not line:
                 return None
             message = parse_message(line)
             if message is not None:
                 return message
-            log.debug("agent_output_skipped", pid=self._pid, line=line[:200].decode(errors="replace"))
+            _log.debug("agent-output-skipped", pid=self._pid, line=line[:200].decode(errors="replace"))
 
     async def close(self) -> None:
         """Close the agent's stdin, which asks it to leave."""

@@ -30,7 +30,7 @@ TOKEN_TIMEOUT_SECONDS = 45.0
 
 _REPOSITORY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}?)(?:\.git)?/?")
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def credential_server(
             writer.write(await _answer(reader, server_url, token_for))
             await writer.drain()
         except OSError as error:
-            log.warning("git_credential_client_left", error=str(error))
+            _log.warning("git-credential-client-left", error=str(error))
         finally:
             writer.close()
 
@@ -111,20 +111,20 @@ async def _answer(reader: asyncio.StreamReader, server_url: str, token_for: Toke
         async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
             request = await _read_all(reader)
     except TimeoutError:
-        log.warning("git_credential_request_incomplete")
+        _log.warning("git-credential-request-incomplete")
         return b""
     repository = requested_repository(request, server_url)
     if repository is None:
-        log.warning("git_credential_refused")
+        _log.warning("git-credential-refused")
         return b""
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
             token = await token_for(repository)
     except Exception as error:  # noqa: BLE001 - whatever it is, git must not wait; its text might hold the token
-        log.error("git_credential_failed", repository=repository, error=type(error).__name__)
+        _log.error("git-credential-failed", repository=repository, error=type(error).__name__)
         return b""
     if not token.isascii() or not token.isprintable():
-        log.error("git_credential_failed", repository=repository, error="malformed token")
+        _log.error("git-credential-failed", repository=repository, error="malformed token")
         return b""
     return f"username={USERNAME}\npassword={token}\n".encode()
 

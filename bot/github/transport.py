@@ -30,7 +30,7 @@ _MOST_REDIRECTS = 3
 _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Transport(GitHubAPI):
@@ -117,7 +117,7 @@ class Transport(GitHubAPI):
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
         started = perf_counter()
-        request = log.bind(method=method, path=urlsplit(url).path)
+        request = _log.bind(method=method, path=urlsplit(url).path)
         try:
             answer = await self._http.request(
                 method, url, headers=dict(headers), content=body, timeout=TIMEOUT_SECONDS, follow_redirects=False

@@ -34,7 +34,7 @@ RESOLVER_THREADS = 4
 
 _ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#@]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?", re.IGNORECASE)
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
 Connect = Callable[[IPAddress, int], Awaitable[Streams]]
@@ -85,7 +85,7 @@ async def egress_proxy(
     proxy = _Egress(outside, frozenset(own_addresses), local)
     async with serving(listener, proxy.answer):
         yield
-    log.info("egress_closed", opened=proxy.opened, refused=proxy.refused)
+    _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
 class _Egress:
@@ -107,7 +107,7 @@ class _Egress:
         match opened:
             case Refused(why):
                 self.refused += 1
-                log.debug("egress_refused", why=why)
+                _log.debug("egress-refused", why=why)
                 writer.write(refusal(403, f"Not reachable from here: {why}."))
             case Unreachable(why):
                 writer.write(refusal(502, why))
@@ -150,7 +150,7 @@ class _Egress:
                 async with asyncio.timeout(CONNECT_ONE_SECONDS):
                     return await self._outside.connect(address, port)
             except OSError:
-                log.debug("egress_unreachable", version=address.version)
+                _log.debug("egress-unreachable", version=address.version)
         return Unreachable("The host could not be connected to." if addresses else "The name has no address.")
 
 

@@ -35,7 +35,7 @@ _NOT_FOR_UPSTREAM = frozenset({b"host", b"cookie", b"accept-encoding", b"expect"
 _NOT_FOR_AGENT = frozenset({b"set-cookie", b"location", b"content-length", b"content-encoding"})
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ async def model_proxy(
         proxy = _ModelProxy(client, route, dummy)
         async with serving(listener, proxy.answer):
             yield
-    log.info("model_proxy_closed", forwarded=proxy.forwarded, refused=proxy.refused)
+    _log.info("model-proxy-closed", forwarded=proxy.forwarded, refused=proxy.refused)
 
 
 class _ModelProxy:
@@ -183,7 +183,7 @@ class _ModelProxy:
                     exchange.refuse(error.status, str(error))
         except* httpx.HTTPError as errors:
             # Their texts could hold the address, and it the key.
-            log.warning("model_upstream_failed", errors=[type(error).__name__ for error in errors.exceptions])
+            _log.warning("model-upstream-failed", errors=[type(error).__name__ for error in errors.exceptions])
             exchange.refuse(502, "The model's server cannot be reached.")
 
     def _upstream_request(self, asked: h11.Request, exchange: "_Exchange") -> httpx.Request:

@@ -21,7 +21,7 @@ LINGER_SECONDS = 5.0
 FLUSH_SECONDS = 60.0
 CHUNK_BYTES = 64 * 1024
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @contextmanager
@@ -106,7 +106,7 @@ async def _answered(handle: Handler, reader: asyncio.StreamReader, writer: async
         async with closed_after(reader, writer):
             await handle(reader, writer)
     except* OSError as errors:
-        log.debug("turn_network_connection_lost", errors=[type(error).__name__ for error in errors.exceptions])
+        _log.debug("turn-network-connection-lost", errors=[type(error).__name__ for error in errors.exceptions])
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ STOP_TIMEOUT_SECONDS = 60.0
 POLL_SECONDS = 0.05
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def _supervised(files: Files, arguments: list[str]) -> str:
                 f"The embedded Postgres in {files.directory} does not start: {status.removeprefix('failed: ')}"
             )
         if status not in (None, reported):
-            log.info("embedded_postgres_starting", doing=status, directory=str(files.directory))
+            _log.info("embedded-postgres-starting", doing=status, directory=str(files.directory))
             reported = status
         await asyncio.sleep(POLL_SECONDS)
 
@@ -130,7 +130,7 @@ async def _last_one_out(files: Files) -> None:
             while _is_supervised(files) and not _has_users(files):  # noqa: ASYNC110 - other processes decide
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        log.warning("embedded_postgres_not_stopped", directory=str(files.directory), log=str(files.log))
+        _log.warning("embedded-postgres-not-stopped", directory=str(files.directory), log=str(files.log))
 
 
 def _is_supervised(files: Files) -> bool:

@@ -53,17 +53,17 @@ class Receiver:
         except _TooLargeError:
             return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
         except ClientDisconnect:
-            _log.info("delivery.client-gone", delivery=guid)
+            _log.info("delivery-client-gone", delivery=guid)
             return Response(status_code=400)  # nobody reads it
         match check_signature(body, request.headers.get("x-hub-signature-256"), self._secrets):
             case Signature.VALID:
                 delivery = delivery_of(guid, event, body, self._platform, is_form=_is_form(request))
                 return await self._store(delivery)
             case Signature.MISSING:
-                _log.warning("delivery.unsigned", delivery=guid)
+                _log.warning("delivery-unsigned", delivery=guid)
                 return _refusal(401, "The header X-Hub-Signature-256 is missing.")
             case Signature.WRONG:
-                _log.warning("delivery.wrong-signature", delivery=guid)
+                _log.warning("delivery-wrong-signature", delivery=guid)
                 return _refusal(401, "The signature does not fit the body and the webhook secret.")
             case never:
                 assert_never(never)
@@ -74,7 +74,7 @@ class Receiver:
                 headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
                 return _refusal(503, f"The delivery was not stored: {why}.", headers)
             case Stored() | Duplicate() if delivery.state == "dead":
-                _log.warning("delivery.dead", delivery=delivery.guid, error=delivery.error)
+                _log.warning("delivery-dead", delivery=delivery.guid, error=delivery.error)
                 return _refusal(400, delivery.error or "The body could not be parsed.")
             case Stored():
                 return _accepted(delivery.guid, "ignored" if delivery.state == "ignored" else "accepted")

@@ -119,7 +119,7 @@ class Inbox:
         try:
             stored = await self._commit([waiting.delivery for waiting in group])
         except _AWAY as problem:
-            _log.warning("inbox.unavailable", deliveries=len(group), problem=type(problem).__name__)
+            _log.warning("inbox-unavailable", deliveries=len(group), problem=type(problem).__name__)
             for waiting in group:
                 waiting.tell(Unavailable("the database is away"))
         except Exception as problem:  # noqa: BLE001 -- handed to whoever waits for the row that caused it

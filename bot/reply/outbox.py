@@ -30,7 +30,7 @@ LANE_TAKEN_SECONDS = 1.0
 LONGEST_WAIT = timedelta(seconds=5)
 BAD_CREDENTIALS_SECONDS = 60.0
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Sender:
             version = wish.version if found is None or found.body.strip() == body else 0
             place = None if comment is None else (comment.id, comment.url)
             await sending.sent(connection, wish.id, version, place, self.clock())
-            log.info("outbox-sent", row=wish.id, kind=wish.kind, turn=wish.turn_id, found_again=found is not None)
+            _log.info("outbox-sent", row=wish.id, kind=wish.kind, turn=wish.turn_id, found_again=found is not None)
 
     async def _request(self, wish: OutboxItem, body: str) -> Posted | None:
         """The one request that fulfils the wish."""
@@ -128,7 +128,7 @@ class Sender:
             await self._give_up(connection, wish, error)
             return
         due_at = self.clock() + limits.backoff(wish.attempts, error.retry_after_seconds)
-        log.warning("outbox-later", row=wish.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
+        _log.warning("outbox-later", row=wish.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
         match error.scope:
             case "request":
                 await sending.later(connection, wish.id, due_at, str(error), unsure=unsure)
@@ -138,10 +138,10 @@ class Sender:
     async def _give_up(self, connection: Connection, wish: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """A wish that GitHub refuses for good: said elsewhere where that is possible, else failed."""
         if (elsewhere := _elsewhere(wish, error)) is not None:
-            log.info("outbox-posted-anew", row=wish.id, turn=wish.turn_id, error=str(error))
+            _log.info("outbox-posted-anew", row=wish.id, turn=wish.turn_id, error=str(error))
             await sending.post_anew(connection, wish.id, elsewhere, str(error))
         else:
-            log.warning("outbox-failed", row=wish.id, kind=wish.kind, turn=wish.turn_id, error=str(error))
+            _log.warning("outbox-failed", row=wish.id, kind=wish.kind, turn=wish.turn_id, error=str(error))
             await sending.failed(connection, wish.id, str(error))
 
     def _body(self, wish: OutboxItem) -> str:

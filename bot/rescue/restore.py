@@ -23,7 +23,7 @@ from bot.rescue.stored import read_rescue
 MARK = "threadtree-restoring"
 _MOST_NAMES = 5
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ async def restore_rescue(lock: CloneLock, path: Path, branch: str | None, sha: s
     reached("files-restored")
     await _put_stashes_back(clone, path, kept.stashes)
     (state / MARK).unlink()
-    log.info("restored", path=str(path), sha=sha, commits=commits, files=files)
+    _log.info("restored", path=str(path), sha=sha, commits=commits, files=files)
     return Restored(commits, files, await _elsewhere(clone, kept, head))
 
 
@@ -131,7 +131,7 @@ async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) ->
         arguments = ("stash", "store", "--quiet", f"--message={subject}", stash)
         stored = await clone.on_worktree(path, *arguments, check=False, environment=AUTHOR.environment)
         if stored.status != 0:  # the rescue still has it
-            log.warning("stash-not-restored", path=str(path), sha=stash, problem=stored.stderr)
+            _log.warning("stash-not-restored", path=str(path), sha=stash, problem=stored.stderr)
 
 
 def _listed(names: Collection[str]) -> str:

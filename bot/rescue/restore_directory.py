@@ -25,7 +25,7 @@ _MODULES = ("private/state/modules", "worktrees/*/modules")
 _LOGS = ("private/state/logs/HEAD", "worktrees/*/logs/HEAD")
 _LAST_BYTES = 4096
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 async def restore_all(
@@ -78,7 +78,7 @@ async def restore_kept(lock: CloneLock, path: Path, branch: str | None, kept: Pa
         await asyncio.to_thread(_make_same, modules, state / "modules", ())
     reached("kept-files-restored")
     (state / MARK).unlink()
-    log.info("kept-directory-restored", path=str(path), kept=str(kept), files=files)
+    _log.info("kept-directory-restored", path=str(path), kept=str(kept), files=files)
     return Restored(0, files)
 
 

@@ -37,7 +37,7 @@ _AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autos
 _MOST_BYTES = 10_000
 _MOST_PARENTS = 1000
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> st
     if found is None:
         await lock.clone.run("update-ref", ref, sha, "0" * len(sha))
     reached("rescued")
-    log.info("rescued", worktree=worktree, ref=ref, sha=sha)
+    _log.info("rescued", worktree=worktree, ref=ref, sha=sha)
     return ref
 
 

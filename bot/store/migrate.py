@@ -27,7 +27,7 @@ TRY_LOCK = "select pg_try_advisory_lock($1)"
 SELECT_APPLIED = "select name, sha256 from schema_migrations order by name"
 INSERT_APPLIED = "insert into schema_migrations (name, sha256) values ($1, $2)"
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class MigrationError(Exception):
@@ -161,7 +161,7 @@ async def _lock(connection: asyncpg.Connection) -> None:
 
 async def _apply(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> None:
     for migration in migrations:
-        log.info("migration_starting", name=migration.name)
+        _log.info("migration-starting", name=migration.name)
         try:
             if migration.in_transaction:
                 async with connection.transaction():

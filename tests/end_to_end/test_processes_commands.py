@@ -84,7 +84,7 @@ async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_
     async with stage(tmp_path, empty_database_url) as here:
         first, second = await asyncio.gather(here.start("serve"), here.start_listening())
         await asyncio.gather(first.ready(), second.ready())
-        applied = [len(process.events("migration_starting")) for process in (first, second)]
+        applied = [len(process.events("migration-starting")) for process in (first, second)]
         assert sorted(applied) == [0, len(list(migrations_directory().glob("*.sql"))) + 1], "the engine's own, and ours"
         issue = await here.ask("say Only once.")
         await here.answered(issue, "Only once.")

@@ -137,7 +137,7 @@ async def test_a_token_that_cannot_be_had_is_logged_without_its_text(tmp_path: P
         async with credential_server(tmp_path, SERVER, failing_token) as credentials:
             assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
     assert [(entry["event"], entry["repository"], entry["error"]) for entry in logs] == [
-        ("git_credential_failed", "octo-org/hello.world", "RuntimeError")
+        ("git-credential-failed", "octo-org/hello.world", "RuntimeError")
     ]
     assert TOKEN not in str(logs)
 

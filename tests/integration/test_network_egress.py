@@ -290,7 +290,7 @@ async def test_the_log_tells_neither_paths_nor_headers(tmp_path: Path) -> None:
                 await ask(path, f"GET http://{host}/s3cret?s3cret HTTP/1.1\r\nHost: a\r\nX: s3cret\r\n\r\n".encode())
     assert len(requests) == 1
     assert "s3cret" not in str(logs)
-    assert {"event": "egress_closed", "opened": 1, "refused": 1, "log_level": "info"} in logs
+    assert {"event": "egress-closed", "opened": 1, "refused": 1, "log_level": "info"} in logs
 
 
 async def test_the_systems_resolver_and_tcp_are_used_outside_tests() -> None:

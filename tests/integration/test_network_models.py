@@ -246,7 +246,7 @@ async def test_an_upstream_that_is_away_or_talks_nonsense_is_a_502_without_detai
             away = await agent.get(f"/v1?key={DUMMY}")
     assert (nonsense.status_code, away.status_code) == (502, 502)
     assert away.json()["error"]["message"] == "The model's server cannot be reached."
-    assert [log["errors"] for log in logs if log["event"] == "model_upstream_failed"] == [
+    assert [log["errors"] for log in logs if log["event"] == "model-upstream-failed"] == [
         *(["RemoteProtocolError"], ["ConnectError"]),
     ]
     assert not any(key in str(logs) + nonsense.text + away.text for key in (REAL, DUMMY))
