@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 import structlog
 
-pytest_plugins = ["tests.postgres"]
+pytest_plugins = ["tests.support.postgres", "tests.support.failpoints"]
 
 # The same examples in every run; `--hypothesis-profile=explore` looks for new ones.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)

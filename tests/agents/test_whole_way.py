@@ -14,9 +14,9 @@ from bot.simulated.github.server import SimulatedGitHub
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
-from tests.end_to_end.time import HandMovedClock, eventually
-from tests.end_to_end.world import open_world
+from tests.support.clock import HandMovedClock, eventually
 from tests.support.models.server import SimulatedModels
+from tests.support.world import open_world
 
 
 def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.world import World, open_world
+from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
 

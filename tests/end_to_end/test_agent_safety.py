@@ -4,7 +4,7 @@ import base64
 import re
 
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 CLOSING = re.compile(r"\b(fix(e[sd])?|close[sd]?|resolve[sd]?):?\s+#\d", re.IGNORECASE)
 

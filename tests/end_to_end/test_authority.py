@@ -5,7 +5,7 @@ import pytest
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import Said, World
+from tests.support.world import Said, World
 
 PERMISSION = "/repos/acme/shop/collaborators/*/permission"
 

@@ -6,7 +6,7 @@ import pytest
 
 from bot.run import progress
 from bot.simulated.github.faults import Trickle
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 
 async def test_a_large_repository_shows_how_much_of_it_has_come(world: World) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.end_to_end.world import Talk, World
+from tests.support.world import Talk, World
 
 
 async def an_issue_with_work(world: World) -> Talk:

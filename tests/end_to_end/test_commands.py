@@ -1,6 +1,6 @@
 """The slash commands: each does what it says, and none but `/retry` waits for a turn."""
 
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."

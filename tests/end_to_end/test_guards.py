@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 WORKFLOW = "write .github/workflows/ci.yml: on: push"
 

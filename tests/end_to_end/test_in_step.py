@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bot.simulated.github.model import Repository
-from tests.end_to_end.world import Talk, World
+from tests.support.world import Talk, World
 
 BRANCH = "threadtree/issue-1"
 

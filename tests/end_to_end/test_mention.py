@@ -2,7 +2,7 @@
 
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 
 async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> None:

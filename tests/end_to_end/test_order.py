@@ -2,7 +2,7 @@
 
 from bot.simulated.github.faults import FailBefore
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 
 async def test_requests_of_a_conversation_run_in_the_order_they_were_asked(world: World) -> None:

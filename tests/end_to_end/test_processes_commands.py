@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from bot.store.migrate import migrations_directory
-from tests.end_to_end.processes import BotProcess, stage
+from tests.support.processes import BotProcess, deployment
 
 CANNOT_START = {
     "a token that GitHub refuses": ({"GITHUB_TOKEN": "ghp_wrong"}, "GITHUB_TOKEN"),
@@ -22,7 +22,7 @@ def complaints(process: BotProcess) -> list[str]:
 
 
 async def test_missing_and_contradictory_settings_are_named_in_a_line_each(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         nothing, wrong = await asyncio.gather(
             here.run("serve", GITHUB_WEBHOOK_SECRET="", GITHUB_TOKEN="", AGENT_COMMAND=""),
             here.run("serve", GITHUB_APP_ID="1", AGENT_COMMAND="/no/such/agent --acp", NODE_NAME="ä"),
@@ -40,7 +40,7 @@ async def test_what_keeps_serve_from_starting_is_one_line_that_names_the_setting
     problem: str, tmp_path: Path, database_url: str
 ) -> None:
     settings, name = CANNOT_START[problem]
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         if name == "PORT":
             settings = {"PORT": str(here.github.port)}
         process = await here.run("serve", **settings)
@@ -54,7 +54,7 @@ async def test_what_keeps_serve_from_starting_is_one_line_that_names_the_setting
 async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_up(
     tmp_path: Path, empty_database_url: str
 ) -> None:
-    async with stage(tmp_path, empty_database_url) as here:
+    async with deployment(tmp_path, empty_database_url) as here:
         web, worker = await asyncio.gather(here.run("web"), here.run("worker"))
         for process in (web, worker):
             assert await process.ended() == 1
@@ -81,7 +81,7 @@ async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_
 async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_the_work(
     tmp_path: Path, empty_database_url: str
 ) -> None:
-    async with stage(tmp_path, empty_database_url) as here:
+    async with deployment(tmp_path, empty_database_url) as here:
         first, second = await asyncio.gather(here.start("serve"), here.start_listening())
         await asyncio.gather(first.ready(), second.ready())
         applied = [len(process.events("migration-starting")) for process in (first, second)]
@@ -92,7 +92,7 @@ async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_
 
 
 async def test_receive_stores_a_file_that_a_worker_decides_on(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         here.github.set_webhook("http://127.0.0.1:9/nobody-listens", "unused")
         issue = await here.ask("say From a file.")
         await here.github.settled()
@@ -119,7 +119,7 @@ async def test_receive_stores_a_file_that_a_worker_decides_on(tmp_path: Path, da
 
 
 async def test_without_database_url_serve_brings_its_own_postgres_and_leaves_none_behind(tmp_path: Path) -> None:
-    async with stage(tmp_path, None) as here:
+    async with deployment(tmp_path, None) as here:
         serve = await here.start_listening()
         issue = await here.ask("say First.")
         await here.answered(issue, "First.")
@@ -137,7 +137,7 @@ async def test_without_database_url_serve_brings_its_own_postgres_and_leaves_non
 
 
 async def test_a_command_beside_nothing_starts_and_stops_the_embedded_postgres_by_itself(tmp_path: Path) -> None:
-    async with stage(tmp_path, None) as here:
+    async with deployment(tmp_path, None) as here:
         listed = await here.run("turns", "list", "--json")
         assert (await listed.ended(), orjson.loads(listed.stdout)) == (0, [])
         assert postgres_processes(here.data_dir) == []

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import bot
-from tests.end_to_end.killed_scenarios import SCENARIOS
-from tests.end_to_end.killed_story import Scenario
-from tests.end_to_end.processes import stage
+from tests.support.failpoint_scenario import Scenario
+from tests.support.failpoint_scenarios import SCENARIOS
+from tests.support.processes import deployment
 
 REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
 FAILPOINTS = sorted(
@@ -20,7 +20,7 @@ FAILPOINTS = sorted(
 @pytest.mark.parametrize("name", FAILPOINTS)
 async def test_what_a_kill_leaves_is_whole_after_a_restart(tmp_path: Path, database_url: str, name: str) -> None:
     assert name in SCENARIOS, f"no scenario reaches the failpoint {name}"
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         scenario = SCENARIOS[name](here, name, tmp_path / "armed")
         doomed = await scenario.play_until_killed()
         assert await doomed.ended() == -signal.SIGKILL, doomed.stderr

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.end_to_end.processes import stage, until
+from tests.support.processes import deployment, until
 
 LONG = Latency(600)
 """Longer than any test: whoever waits for this is killed first."""
@@ -12,7 +12,7 @@ LONG = Latency(600)
 async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_told_so(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         issue = await here.ask("remember blue")
         await here.answered(issue, "I will remember blue.")
@@ -38,7 +38,7 @@ async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_
 
 
 async def test_an_agent_that_hears_nothing_does_not_outlive_the_bot(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         await here.at_work(await here.ask("append started: once\nhang deaf"))
         assert here.agents_in()
@@ -47,7 +47,7 @@ async def test_an_agent_that_hears_nothing_does_not_outlive_the_bot(tmp_path: Pa
 
 
 async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         issue = await here.ask("append started: once\nwait go")
         worktree = await here.at_work(issue)
@@ -74,7 +74,7 @@ async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path
 async def test_an_answer_that_was_saved_but_not_pushed_is_pushed_and_posted_without_asking_the_agent_again(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         here.github.faults.add(LONG, method="POST", path="*/git-receive-pack")
         serve = await here.start_listening()
         issue = await here.ask("append hello.txt: hello\nsay Here it is.")
@@ -94,7 +94,7 @@ async def test_an_answer_that_was_saved_but_not_pushed_is_pushed_and_posted_with
 
 
 async def test_an_answer_that_was_pushed_but_not_recorded_is_posted_once(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         async with here.stuck_before("turns", "new.state = 'done'"):
             issue = await here.ask("append hello.txt: hello\nsay Here it is.")
@@ -115,7 +115,7 @@ async def test_an_answer_that_was_pushed_but_not_recorded_is_posted_once(tmp_pat
 async def test_a_comment_that_github_took_but_the_bot_did_not_note_is_found_and_not_posted_again(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         async with here.stuck_before("outbox", "old.state = 'sending' and new.comment_id is not null"):
             issue = await here.maria.open_issue(here.repository, "Something to do")
@@ -134,7 +134,7 @@ async def test_a_comment_that_github_took_but_the_bot_did_not_note_is_found_and_
 async def test_a_delivery_whose_worker_was_killed_while_it_decided_is_decided_once_within_a_minute(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         web = await here.start_listening("web")
         here.github.faults.add(LONG, path="*/collaborators/*/permission")
         worker = await here.start("worker")

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
-from tests.end_to_end.processes import Stage, processes_with_arguments, stage, until
-from tests.postgres import execute
+from tests.support.postgres import execute
+from tests.support.processes import Deployment, deployment, processes_with_arguments, until
 
 ENGINE_WITHOUT_DATABASE = "ConnectorException"
 """What the job engine logs as an error when its database is away."""
@@ -86,7 +86,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def test_a_turn_outlives_an_outage_and_ends_done_once(tmp_path: Path, server: Server) -> None:
-    async with stage(tmp_path, server.dsn) as here:
+    async with deployment(tmp_path, server.dsn) as here:
         here.tolerated = ENGINE_WITHOUT_DATABASE
         serve = await here.start_listening()
         issue = await here.ask("append hello.txt: hello\nappend started: once\nwait go\nsay Here it is.")
@@ -112,7 +112,7 @@ async def test_a_turn_outlives_an_outage_and_ends_done_once(tmp_path: Path, serv
 async def test_every_webhook_answered_202_while_postgres_comes_and_goes_is_decided(
     tmp_path: Path, server: Server
 ) -> None:
-    async with stage(tmp_path, server.dsn) as here:
+    async with deployment(tmp_path, server.dsn) as here:
         here.tolerated = ENGINE_WITHOUT_DATABASE
         serve = await here.start_listening()
         issue = await here.maria.open_issue(here.repository, "Talk")
@@ -144,7 +144,7 @@ async def test_a_connection_that_breaks_as_a_job_ends_does_not_leave_its_lock_be
     task: str, tmp_path: Path, database_url: str
 ) -> None:
     await execute(database_url, CONNECTION_BREAKS_AT_THE_END_OF_A_JOB % task)
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         here.tolerated = ENGINE_WITHOUT_DATABASE
         await here.start_listening()
         issue = await here.ask("say First.")
@@ -154,7 +154,7 @@ async def test_a_connection_that_breaks_as_a_job_ends_does_not_leave_its_lock_be
         await here.until("select count(*) = 0 from procrastinate_jobs where status = 'doing'")
 
 
-async def talk(here: Stage, number: int) -> None:
+async def talk(here: Deployment, number: int) -> None:
     """People who talk among themselves, a sentence as soon as the last one was delivered."""
     thread = here.repository.threads[number]
     while True:
@@ -162,7 +162,7 @@ async def talk(here: Stage, number: int) -> None:
         await here.github.settled()
 
 
-async def answered_with(here: Stage, status: int, *, at_least: int, since: int = 0) -> None:
+async def answered_with(here: Deployment, status: int, *, at_least: int, since: int = 0) -> None:
     """Waits until so many deliveries, from the one of that number on, were answered so."""
     await here.github.wait_for(
         lambda: sum(delivery.status_code == status for delivery in here.github.deliveries[since:]) >= at_least, 60

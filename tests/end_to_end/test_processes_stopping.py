@@ -4,13 +4,13 @@ import signal
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.end_to_end.processes import stage
+from tests.support.processes import deployment
 
 
 async def test_web_and_worker_end_with_status_0_and_what_comes_meanwhile_waits_for_the_next(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         web = await here.start_listening("web")
         worker = await here.start("worker")
         await web.ready()
@@ -26,7 +26,7 @@ async def test_web_and_worker_end_with_status_0_and_what_comes_meanwhile_waits_f
 async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening(MAX_CONCURRENT_TURNS="1")
         issue = await here.ask("append started: once\nwait go\nsay Just in time.")
         worktree = await here.at_work(issue)
@@ -46,7 +46,7 @@ async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
 async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_the_restart(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening(SHUTDOWN_GRACE_SECONDS="0.5", MAX_CONCURRENT_TURNS="1")
         issue = await here.ask("append started: once\nwait go\necho prompt")
         worktree = await here.at_work(issue)
@@ -76,7 +76,7 @@ async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_t
 async def test_a_delivery_whose_decision_outlasts_the_shutdown_is_decided_by_the_next_process(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         here.github.faults.add(Latency(600), path="*/collaborators/*/permission")
         serve = await here.start_listening()
         issue = await here.ask("say Decided.")

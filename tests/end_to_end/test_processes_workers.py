@@ -4,11 +4,11 @@ import signal
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.end_to_end.processes import parent_of, stage
+from tests.support.processes import deployment, parent_of
 
 
 async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         await here.start_listening("web")
         workers = [await here.start("worker", MAX_CONCURRENT_TURNS="1") for _ in range(2)]
         issues, trees = [], []
@@ -37,7 +37,7 @@ async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Pa
 async def test_a_suspended_worker_keeps_its_turn_and_what_was_decided_without_it_is_not_done_again(
     tmp_path: Path, database_url: str
 ) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         # The job engine says so when a job that it still worked on was finished by another worker.
         here.tolerated = 'Job was not found or not in \\"doing\\" or \\"todo\\" status'
         await here.start_listening("web")

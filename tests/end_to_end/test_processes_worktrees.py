@@ -5,17 +5,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.processes import BotProcess, Stage, stage
+from tests.support.processes import BotProcess, Deployment, deployment
 
 
-async def command(here: Stage, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
+async def command(here: Deployment, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
     """A command that ends with this status, with its output read."""
     process = await here.run(*arguments, **settings)
     assert await process.ended() == status, (process.stdout.decode(), process.stderr)
     return process
 
 
-async def listed(here: Stage) -> list[dict[str, Any]]:
+async def listed(here: Deployment) -> list[dict[str, Any]]:
     """`worktrees list --json`."""
     rows = json.loads((await command(here, "worktrees", "list", "--json")).stdout)
     assert isinstance(rows, list)
@@ -28,7 +28,7 @@ def complaint(process: BotProcess) -> str:
 
 
 async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         bot = await here.start_listening()
         issue = await here.ask("write hello.txt: hello\nsay Here it is.")
         await here.answered(issue, "Here it is.")
@@ -62,7 +62,7 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
 
 
 async def test_prune_tells_first_and_then_removes_what_is_old(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{(await opened(here))}")
         [row] = await listed(here)
         path = Path(row["path"])
@@ -80,12 +80,12 @@ async def test_prune_tells_first_and_then_removes_what_is_old(tmp_path: Path, da
         assert (await command(here, "sessions", "prune", "--json")).stdout == b'{"deleted":0}\n'
 
 
-async def opened(here: Stage) -> int:
+async def opened(here: Deployment) -> int:
     return (await here.maria.open_issue(here.repository, "Something to do")).number
 
 
 async def test_what_is_named_wrongly_is_one_line_with_the_next_step(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         name = here.repository.full_name
         for arguments, status, words in (
             (("remove", "7"), 2, "There is no worktree 7"),
@@ -102,7 +102,7 @@ async def test_what_is_named_wrongly_is_one_line_with_the_next_step(tmp_path: Pa
 
 
 async def test_a_worktree_of_another_node_is_left_to_it(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
         [row] = await listed(here)
         elsewhere = await command(here, "worktrees", "reset", str(row["id"]), status=2, NODE_NAME="elsewhere")
@@ -110,7 +110,7 @@ async def test_a_worktree_of_another_node_is_left_to_it(tmp_path: Path, database
 
 
 async def test_damage_is_told_and_repaired(tmp_path: Path, database_url: str) -> None:
-    async with stage(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
         [row] = await listed(here)
         path = Path(row["path"])

@@ -13,7 +13,7 @@ from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.faults import FailBefore
 from bot.worktrees.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 
 @pytest.fixture(params=["off", "bwrap"])

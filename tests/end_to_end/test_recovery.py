@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import Talk, World
+from tests.support.world import Talk, World
 
 
 async def an_issue_with_work(world: World) -> Talk:

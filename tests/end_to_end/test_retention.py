@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.time import eventually
-from tests.end_to_end.world import PATIENCE_SECONDS, Talk, World
+from tests.support.clock import eventually
+from tests.support.world import PATIENCE_SECONDS, Talk, World
 
 DAY_SECONDS = 86400
 OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.1"}

@@ -9,8 +9,8 @@ from bot import failpoints
 from bot.demo.pair import agent_in_a_folder
 from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import World
-from tests.sleepers import new_sleep, runs
+from tests.support.sleeping_processes import new_sleep, runs
+from tests.support.world import World
 
 IGNORED = "/made\n/seen\n"
 

@@ -12,8 +12,8 @@ from bot import failpoints
 from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.faults import GraphQLError
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import Talk, World
-from tests.integration.git_world import usable_cage
+from tests.support.git_repositories import usable_cage
+from tests.support.world import Talk, World
 
 IN_THE_ISSUES = "This ran in the worktree of #1, which this pull request closes."
 ON_ITS_OWN = "so this ran in a worktree of its own on `feature`."

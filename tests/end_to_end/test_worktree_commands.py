@@ -15,8 +15,8 @@ from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
 from bot.store.operations import Asker, OperationKind, OperationStatus
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import Talk, World
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
+from tests.support.world import Talk, World
 
 
 async def an_issue(world: World, title: str = "Greet people") -> Talk:

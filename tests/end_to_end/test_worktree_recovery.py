@@ -9,8 +9,8 @@ import pytest
 from bot.demo.pair import agent_in_a_folder
 from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.world import Talk, World
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
+from tests.support.world import Talk, World
 
 
 async def an_issue_with_work(world: World) -> Talk:

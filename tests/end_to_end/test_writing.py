@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, SecondaryRateLimit
-from tests.end_to_end.world import World
+from tests.support.world import World
 
 COMMENTS = "/repos/acme/shop/issues/1/comments"
 FAULTS = [FailBefore(502), FailAfter(502), DropBefore(), DropAfter()]

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.histories.housekeeping import Housekeeping
-from tests.histories.machine import Theatre
-from tests.histories.people import People
-from tests.histories.stage import stage
-from tests.integration.git_world import SANDBOXES
+from tests.support.git_repositories import SANDBOXES
+from tests.support.histories.database import history_database
+from tests.support.histories.machine import Shared
+from tests.support.histories.maintenance import MaintenanceRules
+from tests.support.histories.people import PeopleRules
 
 EXAMPLES = {"off": 30, "bwrap": 10}
 
 
-class History(Housekeeping, People):
+class History(MaintenanceRules, PeopleRules):
     """All that can happen."""
 
 
@@ -37,10 +37,10 @@ def test_no_history_loses_work(tmp_path: Path, database_url: str, sandbox: Liter
         report_multiple_bugs=False,
     )
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop:
-        stack = stage(database_url)
+        stack = history_database(database_url)
         pool = loop.run(stack.__aenter__())
         try:
-            theatre = Theatre(loop, pool, tmp_path, sandbox)
+            theatre = Shared(loop, pool, tmp_path, sandbox)
             run_state_machine_as_test(partial(History, theatre), settings=wanted)  # type: ignore[arg-type]
         finally:
             loop.run(stack.__aexit__(None, None, None))

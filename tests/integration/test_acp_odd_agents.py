@@ -17,6 +17,7 @@ from bot.agents.acp import acp_agent
 from bot.agents.acp_open import Patience
 from bot.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
 from bot.sandbox import agent_argv
+from tests.support import misbehaving_agent
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 QUICK = Patience(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
@@ -34,8 +35,8 @@ def prompted(*reactions: dict[str, Any]) -> Plan:
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
-    """A launch of `odd_agent.py` with this plan; its state is kept in the test's directory."""
-    script = Path(__file__).with_name("odd_agent.py")
+    """A launch of `misbehaving_agent.py` with this plan; its state is kept in the test's directory."""
+    script = Path(misbehaving_agent.__file__)
 
     def launch(plan: Plan) -> Launch:
         argv = agent_argv([sys.executable, str(script), json.dumps(plan), str(tmp_path)])
@@ -320,8 +321,8 @@ async def test_a_grandchild_that_left_the_group_does_not_hold_up_the_end(
 BOT = """
 import asyncio, json, sys
 from pathlib import Path
-from bot.run.agents.acp import acp_agent
-from bot.run.agents.driver import Launch
+from bot.agents.acp import acp_agent
+from bot.agents.driver import Launch
 
 async def main(argv, cwd):
     async with acp_agent(Launch(tuple(argv), {}, Path(cwd))) as agent:

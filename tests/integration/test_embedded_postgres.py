@@ -22,7 +22,7 @@ import pytest
 from bot.postgres.binaries import find_binaries
 from bot.postgres.embedded import EmbeddedPostgresError, embedded_postgres
 from bot.postgres.files import Files, is_locked
-from tests.postgres import FAST, execute
+from tests.support.postgres import FAST, execute
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 DEADLINE_SECONDS = 60

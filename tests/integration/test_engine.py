@@ -19,7 +19,7 @@ from bot.store import engine
 from bot.store.database import Pool
 from bot.store.engine import Handlers, RetryLaterError
 from bot.store.jobs import NewJob, defer, take_turns
-from tests.integration.turn_world import DEADLINE_SECONDS, held, until, until_waiting
+from tests.support.turn_rows import DEADLINE_SECONDS, held, until, until_waiting
 
 QUEUE = "decide"
 WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"

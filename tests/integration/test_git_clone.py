@@ -9,15 +9,15 @@ import pytest
 from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, ensure, fetch, remote_default_branch
 from bot.git import refs
 from bot.git.runner import GitError
-from tests.integration.git_world import GIT, GitWorld, git
+from tests.support.git_repositories import GIT, GitRepositories, git
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> GitWorld:
-    return GitWorld.make(tmp_path)
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path)
 
 
-async def test_remote_branches_stay_apart_from_local_ones(world: GitWorld) -> None:
+async def test_remote_branches_stay_apart_from_local_ones(world: GitRepositories) -> None:
     world.someone_pushes("feature/ü", {"a": "1"}, start="origin/main")
     await world.update()
     assert git(world.clone.path, "for-each-ref", "--format=%(refname)").split() == [
@@ -26,7 +26,7 @@ async def test_remote_branches_stay_apart_from_local_ones(world: GitWorld) -> No
     ]
 
 
-async def test_a_fetch_tells_how_far_it_is(world: GitWorld) -> None:
+async def test_a_fetch_tells_how_far_it_is(world: GitRepositories) -> None:
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     heard: list[str] = []
     async with clone_lock(world.clone) as lock:
@@ -35,7 +35,7 @@ async def test_a_fetch_tells_how_far_it_is(world: GitWorld) -> None:
     assert any(line.startswith("Receiving objects 100%") for line in heard)
 
 
-async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitWorld) -> None:
+async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitRepositories) -> None:
     world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.update()
     git(world.remote, "update-ref", "-d", "refs/heads/feature")
@@ -43,14 +43,14 @@ async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitWorld) -> N
     assert await world.clone.commit_at("refs/remotes/origin/feature") is None
 
 
-async def test_two_at_once_make_one_clone(world: GitWorld) -> None:
+async def test_two_at_once_make_one_clone(world: GitRepositories) -> None:
     await asyncio.gather(*(world.update() for _ in range(4)))
     assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
     assert not world.clone.trash.exists()
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
 
 
-async def test_the_lock_has_one_holder_at_a_time(world: GitWorld) -> None:
+async def test_the_lock_has_one_holder_at_a_time(world: GitRepositories) -> None:
     holders = 0
 
     async def hold() -> None:
@@ -64,7 +64,7 @@ async def test_the_lock_has_one_holder_at_a_time(world: GitWorld) -> None:
     await asyncio.gather(*(hold() for _ in range(5)))
 
 
-async def test_waiting_for_the_lock_can_be_cancelled(world: GitWorld) -> None:
+async def test_waiting_for_the_lock_can_be_cancelled(world: GitRepositories) -> None:
     async with clone_lock(world.clone):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1), clone_lock(world.clone):
@@ -73,7 +73,7 @@ async def test_waiting_for_the_lock_can_be_cancelled(world: GitWorld) -> None:
         pass
 
 
-async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: GitWorld) -> None:
+async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: GitRepositories) -> None:
     world.clone.path.mkdir(parents=True)
     (world.clone.path / "HEAD").write_text("ref: refs/heads/main\n")
     (world.clone.path.parent / ".hello.git.0000.making").mkdir()
@@ -84,12 +84,12 @@ async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: Git
     assert not list(world.clone.path.parent.glob("*.making"))
 
 
-async def test_two_processes_at_once_make_one_clone(world: GitWorld) -> None:
+async def test_two_processes_at_once_make_one_clone(world: GitRepositories) -> None:
     program = """
 import asyncio, sys
 from pathlib import Path
-from bot.run.worktrees.clone import clone_at, clone_lock, ensure, fetch
-from bot.run.worktrees.git import Git
+from bot.clones.clone import clone_at, clone_lock, ensure, fetch
+from bot.git.runner import Git
 
 async def main():
     clone = clone_at(Path(sys.argv[1]), "octo", "hello", Git(protocols=("file",)))
@@ -106,7 +106,7 @@ asyncio.run(main())
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
 
 
-async def test_the_remotes_address_is_brought_up_to_date(world: GitWorld, tmp_path: Path) -> None:
+async def test_the_remotes_address_is_brought_up_to_date(world: GitRepositories, tmp_path: Path) -> None:
     await world.update()
     renamed = world.remote.rename(tmp_path / "renamed.git")
     async with clone_lock(world.clone) as lock:
@@ -119,7 +119,7 @@ async def test_the_remotes_address_is_brought_up_to_date(world: GitWorld, tmp_pa
     assert git(world.clone.path, "config", "--get-all", "remote.origin.fetch") == "+refs/heads/*:refs/remotes/origin/*"
 
 
-async def test_the_default_branch_is_asked_from_the_remote(world: GitWorld) -> None:
+async def test_the_default_branch_is_asked_from_the_remote(world: GitRepositories) -> None:
     world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
     await world.update()
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
@@ -127,7 +127,7 @@ async def test_the_default_branch_is_asked_from_the_remote(world: GitWorld) -> N
         assert await remote_default_branch(lock) == DefaultBranch("trunk", world.remote_tip("trunk"))
 
 
-async def test_a_branch_named_like_the_head_of_the_remote_confuses_nobody(world: GitWorld) -> None:
+async def test_a_branch_named_like_the_head_of_the_remote_confuses_nobody(world: GitRepositories) -> None:
     world.someone_pushes("odd/HEAD", {"a": "1"}, start="origin/main")
     await world.update()
     async with clone_lock(world.clone) as lock:
@@ -135,7 +135,7 @@ async def test_a_branch_named_like_the_head_of_the_remote_confuses_nobody(world:
 
 
 async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path, empty=True)
+    world = GitRepositories.make(tmp_path, empty=True)
     await world.update()
     async with clone_lock(world.clone) as lock:
         default = await remote_default_branch(lock)

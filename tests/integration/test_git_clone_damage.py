@@ -13,17 +13,17 @@ from bot.clones.clone import Remade, clone_lock, ensure, fetch, remake_if_damage
 from bot.clones.entries import Valid, inspect
 from bot.git import refs
 from bot.git.runner import GitError
-from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
+from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
-async def with_work(world: GitWorld) -> dict[str, str]:
+async def with_work(world: GitRepositories) -> dict[str, str]:
     """A worktree with a commit, a rescue, and an edit that nobody committed; the refs that must not be lost."""
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     await world.created()
@@ -41,12 +41,12 @@ async def with_work(world: GitWorld) -> dict[str, str]:
     return {refs.local(BRANCH): mine, RESCUE: rescued}
 
 
-async def brought_up_to_date(world: GitWorld) -> Remade | None:
+async def brought_up_to_date(world: GitRepositories) -> Remade | None:
     async with clone_lock(world.clone) as lock:
         return await ensure(lock, world.url) or await fetch(lock)
 
 
-async def assert_whole(world: GitWorld, own: dict[str, str]) -> None:
+async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
     for ref, commit in own.items():
         assert await world.clone.commit_at(ref) == commit
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
@@ -69,7 +69,7 @@ def empty_head(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [half_a_config, no_config, empty_head])
-async def test_what_can_be_written_again_is(world: GitWorld, damage: Callable[[Path], None]) -> None:
+async def test_what_can_be_written_again_is(world: GitRepositories, damage: Callable[[Path], None]) -> None:
     own = await with_work(world)
     damage(world.clone.path)
     assert await brought_up_to_date(world) is None
@@ -112,7 +112,7 @@ def no_refs_folder(clone: Path) -> None:
     "damage", [garbled_history, garbage_in_packed_refs, empty_remote_ref, ref_to_nothing, no_refs_folder]
 )
 async def test_a_damaged_clone_is_made_again_with_all_that_can_be_read(
-    world: GitWorld, damage: Callable[[Path], None]
+    world: GitRepositories, damage: Callable[[Path], None]
 ) -> None:
     own = await with_work(world)
     damage(world.clone.path)
@@ -124,7 +124,7 @@ async def test_a_damaged_clone_is_made_again_with_all_that_can_be_read(
     assert await brought_up_to_date(world) is None
 
 
-async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: GitWorld) -> None:
+async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: GitRepositories) -> None:
     own = await with_work(world)
     await world.update()
     history = packs(world.clone.path)[-1]
@@ -137,7 +137,7 @@ async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: 
     await assert_whole(world, own)
 
 
-async def test_a_branch_that_cannot_be_read_is_named_and_costs_no_other(world: GitWorld) -> None:
+async def test_a_branch_that_cannot_be_read_is_named_and_costs_no_other(world: GitRepositories) -> None:
     own = await with_work(world)
     lost = own.pop(RESCUE)
     (world.clone.path / "objects" / lost[:2] / lost[2:]).unlink()
@@ -147,7 +147,7 @@ async def test_a_branch_that_cannot_be_read_is_named_and_costs_no_other(world: G
     await assert_whole(world, own)
 
 
-async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: GitWorld) -> None:
+async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: GitRepositories) -> None:
     own = await with_work(world)
     ref_to_nothing(world.clone.path)
     away = world.remote.rename(world.root / "away.git")
@@ -161,7 +161,7 @@ async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: Gi
 
 @pytest.mark.parametrize("place", ["clone-remade", "clone-set-aside"])
 async def test_making_it_again_can_be_cut_off_anywhere(
-    world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = await with_work(world)
     ref_to_nothing(world.clone.path)
@@ -183,7 +183,7 @@ LOCKS = ["refs/remotes/origin/main.lock", "packed-refs.lock", "shallow.lock", "c
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-async def test_locks_of_a_killed_git_stop_nobody(world: GitWorld, lock: str) -> None:
+async def test_locks_of_a_killed_git_stop_nobody(world: GitRepositories, lock: str) -> None:
     own = await with_work(world)
     file = world.clone.path / lock
     file.touch()
@@ -199,7 +199,7 @@ async def test_locks_of_a_killed_git_stop_nobody(world: GitWorld, lock: str) -> 
 
 
 async def test_without_a_cage_a_fresh_lock_is_somebody_elses(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path)
+    world = GitRepositories.make(tmp_path)
     await with_work(world)
     lock = world.clone.path / "refs" / "remotes" / "origin" / "main.lock"
     lock.touch()
@@ -209,7 +209,7 @@ async def test_without_a_cage_a_fresh_lock_is_somebody_elses(tmp_path: Path) -> 
 
 
 async def test_a_fetch_killed_in_the_middle_is_done_again_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", {"large": os.urandom(3_000_000).hex()})
     async with clone_lock(world.clone) as lock:
         await ensure(lock, world.url)

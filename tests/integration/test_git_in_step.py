@@ -22,55 +22,55 @@ from bot.worktrees.sync import (
     UpToDate,
     sync,
 )
-from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
+from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
-async def synced(world: GitWorld, branch: str | None = "threadtree/issue-1") -> Synced:
+async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-1") -> Synced:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await sync(lock, world.path, branch)
 
 
-async def nobody_pushed(world: GitWorld) -> Synced:
+async def nobody_pushed(world: GitRepositories) -> Synced:
     return NoRemoteBranch()
 
 
-async def same_commit(world: GitWorld) -> Synced:
+async def same_commit(world: GitRepositories) -> Synced:
     await world.publish()
     return UpToDate()
 
 
-async def someone_pushed(world: GitWorld) -> Synced:
+async def someone_pushed(world: GitRepositories) -> Synced:
     before = world.agent("rev-parse", "HEAD")
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     after = world.someone_pushes("threadtree/issue-1", {"a": "2"})
     return FastForwarded(before, after, 2)
 
 
-async def agent_committed(world: GitWorld) -> Synced:
+async def agent_committed(world: GitRepositories) -> Synced:
     await world.publish()
     world.agent_commits({"mine": "1"})
     return Ahead(1)
 
 
-async def both_committed(world: GitWorld) -> Synced:
+async def both_committed(world: GitRepositories) -> Synced:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     world.agent_commits({"mine": "1"})
     return Diverged(1, 1)
 
 
-async def dirty_and_behind(world: GitWorld) -> Synced:
+async def dirty_and_behind(world: GitRepositories) -> Synced:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     (world.path / "mine").write_text("1")
     return Dirty(1, 0, 1)
 
 
-async def on_another_branch(world: GitWorld) -> Synced:
+async def on_another_branch(world: GitRepositories) -> Synced:
     world.agent("switch", "-q", "-c", "idea")
     return OffBranch("idea")
 
@@ -80,7 +80,7 @@ async def on_another_branch(world: GitWorld) -> Synced:
     [nobody_pushed, same_commit, someone_pushed, agent_committed, both_committed, dirty_and_behind, on_another_branch],
 )
 async def test_sync_tells_how_the_branch_stands(
-    world: GitWorld, story: Callable[[GitWorld], Awaitable[Synced]]
+    world: GitRepositories, story: Callable[[GitRepositories], Awaitable[Synced]]
 ) -> None:
     await world.created()
     expected = await story(world)
@@ -91,7 +91,7 @@ async def test_sync_tells_how_the_branch_stands(
         assert world.agent("rev-parse", "HEAD") == expected.after
 
 
-async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitWorld) -> None:
+async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitRepositories) -> None:
     await world.created()
     await someone_pushed(world)
     (world.state / "index.lock").touch()
@@ -101,13 +101,13 @@ async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: Gi
 ISSUE = OfIssue(1, "main")
 
 
-async def followed(world: GitWorld) -> Synced:
+async def followed(world: GitRepositories) -> Synced:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await sync(lock, world.path, "threadtree/issue-1", ISSUE)
 
 
-async def with_published_work(world: GitWorld) -> str:
+async def with_published_work(world: GitRepositories) -> str:
     await world.created()
     mine = world.agent_commits({"mine": "1"})
     await world.publish()
@@ -115,7 +115,7 @@ async def with_published_work(world: GitWorld) -> str:
     return mine
 
 
-async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitWorld) -> None:
+async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitRepositories) -> None:
     before = (await world.created()).tip
     after = world.someone_pushes("main", {"later": "1"})
     assert await followed(world) == FastForwarded(before, after, 1)
@@ -123,7 +123,7 @@ async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitWo
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == after
 
 
-async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitWorld) -> None:
+async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitRepositories) -> None:
     before = (await world.created()).tip
     after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
@@ -131,20 +131,20 @@ async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world
     assert await followed(world) == FastForwarded(before, after, 1)
 
 
-def merged(world: GitWorld) -> str:
+def merged(world: GitRepositories) -> str:
     world.someone_pushes("main", {"later": "1"})
     git(world.person, "merge", "-q", "--no-ff", "--no-edit", "origin/threadtree/issue-1")
     git(world.person, "push", "-q", "origin", "HEAD:main")
     return world.remote_tip("main")
 
 
-def merged_and_deleted(world: GitWorld) -> str:
+def merged_and_deleted(world: GitRepositories) -> str:
     tip = merged(world)
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
     return tip
 
 
-def squashed_and_deleted(world: GitWorld) -> str:
+def squashed_and_deleted(world: GitRepositories) -> str:
     world.someone_pushes("main", {"later": "1"})
     git(world.person, "merge", "-q", "--squash", "origin/threadtree/issue-1")
     git(world.person, "commit", "-q", "-m", "squashed")
@@ -155,7 +155,7 @@ def squashed_and_deleted(world: GitWorld) -> str:
 
 @pytest.mark.parametrize("finish", [merged, merged_and_deleted, squashed_and_deleted])
 async def test_after_its_branch_was_merged_the_work_goes_on_on_the_next_one(
-    world: GitWorld, finish: Callable[[GitWorld], str]
+    world: GitRepositories, finish: Callable[[GitRepositories], str]
 ) -> None:
     mine = await with_published_work(world)
     base = finish(world)
@@ -167,7 +167,7 @@ async def test_after_its_branch_was_merged_the_work_goes_on_on_the_next_one(
     assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", dirty=False)
 
 
-async def test_what_nobody_has_seen_stays_on_the_merged_branch(world: GitWorld) -> None:
+async def test_what_nobody_has_seen_stays_on_the_merged_branch(world: GitRepositories) -> None:
     await with_published_work(world)
     unseen = world.agent_commits({"unseen": "1"})
     merged(world)
@@ -175,14 +175,14 @@ async def test_what_nobody_has_seen_stays_on_the_merged_branch(world: GitWorld) 
     assert world.agent("rev-parse", "HEAD") == unseen
 
 
-async def test_uncommitted_files_stay_on_the_merged_branch(world: GitWorld) -> None:
+async def test_uncommitted_files_stay_on_the_merged_branch(world: GitRepositories) -> None:
     await with_published_work(world)
     (world.path / "unseen").write_text("1")
     merged(world)
     assert await followed(world) == Dirty(1, 0, 0)
 
 
-async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(world: GitWorld) -> None:
+async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({"mine": "1"})
     assert await followed(world) == NoRemoteBranch()
@@ -194,13 +194,13 @@ async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(
     assert await followed(world) == BranchDeleted(1)
 
 
-async def test_a_force_push_is_told_from_a_push(world: GitWorld) -> None:
+async def test_a_force_push_is_told_from_a_push(world: GitRepositories) -> None:
     await with_published_work(world)
     amended(world)
     assert await followed(world) == Diverged(1, 1, rewritten=True)
 
 
-async def test_an_ignored_file_is_not_overwritten_by_following(world: GitWorld) -> None:
+async def test_an_ignored_file_is_not_overwritten_by_following(world: GitRepositories) -> None:
     world.someone_pushes("main", {".gitignore": "*.log\n"})
     await with_published_work(world)
     (world.path / "x.log").write_text("precious")
@@ -213,7 +213,7 @@ async def test_an_ignored_file_is_not_overwritten_by_following(world: GitWorld) 
     assert (world.path / "x.log").read_text() == "precious"
 
 
-def amended(world: GitWorld) -> str:
+def amended(world: GitRepositories) -> str:
     git(world.person, "fetch", "-q", "origin")
     git(world.person, "checkout", "-q", "-B", "t", "origin/threadtree/issue-1")
     git(world.person, "commit", "-q", "--amend", "-m", "another message")
@@ -221,13 +221,13 @@ def amended(world: GitWorld) -> str:
     return world.remote_tip("threadtree/issue-1")
 
 
-async def pushed(world: GitWorld) -> PushResult:
+async def pushed(world: GitRepositories) -> PushResult:
     async with clone_lock(world.clone) as lock:
         return await push(lock, world.path, "threadtree/issue-1", frozenset({"main"}), "threadtree/issue-1-turn-1", BOT)
 
 
 @pytest.mark.parametrize("seen", [True, False])
-async def test_commits_that_were_taken_out_on_github_are_not_brought_back(world: GitWorld, seen: bool) -> None:
+async def test_commits_that_were_taken_out_on_github_are_not_brought_back(world: GitRepositories, seen: bool) -> None:
     await with_published_work(world)
     theirs = amended(world)
     if seen:
@@ -239,7 +239,7 @@ async def test_commits_that_were_taken_out_on_github_are_not_brought_back(world:
     assert world.remote_tip("threadtree/issue-1-turn-1") == mine
 
 
-async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(world: GitWorld) -> None:
+async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(world: GitRepositories) -> None:
     await with_published_work(world)
     amended(world)
     await followed(world)
@@ -249,7 +249,7 @@ async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(
     assert world.remote_tip("threadtree/issue-1") == mine
 
 
-async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitWorld) -> None:
+async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitRepositories) -> None:
     await with_published_work(world)
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
     await followed(world)

@@ -11,7 +11,7 @@ from bot.clones.entries import Valid, inspect
 from bot.clones.start import HeadBranch
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.push import Pushed, push
-from tests.integration.git_world import BOT, SANDBOXES, GitWorld, git
+from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
 FILES = [
     b"with space",
@@ -34,20 +34,20 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
 def put(folder: Path, name: bytes, content: str) -> None:
     Path(os.fsdecode(os.path.join(bytes(folder), name))).write_text(content)  # noqa: PTH118
 
 
-def blobs(world: GitWorld, branch: str) -> dict[str, str]:
+def blobs(world: GitRepositories, branch: str) -> dict[str, str]:
     listed = git(world.remote, "ls-tree", "-r", "-z", f"refs/heads/{branch}")
     return {line.split("\t", 1)[1]: line.split()[2] for line in listed.split("\0") if line}
 
 
-async def committed_and_pushed(world: GitWorld, branch: str) -> Committed:
+async def committed_and_pushed(world: GitRepositories, branch: str) -> Committed:
     async with clone_lock(world.clone) as lock:
         done = await commit_all(lock, world.path, "All of it", BOT, None)
         assert isinstance(done, Committed), done
@@ -56,7 +56,7 @@ async def committed_and_pushed(world: GitWorld, branch: str) -> Committed:
         return done
 
 
-async def test_file_names_of_every_kind_are_checked_out_edited_and_pushed(world: GitWorld) -> None:
+async def test_file_names_of_every_kind_are_checked_out_edited_and_pushed(world: GitRepositories) -> None:
     for name in FILES:
         put(world.person, name, "theirs")
     world.push_commit("main", {})
@@ -72,7 +72,7 @@ async def test_file_names_of_every_kind_are_checked_out_edited_and_pushed(world:
     assert len({after[os.fsdecode(name)] for name in FILES}) == 1
 
 
-async def test_pointers_to_large_files_stay_pointers(world: GitWorld) -> None:
+async def test_pointers_to_large_files_stay_pointers(world: GitRepositories) -> None:
     world.someone_pushes("main", {".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n", "a.bin": POINTER})
     await world.created()
     assert (world.path / "a.bin").read_text() == POINTER
@@ -83,7 +83,7 @@ async def test_pointers_to_large_files_stay_pointers(world: GitWorld) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://example.invalid/private.git", "../../clone", "ext::sh -c 'touch x'"])
-async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitWorld, address: str) -> None:
+async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitRepositories, address: str) -> None:
     (world.person / ".gitmodules").write_text(f'[submodule "lib"]\n\tpath = lib\n\turl = "{address}"\n')
     inside = git(world.person, "rev-parse", "HEAD")
     git(world.person, "update-index", "--add", "--cacheinfo", f"160000,{inside},lib")
@@ -99,7 +99,7 @@ async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitW
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-async def test_branch_names_are_names_and_nothing_else(world: GitWorld, branch: str) -> None:
+async def test_branch_names_are_names_and_nothing_else(world: GitRepositories, branch: str) -> None:
     branch = branch.replace(" ", "-")
     world.someone_pushes("plain", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", f"refs/heads/{branch}", "refs/heads/plain")

@@ -30,40 +30,42 @@ from bot.worktrees.push import (
     changes,
     push,
 )
-from tests.integration.git_world import BOT, RESCUE, SANDBOXES, GitWorld, git
+from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 ALICE = Identity("Alice", "alice@example.com")
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    world = GitWorld.make(tmp_path, request.param)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
     await world.created()
     return world
 
 
-async def settled(world: GitWorld) -> OnBranch | Returned | StrayWork:
+async def settled(world: GitRepositories) -> OnBranch | Returned | StrayWork:
     async with clone_lock(world.clone) as lock:
         return await settle_head(lock, world.path, BRANCH, RESCUE, BOT)
 
 
-async def committed(world: GitWorld, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
+async def committed(world: GitRepositories, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
     async with clone_lock(world.clone) as lock:
         return await commit_all(lock, world.path, message, BOT, ALICE)
 
 
-async def pushed(world: GitWorld, branch: str = BRANCH, forbidden: frozenset[str] = frozenset({"main"})) -> PushResult:
+async def pushed(
+    world: GitRepositories, branch: str = BRANCH, forbidden: frozenset[str] = frozenset({"main"})
+) -> PushResult:
     async with clone_lock(world.clone) as lock:
         return await push(lock, world.path, branch, forbidden, f"{branch}-turn-7", BOT)
 
 
-def files_at(world: GitWorld, revision: str) -> set[str]:
+def files_at(world: GitRepositories, revision: str) -> set[str]:
     listed = git(world.clone.path, "ls-tree", "-r", "-z", "--name-only", revision)
     return set(filter(None, listed.split("\0")))
 
 
-async def test_everything_uncommitted_is_committed_under_the_bots_name(world: GitWorld) -> None:
+async def test_everything_uncommitted_is_committed_under_the_bots_name(world: GitRepositories) -> None:
     names = {"with space", "line\nbreak", "→/ü", "-dash", ":(top)x"}
     for name in names:
         (world.path / name).parent.mkdir(exist_ok=True)
@@ -85,7 +87,7 @@ async def test_everything_uncommitted_is_committed_under_the_bots_name(world: Gi
     assert await committed(world) == NothingToCommit(())
 
 
-async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitWorld) -> None:
+async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitRepositories) -> None:
     (world.path / "gone").write_text("1")
     world.agent("add", "gone")
     (world.path / "gone").unlink()
@@ -93,7 +95,7 @@ async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitW
 
 
 async def test_big_files_and_nested_repositories_are_left_out_and_named(
-    world: GitWorld, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "MAX_FILE_BYTES", 10)
     (world.path / "big").write_text("more than ten bytes")
@@ -108,7 +110,7 @@ async def test_big_files_and_nested_repositories_are_left_out_and_named(
     assert (world.path / "big and staged").read_text() == "more than ten bytes"
 
 
-async def test_conflict_markers_are_never_committed(world: GitWorld) -> None:
+async def test_conflict_markers_are_never_committed(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"README.md": "one\n"})
     world.agent("switch", "-q", BRANCH)
@@ -118,12 +120,12 @@ async def test_conflict_markers_are_never_committed(world: GitWorld) -> None:
     assert await committed(world) == Unresolved(("README.md",))
 
 
-async def test_a_head_on_the_branch_is_left_alone(world: GitWorld) -> None:
+async def test_a_head_on_the_branch_is_left_alone(world: GitRepositories) -> None:
     assert await settled(world) == OnBranch()
 
 
 @pytest.mark.parametrize("move", [("switch", "-q", "-c", "idea"), ("checkout", "-q", "--detach")])
-async def test_commits_made_on_another_branch_come_home(world: GitWorld, move: tuple[str, ...]) -> None:
+async def test_commits_made_on_another_branch_come_home(world: GitRepositories, move: tuple[str, ...]) -> None:
     world.agent(*move)
     mine = world.agent_commits({"a": "1"})
     (world.path / "uncommitted").write_text("kept")
@@ -133,7 +135,7 @@ async def test_commits_made_on_another_branch_come_home(world: GitWorld, move: t
     assert world.agent("status", "--porcelain") == "?? uncommitted"
 
 
-async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitWorld) -> None:
+async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitRepositories) -> None:
     on_branch = world.agent_commits({"mine": "1"})
     world.agent("switch", "-q", "--orphan", "elsewhere")
     stray = world.agent_commits({"stray": "1"})
@@ -149,7 +151,7 @@ async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitWorld) 
     assert world.agent("status", "--porcelain", "--branch") == f"## {BRANCH}"
 
 
-async def test_a_rebase_that_was_not_finished_is_ended(world: GitWorld) -> None:
+async def test_a_rebase_that_was_not_finished_is_ended(world: GitRepositories) -> None:
     world.someone_pushes("main", {"README.md": "theirs\n"})
     mine = world.agent_commits({"README.md": "mine\n"})
     await world.update()
@@ -162,7 +164,7 @@ async def test_a_rebase_that_was_not_finished_is_ended(world: GitWorld) -> None:
     assert "rebase" not in world.agent("status")
 
 
-async def test_one_branch_is_pushed_and_nothing_else(world: GitWorld) -> None:
+async def test_one_branch_is_pushed_and_nothing_else(world: GitRepositories) -> None:
     world.agent("branch", "idea")
     git(world.clone.path, "tag", "-a", "-m", "x", "v1", "refs/remotes/origin/main")
     world.agent_commits({"a": "1"})
@@ -177,11 +179,11 @@ async def test_one_branch_is_pushed_and_nothing_else(world: GitWorld) -> None:
     assert await pushed(world) == Pushed(BRANCH, after, again, 1)
 
 
-async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitWorld) -> None:
+async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepositories) -> None:
     assert await pushed(world) == NothingToPush()
 
 
-async def test_the_default_branch_is_never_pushed(world: GitWorld) -> None:
+async def test_the_default_branch_is_never_pushed(world: GitRepositories) -> None:
     before = world.remote_tip("main")
     mine = world.agent_commits({"a": "1"})
     await world.bring_home()
@@ -191,7 +193,7 @@ async def test_the_default_branch_is_never_pushed(world: GitWorld) -> None:
     assert world.remote_tip("main") == before
 
 
-async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitWorld) -> None:
+async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitRepositories) -> None:
     mine = world.agent_commits({"mine": "1"})
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
     done = await pushed(world)
@@ -201,7 +203,7 @@ async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitWorld)
     assert (world.path / "theirs").exists()
 
 
-async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost(world: GitWorld) -> None:
+async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost(world: GitRepositories) -> None:
     mine = world.agent_commits({"README.md": "mine\n"})
     theirs = world.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
     assert await pushed(world) == Parked(f"{BRANCH}-turn-7", mine, 1)
@@ -211,7 +213,7 @@ async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost
     assert world.agent("status", "--porcelain", "--branch").splitlines() == [f"## {BRANCH}"]
 
 
-async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitWorld) -> None:
+async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitRepositories) -> None:
     world.agent_commits({"mine": "1"})
     (world.path / "theirs").write_text("left out")
     world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
@@ -219,7 +221,7 @@ async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitWorld
     assert (world.path / "theirs").read_text() == "left out"
 
 
-async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: GitWorld) -> None:
+async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: GitRepositories) -> None:
     hook = world.remote / "hooks" / "update"
     hook.write_text(f"#!/bin/sh\necho 'GH013: no secrets here' >&2\ntest $1 != refs/heads/{BRANCH}\n")
     hook.chmod(0o755)
@@ -231,7 +233,7 @@ async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: G
     assert git(world.remote, "branch", "--list").split() == ["*", "main"]
 
 
-async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitWorld) -> None:
+async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     world.remote.rename(world.root / "away")
     with pytest.raises(GitError) as caught:
@@ -239,7 +241,7 @@ async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitWorld) ->
     assert caught.value.problem is GitProblem.NOT_FOUND
 
 
-async def test_what_changed_is_counted_since_the_branches_parted(world: GitWorld) -> None:
+async def test_what_changed_is_counted_since_the_branches_parted(world: GitRepositories) -> None:
     (world.path / "binary").write_bytes(b"\0\1")
     after = world.agent_commits({"README.md": "one\ntwo\n", "line\nbreak": "x\n"})
     await world.bring_home()
@@ -248,7 +250,7 @@ async def test_what_changed_is_counted_since_the_branches_parted(world: GitWorld
     assert await changes(world.clone, "refs/remotes/origin/main", after) == DiffStat(3, 3, 1)
 
 
-async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: GitWorld) -> None:
+async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: GitRepositories) -> None:
     git(world.remote, "update-ref", "refs/pull/7/head", "main")
     path = world.path.with_name("pull-7")
     made = await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"), path)
@@ -261,7 +263,7 @@ async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: 
     assert (world.person / "line\nbreak").read_bytes() == b"\0\xff binary"
 
 
-async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitWorld) -> None:
+async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitRepositories) -> None:
     ran, hooks = world.root / "ran", world.clone.path / "hooks"
     hooks.mkdir(exist_ok=True)
     trap = world.root / "trap"

@@ -21,8 +21,8 @@ from bot.clones.start import DetachedHead, HeadBranch
 from bot.rescue.save import Label
 from bot.worktrees.create import Created
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
-from tests.integration.git_world import SANDBOXES, GitWorld, git
-from tests.integration.killing import KilledError
+from tests.support.failpoints import KilledError
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -32,13 +32,15 @@ NOBODY = 65534
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    world = GitWorld.make(tmp_path, request.param)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
     await world.created()
     return world
 
 
-async def removed(world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True) -> Removed:
+async def removed(
+    world: GitRepositories, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+) -> Removed:
     result = await tried(world, label, remote, fetched=fetched)
     assert isinstance(result, Removed), result
     assert not is_there(world.path)
@@ -48,7 +50,7 @@ async def removed(world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, 
 
 
 async def tried(
-    world: GitWorld, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+    world: GitRepositories, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
 ) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         if fetched:
@@ -56,7 +58,7 @@ async def tried(
         return await remove(lock, world.path, label, remote)
 
 
-async def purged(world: GitWorld) -> Removed | NotRemoved:
+async def purged(world: GitRepositories) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await remove_if_clean(lock, world.path, LABEL, MAIN)
@@ -66,21 +68,21 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def rescued_files(world: GitWorld, removal: Removed) -> dict[str, str]:
+def rescued_files(world: GitRepositories, removal: Removed) -> dict[str, str]:
     """What the rescue's commit holds."""
     assert removal.rescue is not None
     names = git(world.clone.path, "ls-tree", "-r", "-z", "--name-only", removal.rescue.sha).split("\0")
     return {name: git(world.clone.path, "show", f"{removal.rescue.sha}:{name}") for name in names if name}
 
 
-def rescues(world: GitWorld) -> list[str]:
+def rescues(world: GitRepositories) -> list[str]:
     return git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue").split()
 
 
 # What becomes of the work
 
 
-async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitWorld) -> None:
+async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitRepositories) -> None:
     world.agent_commits({"line\nbreak": "1"})
     await world.publish()
 
@@ -93,12 +95,12 @@ async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world
     assert list(world.clone.trash.iterdir()) == []
 
 
-async def test_it_can_be_made_again_at_the_same_path(world: GitWorld) -> None:
+async def test_it_can_be_made_again_at_the_same_path(world: GitRepositories) -> None:
     await removed(world)
     assert isinstance(await world.create(), Created)
 
 
-async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_goes(world: GitWorld) -> None:
+async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_goes(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     (world.path / "README.md").write_text("edited")
     (world.path / "new").write_text("new")
@@ -112,7 +114,7 @@ async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_goes(worl
     assert result.branch_deleted
 
 
-async def test_a_branch_that_is_neither_merged_nor_rescued_nor_a_copy_stays(world: GitWorld) -> None:
+async def test_a_branch_that_is_neither_merged_nor_rescued_nor_a_copy_stays(world: GitRepositories) -> None:
     tip = world.agent_commits({"a": "1"})
     await world.publish()
     git(world.clone.path, "push", "-q", "origin", f"{tip}:refs/heads/other", f":refs/heads/{BRANCH}")
@@ -123,7 +125,7 @@ async def test_a_branch_that_is_neither_merged_nor_rescued_nor_a_copy_stays(worl
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == tip
 
 
-async def squashed(world: GitWorld) -> None:
+async def squashed(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     world.agent_commits({"b": "2"})
     await world.publish()
@@ -131,7 +133,7 @@ async def squashed(world: GitWorld) -> None:
     world.someone_pushes("main", {"a": "1", "b": "2"})
 
 
-async def test_a_squashed_branch_counts_as_merged(world: GitWorld) -> None:
+async def test_a_squashed_branch_counts_as_merged(world: GitRepositories) -> None:
     await squashed(world)
     git(world.remote, "update-ref", "refs/heads/other", BRANCH)
     git(world.remote, "update-ref", "-d", f"refs/heads/{BRANCH}")
@@ -139,7 +141,7 @@ async def test_a_squashed_branch_counts_as_merged(world: GitWorld) -> None:
     assert (await removed(world)).branch_deleted
 
 
-async def test_what_github_says_was_merged_counts_and_what_came_after_it_does_not(world: GitWorld) -> None:
+async def test_what_github_says_was_merged_counts_and_what_came_after_it_does_not(world: GitRepositories) -> None:
     merged = world.agent_commits({"a": "1"})
     later = world.agent_commits({"b": "1"})
     await world.publish()
@@ -150,7 +152,7 @@ async def test_what_github_says_was_merged_counts_and_what_came_after_it_does_no
     assert (await removed(world, remote=Remote("main", merged_head=later))).branch_deleted
 
 
-async def test_without_a_repository_nothing_counts_as_published(world: GitWorld) -> None:
+async def test_without_a_repository_nothing_counts_as_published(world: GitRepositories) -> None:
     tip = world.agent_commits({"a": "1"})
     await world.publish()
     shutil.rmtree(world.remote)
@@ -163,7 +165,7 @@ async def test_without_a_repository_nothing_counts_as_published(world: GitWorld)
     assert await world.clone.is_ancestor(tip, result.rescue.sha)
 
 
-async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued_too(world: GitWorld) -> None:
+async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued_too(world: GitRepositories) -> None:
     tip = world.agent_commits({"a": "1"})
     await world.publish()
     (world.path / ".git").unlink()
@@ -173,14 +175,14 @@ async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued
     assert await world.clone.is_ancestor(tip, result.rescue.sha)
 
 
-async def test_a_branch_that_another_worktree_has_stays(world: GitWorld) -> None:
+async def test_a_branch_that_another_worktree_has_stays(world: GitRepositories) -> None:
     other = world.path.with_name("other")
     git(world.clone.path, "worktree", "add", "-q", "-f", str(other), BRANCH)
     assert not (await removed(world)).branch_deleted
     assert isinstance(await inspect(world.clone, other), Valid)
 
 
-async def test_a_pull_requests_branch_leaves_no_configuration_behind(world: GitWorld) -> None:
+async def test_a_pull_requests_branch_leaves_no_configuration_behind(world: GitRepositories) -> None:
     await removed(world)
     world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.created(HeadBranch("feature"))
@@ -188,7 +190,7 @@ async def test_a_pull_requests_branch_leaves_no_configuration_behind(world: GitW
     assert "branch.feature" not in git(world.clone.path, "config", "--list")
 
 
-async def test_a_forks_head_counts_as_published_and_a_commit_on_it_is_rescued(world: GitWorld) -> None:
+async def test_a_forks_head_counts_as_published_and_a_commit_on_it_is_rescued(world: GitRepositories) -> None:
     tip = world.someone_pushes("fork", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", "refs/pull/7/head", tip)
     git(world.remote, "update-ref", "-d", "refs/heads/fork")
@@ -203,7 +205,7 @@ async def test_a_forks_head_counts_as_published_and_a_commit_on_it_is_rescued(wo
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: GitWorld) -> None:
+async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: GitRepositories) -> None:
     world.someone_pushes("main", {".gitignore": "*.log\n"})
     other = await world.created(HeadBranch("main"), world.path.with_name("other"))
     assert other.branch == "main"
@@ -216,7 +218,7 @@ async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: Git
 
 
 async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path)  # without a cage all worktrees of the clone share one list
+    world = GitRepositories.make(tmp_path)  # without a cage all worktrees of the clone share one list
     await world.created()
     (world.path / "README.md").write_text("stashed")
     world.agent("stash", "push", "-q")
@@ -247,51 +249,51 @@ async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(
 # Odd trees
 
 
-def locked_by_somebody(world: GitWorld) -> None:
+def locked_by_somebody(world: GitRepositories) -> None:
     git(world.clone.path, "worktree", "unlock", str(world.path))
     git(world.clone.path, "worktree", "lock", "--reason", "mine", str(world.path))
 
 
-def lock_that_cannot_be_read(world: GitWorld) -> None:
+def lock_that_cannot_be_read(world: GitRepositories) -> None:
     locked = world.clone.path / "worktrees" / "issue-1" / "locked"
     locked.unlink()
     locked.mkdir()
 
 
-def half_made(world: GitWorld) -> None:
+def half_made(world: GitRepositories) -> None:
     (world.clone.path / "worktrees" / "issue-1" / "locked").write_text("initializing")
     (world.path / "README.md").unlink()
 
 
-def half_registered(world: GitWorld) -> None:
+def half_registered(world: GitRepositories) -> None:
     admin = world.clone.path / "worktrees" / "issue-1"
     (admin / "locked").write_text("initializing")
     (admin / "gitdir").unlink()
     shutil.rmtree(world.path)
 
 
-def missing(world: GitWorld) -> None:
+def missing(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
 
 
-def nothing_at_all(world: GitWorld) -> None:
+def nothing_at_all(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     shutil.rmtree(world.clone.path / "worktrees" / "issue-1")
 
 
-def record_without_pointer(world: GitWorld) -> None:
+def record_without_pointer(world: GitRepositories) -> None:
     (world.clone.path / "worktrees" / "issue-1" / "gitdir").unlink()
 
 
-def record_that_is_no_text(world: GitWorld) -> None:
+def record_that_is_no_text(world: GitRepositories) -> None:
     (world.clone.path / "worktrees" / "issue-1" / "HEAD").write_bytes(b"\xff\xfe")
 
 
-def record_without_head(world: GitWorld) -> None:
+def record_without_head(world: GitRepositories) -> None:
     (world.clone.path / "worktrees" / "issue-1" / "HEAD").unlink()
 
 
-def broken_index(world: GitWorld) -> None:
+def broken_index(world: GitRepositories) -> None:
     (world.state / "index").write_text("not an index")
 
 
@@ -310,7 +312,9 @@ def broken_index(world: GitWorld) -> None:
         broken_index,
     ],
 )
-async def test_an_odd_worktree_is_gone_from_disk_and_git(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+async def test_an_odd_worktree_is_gone_from_disk_and_git(
+    world: GitRepositories, damage: Callable[[GitRepositories], None]
+) -> None:
     await inspect(world.clone, world.path)
     damage(world)
     await removed(world)
@@ -318,32 +322,32 @@ async def test_an_odd_worktree_is_gone_from_disk_and_git(world: GitWorld, damage
     assert not worktrees.exists() or list(worktrees.iterdir()) == []
 
 
-def file_in_its_place(world: GitWorld) -> None:
+def file_in_its_place(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     world.path.write_text("mine")
 
 
-def link_in_its_place(world: GitWorld) -> None:
+def link_in_its_place(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     world.path.symlink_to(world.person)
 
 
-def stranger_in_its_place(world: GitWorld) -> None:
+def stranger_in_its_place(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     world.path.mkdir()
     (world.path / "mine").write_text("mine")
 
 
-def link_to_the_clone_gone(world: GitWorld) -> None:
+def link_to_the_clone_gone(world: GitRepositories) -> None:
     (world.path / ".git").unlink()
 
 
-def nested_repository(world: GitWorld) -> None:
+def nested_repository(world: GitRepositories) -> None:
     git(world.path, "init", "-q", "nested")
     (world.path / "nested" / "mine").write_text("mine")
 
 
-def clone_gone(world: GitWorld) -> None:
+def clone_gone(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path)
 
 
@@ -351,7 +355,9 @@ def clone_gone(world: GitWorld) -> None:
     "damage",
     [file_in_its_place, link_in_its_place, stranger_in_its_place, link_to_the_clone_gone, nested_repository],
 )
-async def test_what_no_commit_can_hold_is_kept_whole(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+async def test_what_no_commit_can_hold_is_kept_whole(
+    world: GitRepositories, damage: Callable[[GitRepositories], None]
+) -> None:
     damage(world)
     link = world.path.readlink() if world.path.is_symlink() else None
     before = contents(world.path)
@@ -366,7 +372,7 @@ async def test_what_no_commit_can_hold_is_kept_whole(world: GitWorld, damage: Ca
     assert (world.person / "README.md").exists()
 
 
-async def test_without_its_clone_the_directory_is_kept(world: GitWorld) -> None:
+async def test_without_its_clone_the_directory_is_kept(world: GitRepositories) -> None:
     clone_gone(world)
     before = contents(world.path)
     result = await tried(world, fetched=False)
@@ -375,7 +381,7 @@ async def test_without_its_clone_the_directory_is_kept(world: GitWorld) -> None:
     assert contents(result.kept) == before
 
 
-async def test_what_git_knew_of_a_directory_that_is_kept_is_kept_beside_it(world: GitWorld) -> None:
+async def test_what_git_knew_of_a_directory_that_is_kept_is_kept_beside_it(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     nested_repository(world)
     result = await removed(world)
@@ -395,7 +401,7 @@ def contents(path: Path) -> dict[str, bytes | None]:
     }
 
 
-async def test_commits_of_a_vanished_directory_are_rescued(world: GitWorld) -> None:
+async def test_commits_of_a_vanished_directory_are_rescued(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     world.agent("checkout", "-q", "--detach")
     stray = world.agent_commits({"b": "1"})
@@ -407,7 +413,7 @@ async def test_commits_of_a_vanished_directory_are_rescued(world: GitWorld) -> N
 
 
 @pytest.mark.parametrize("directory", [".", "deep"])
-async def test_a_directory_without_permissions_goes_with_its_work_kept(world: GitWorld, directory: str) -> None:
+async def test_a_directory_without_permissions_goes_with_its_work_kept(world: GitRepositories, directory: str) -> None:
     (world.path / "deep").mkdir()
     (world.path / "deep" / "mine").write_text("mine")
     (world.path / directory).chmod(0)
@@ -447,7 +453,7 @@ def as_ordinary_user(action: Callable[[Path], None]) -> None:
 @pytest.mark.parametrize("directory", [".", "deep"])
 def test_an_ordinary_user_removes_a_directory_without_permissions(directory: str) -> None:
     async def remove_it(root: Path) -> None:
-        world = GitWorld.make(root)
+        world = GitRepositories.make(root)
         await world.created()
         (world.path / "deep").mkdir()
         (world.path / "deep" / "mine").write_text("mine")
@@ -466,7 +472,7 @@ def test_an_ordinary_user_removes_a_directory_without_permissions(directory: str
     as_ordinary_user(lambda root: asyncio.run(remove_it(root)))
 
 
-async def test_when_something_is_in_the_way_everything_stays_where_it_was(world: GitWorld) -> None:
+async def test_when_something_is_in_the_way_everything_stays_where_it_was(world: GitRepositories) -> None:
     (world.path / "mine").write_text("mine")
     before = contents(world.path)
     world.clone.trash.write_text("a file where the trash should be")
@@ -479,7 +485,7 @@ async def test_when_something_is_in_the_way_everything_stays_where_it_was(world:
     assert isinstance(await inspect(world.clone, world.path), Valid)
 
 
-async def test_what_cannot_be_forgotten_is_put_back(world: GitWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_forgotten_is_put_back(world: GitRepositories, monkeypatch: pytest.MonkeyPatch) -> None:
     move = trash.move
 
     def busy(path: Path, place: Path) -> None:
@@ -494,7 +500,7 @@ async def test_what_cannot_be_forgotten_is_put_back(world: GitWorld, monkeypatch
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-async def test_a_mount_inside_is_not_followed(world: GitWorld, tmp_path: Path) -> None:
+async def test_a_mount_inside_is_not_followed(world: GitRepositories, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("precious")
@@ -521,7 +527,7 @@ CUTS = ["rescued", "trashed", "entry-dropped", "branch-deleted"]
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_a_removal_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
-    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+    world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     mine = world.agent_commits({"a": "1"})
     (world.path / "new").write_text("new")
@@ -541,7 +547,7 @@ async def test_a_removal_that_is_cut_off_ends_the_same_and_one_rescue_holds_ever
 
 @pytest.mark.parametrize("cut", ["trashed", "entry-dropped", "branch-deleted"])
 async def test_a_directory_that_was_kept_before_the_cut_is_still_told_of(
-    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+    world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     nested_repository(world)
     before = contents(world.path)
@@ -559,7 +565,7 @@ async def test_a_directory_that_was_kept_before_the_cut_is_still_told_of(
 
 
 async def test_what_came_between_two_attempts_is_rescued_as_well(
-    world: GitWorld, kill_at: Callable[[str], None]
+    world: GitRepositories, kill_at: Callable[[str], None]
 ) -> None:
     (world.path / "first").write_text("1")
     kill_at("rescued")
@@ -573,53 +579,53 @@ async def test_what_came_between_two_attempts_is_rescued_as_well(
 # Only when clean
 
 
-def edit(world: GitWorld) -> None:
+def edit(world: GitRepositories) -> None:
     (world.path / "README.md").write_text("edited")
 
 
-def untracked_file(world: GitWorld) -> None:
+def untracked_file(world: GitRepositories) -> None:
     (world.path / "line\nbreak").write_text("1")
 
 
-def unpushed_commit(world: GitWorld) -> None:
+def unpushed_commit(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
 
 
-def unpushed_commit_beside_the_branch(world: GitWorld) -> None:
+def unpushed_commit_beside_the_branch(world: GitRepositories) -> None:
     world.agent("checkout", "-q", "--detach")
     world.agent_commits({"a": "1"})
 
 
-def unpushed_branch_under_a_published_head(world: GitWorld) -> None:
+def unpushed_branch_under_a_published_head(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     world.agent("checkout", "-q", "--detach", "origin/main")
 
 
-def hidden_edit(world: GitWorld) -> None:
+def hidden_edit(world: GitRepositories) -> None:
     world.agent("update-index", "--skip-worktree", "README.md")
     edit(world)
 
 
-def unseen_edit(world: GitWorld) -> None:
+def unseen_edit(world: GitRepositories) -> None:
     world.agent("update-index", "--assume-unchanged", "README.md")
     edit(world)
 
 
-def stash(world: GitWorld) -> None:
+def stash(world: GitRepositories) -> None:
     edit(world)
     world.agent("stash", "push", "-q")
 
 
-def stash_with_a_message(world: GitWorld) -> None:
+def stash_with_a_message(world: GitRepositories) -> None:
     edit(world)
     world.agent("stash", "push", "-q", "-m", "for later")
 
 
-def bisect(world: GitWorld) -> None:
+def bisect(world: GitRepositories) -> None:
     world.agent("bisect", "start")
 
 
-def submodules(world: GitWorld) -> None:
+def submodules(world: GitRepositories) -> None:
     (world.state / "modules").mkdir(exist_ok=True)
 
 
@@ -643,7 +649,9 @@ def submodules(world: GitWorld) -> None:
         broken_index,
     ],
 )
-async def test_a_purge_leaves_whatever_would_need_a_rescue(world: GitWorld, work: Callable[[GitWorld], None]) -> None:
+async def test_a_purge_leaves_whatever_would_need_a_rescue(
+    world: GitRepositories, work: Callable[[GitRepositories], None]
+) -> None:
     await inspect(world.clone, world.path)
     work(world)
     before = contents(world.path)
@@ -655,7 +663,7 @@ async def test_a_purge_leaves_whatever_would_need_a_rescue(world: GitWorld, work
     assert not world.clone.trash.exists()
 
 
-async def test_a_purge_removes_what_is_clean_and_pushed(world: GitWorld) -> None:
+async def test_a_purge_removes_what_is_clean_and_pushed(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     await world.publish()
     result = await purged(world)

@@ -15,47 +15,47 @@ from bot.git import refs
 from bot.git.runner import GitError
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
-from tests.integration.git_world import SANDBOXES, GitWorld, git
-from tests.integration.rescue_states import BASE, BRANCH, photo, write
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.worktree_states import BASE, BRANCH, photo, write
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 REF = refs.rescue_ref("7", AT)
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    world = GitWorld.make(tmp_path, request.param)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
     world.someone_pushes("main", BASE)
     await world.created()
     return world
 
 
-async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
     async with clone_lock(world.clone) as lock:
         return await save_rescue(lock, world.path, Label(7, branch, (1, 2), AT))
 
 
-async def kept(world: GitWorld) -> Rescued:
+async def kept(world: GitRepositories) -> Rescued:
     found = await rescued(world)
     assert isinstance(found, Rescued), found
     return found
 
 
-async def kept_whole(world: GitWorld) -> KeepWhole:
+async def kept_whole(world: GitRepositories) -> KeepWhole:
     found = await rescued(world)
     assert isinstance(found, KeepWhole), found
     return found
 
 
-def rescue_refs(world: GitWorld) -> list[str]:
+def rescue_refs(world: GitRepositories) -> list[str]:
     return git(world.clone.path, "for-each-ref", "--format=%(refname)", refs.RESCUE_PREFIX).split()
 
 
-def reaches(world: GitWorld, rescue: str, commit: str) -> bool:
+def reaches(world: GitRepositories, rescue: str, commit: str) -> bool:
     return commit in git(world.clone.path, "rev-list", rescue).split()
 
 
-async def test_what_github_has_needs_no_rescue(world: GitWorld) -> None:
+async def test_what_github_has_needs_no_rescue(world: GitRepositories) -> None:
     write(world, "ignored-file")
     (world.path / "README.md").touch()
     assert await rescued(world) == NothingToRescue()
@@ -66,7 +66,7 @@ async def test_what_github_has_needs_no_rescue(world: GitWorld) -> None:
     assert rescue_refs(world) == []
 
 
-async def test_nothing_is_left_beside_the_index(world: GitWorld) -> None:
+async def test_nothing_is_left_beside_the_index(world: GitRepositories) -> None:
     write(world, "new")
     before = {name.name for name in world.state.iterdir()}
     (world.state / "threadtree-git-of-a-killed-rescue").mkdir()
@@ -75,7 +75,7 @@ async def test_nothing_is_left_beside_the_index(world: GitWorld) -> None:
     assert {name.name for name in world.state.iterdir()} == before
 
 
-async def test_a_rescue_explains_itself(world: GitWorld) -> None:
+async def test_a_rescue_explains_itself(world: GitRepositories) -> None:
     commit = world.agent_commits({"a": "1"})
     write(world, "README.md", "staged\n")
     world.agent("add", "README.md")
@@ -96,7 +96,7 @@ async def test_a_rescue_explains_itself(world: GitWorld) -> None:
     assert "#1, #2" in shown
 
 
-async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: GitWorld) -> None:
+async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: GitRepositories) -> None:
     write(world, "new", "first\n")
     first = await kept(world)
     assert await kept(world) == first
@@ -109,7 +109,7 @@ async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: G
 
 @pytest.mark.parametrize("place", ["rescue-committed", "rescued"])
 async def test_a_rescue_that_was_cut_off_is_done_again(
-    world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(world, "new")
 
@@ -125,7 +125,7 @@ async def test_a_rescue_that_was_cut_off_is_done_again(
     assert rescue_refs(world) == [REF]
 
 
-async def test_a_rescue_can_be_weighed_and_dropped(world: GitWorld) -> None:
+async def test_a_rescue_can_be_weighed_and_dropped(world: GitRepositories) -> None:
     write(world, "new", os.urandom(100_000))
     found = await kept(world)
     assert 100_000 < await rescue_bytes(world.clone, REF) < 110_000
@@ -138,7 +138,7 @@ async def test_a_rescue_can_be_weighed_and_dropped(world: GitWorld) -> None:
     assert await read_rescue(world.clone, found.sha[::-1]) is None
 
 
-async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitWorld) -> None:
+async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitRepositories) -> None:
     tip = git(world.clone.path, "rev-parse", BRANCH)
     for name in ("x/y", "7/not-a-time", "7/20250102T030405.678901Z", "word/20250102T030405.678901Z"):
         git(world.clone.path, "update-ref", refs.RESCUE_PREFIX + name, tip)
@@ -146,7 +146,7 @@ async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitWorld) 
     assert (listed.label, listed.kept.head) == (Label(7, None, (), AT), tip)
 
 
-async def test_a_message_is_believed_only_about_its_own_parents(world: GitWorld) -> None:
+async def test_a_message_is_believed_only_about_its_own_parents(world: GitRepositories) -> None:
     tip = git(world.clone.path, "rev-parse", BRANCH)
     lie = f"x\n\nThreadtree-Worktree: 7\nThreadtree-Time: 2025-01-02T03:04:05+00:00\nThreadtree-Stash: {tip}\n"
     forged = git(world.clone.path, "commit-tree", "-m", lie, f"{tip}^{{tree}}")
@@ -156,7 +156,7 @@ async def test_a_message_is_believed_only_about_its_own_parents(world: GitWorld)
 
 
 @pytest.mark.parametrize("where", ["nested", "deep/er/nested", "dir", "nested without a commit"])
-async def test_a_repository_inside_is_kept_whole(world: GitWorld, where: str) -> None:
+async def test_a_repository_inside_is_kept_whole(world: GitRepositories, where: str) -> None:
     world.agent("init", "-q", where)
     if "without" not in where:
         world.agent("-C", where, "commit", "-q", "--allow-empty", "-m", "its own")
@@ -169,13 +169,13 @@ async def test_a_repository_inside_is_kept_whole(world: GitWorld, where: str) ->
     assert git(world.clone.path, "show", f"{found.rescued.ref}:new") == "new"
 
 
-async def test_an_ignored_repository_is_as_ignored_as_all_else_there(world: GitWorld) -> None:
+async def test_an_ignored_repository_is_as_ignored_as_all_else_there(world: GitRepositories) -> None:
     world.agent("init", "-q", "build/dependency")
     assert await rescued(world) == NothingToRescue()
 
 
 @pytest.fixture
-def submodule(world: GitWorld) -> str:
+def submodule(world: GitRepositories) -> str:
     """A submodule that was checked out in the worktree, clean, and all on GitHub."""
     library = world.root / "library.git"
     git(world.root, "init", "-q", "--bare", "--initial-branch=main", str(library))
@@ -187,7 +187,7 @@ def submodule(world: GitWorld) -> str:
     return str(library)
 
 
-async def test_submodules(world: GitWorld, submodule: str) -> None:
+async def test_submodules(world: GitRepositories, submodule: str) -> None:
     await world.update()
     await world.clone.on_worktree(world.path, "merge", "-q", "--ff-only", "refs/remotes/origin/main")
     assert await rescued(world) == NothingToRescue(), "not checked out"
@@ -211,7 +211,7 @@ async def test_submodules(world: GitWorld, submodule: str) -> None:
     assert "lib" in (await kept_whole(world)).why
 
 
-async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world: GitWorld) -> None:
+async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world: GitRepositories) -> None:
     commit = world.agent_commits({"a": "1"})
     (world.path / ".git").unlink()
     found = await kept_whole(world)
@@ -219,7 +219,7 @@ async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world
     assert reaches(world, found.rescued.ref, commit)
 
 
-async def test_the_commits_of_a_directory_that_is_gone(world: GitWorld) -> None:
+async def test_the_commits_of_a_directory_that_is_gone(world: GitRepositories) -> None:
     write(world, "README.md", "stashed\n")
     world.agent("stash", "-q")
     stash = world.agent("rev-parse", "refs/stash")
@@ -232,12 +232,12 @@ async def test_the_commits_of_a_directory_that_is_gone(world: GitWorld) -> None:
     assert reaches(world, found.ref, stash)
 
 
-async def test_a_directory_that_is_gone_with_nothing(world: GitWorld) -> None:
+async def test_a_directory_that_is_gone_with_nothing(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     assert await rescued(world) == NothingToRescue()
 
 
-async def test_without_its_clone_a_directory_is_kept_whole(world: GitWorld) -> None:
+async def test_without_its_clone_a_directory_is_kept_whole(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path)
     assert await rescued(world) == KeepWhole("its clone is gone")
     shutil.rmtree(world.path)
@@ -246,7 +246,7 @@ async def test_without_its_clone_a_directory_is_kept_whole(world: GitWorld) -> N
 
 async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
     """In a cage, where permissions hold for root too."""
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     commit = world.agent_commits({"a": "1"})
     write(world, "secret")
@@ -263,14 +263,14 @@ async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
 
 
 async def test_a_name_that_no_clone_should_have_is_kept_whole(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     write(world, "git~1")
     assert isinstance(await rescued(world), KeepWhole)
 
 
 async def test_a_full_disk_is_an_error_and_no_reason_to_keep_whole(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path)
+    world = GitRepositories.make(tmp_path)
     await world.created()
     write(world, "new")
     program = tmp_path / "bin" / "git"
@@ -283,7 +283,7 @@ async def test_a_full_disk_is_an_error_and_no_reason_to_keep_whole(tmp_path: Pat
         await rescued(replace(world, clone=replace(world.clone, git=runner)))
 
 
-async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitWorld) -> None:
+async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     idea = world.agent_commits({"idea": "1"})
     world.agent("switch", "-q", BRANCH)
@@ -296,7 +296,7 @@ async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitWorld
     assert reaches(world, found.ref, idea)
 
 
-async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitWorld) -> None:
+async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitRepositories) -> None:
     other = world.path.with_name("issue-2")
     git(world.clone.path, "worktree", "add", "-q", "-b", "other", str(other), "refs/remotes/origin/main")
     (other / "README.md").write_text("stashed there\n")
@@ -304,7 +304,7 @@ async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitWorld) -> 
     assert await rescued(world) == NothingToRescue()
 
 
-async def test_the_tree_does_not_hold_what_is_seen_through_a_link(world: GitWorld) -> None:
+async def test_the_tree_does_not_hold_what_is_seen_through_a_link(world: GitRepositories) -> None:
     outside = world.root / "outside"
     outside.mkdir()
     (outside / "a").write_text("a secret\n")
@@ -316,7 +316,7 @@ async def test_the_tree_does_not_hold_what_is_seen_through_a_link(world: GitWorl
     assert "dir/a" not in tree
 
 
-async def test_a_sparse_checkout_is_not_taken_for_deletions(world: GitWorld) -> None:
+async def test_a_sparse_checkout_is_not_taken_for_deletions(world: GitRepositories) -> None:
     world.agent("-c", "core.sparseCheckout=true", "update-index", "--skip-worktree", "dir/a", "dir/b")
     (world.path / "dir" / "a").unlink()
     assert await rescued(world) == NothingToRescue()
@@ -327,7 +327,7 @@ async def test_a_sparse_checkout_is_not_taken_for_deletions(world: GitWorld) -> 
     assert found.files == 1
 
 
-async def test_what_is_staged_where_a_sparse_checkout_has_no_file_is_kept(world: GitWorld) -> None:
+async def test_what_is_staged_where_a_sparse_checkout_has_no_file_is_kept(world: GitRepositories) -> None:
     content = git(world.clone.path, "rev-parse", "refs/remotes/origin/main:dir/b")
     world.agent("update-index", "--cacheinfo", f"100644,{content},dir/a")
     world.agent("update-index", "--skip-worktree", "dir/a")
@@ -336,7 +336,7 @@ async def test_what_is_staged_where_a_sparse_checkout_has_no_file_is_kept(world:
     assert git(world.clone.path, "show", f"{found.ref}:dir/a") == "b"
 
 
-async def test_settings_of_an_agent_hide_nothing(world: GitWorld) -> None:
+async def test_settings_of_an_agent_hide_nothing(world: GitRepositories) -> None:
     if world.clone.git.cage is None:
         for key, value in {
             "core.fileMode": "false",

@@ -13,8 +13,8 @@ from bot.clones.entries import Valid, all_entries, inspect, operation_in_progres
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.save import Label
 from bot.worktrees.reset import ResetRefused, WasReset, reset
-from tests.integration.git_world import SANDBOXES, GitWorld, git
-from tests.integration.killing import KilledError
+from tests.support.failpoints import KilledError
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 SEQUEL = "threadtree/issue-1-2"
@@ -23,15 +23,15 @@ FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    world = GitWorld.make(tmp_path, request.param)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
     world.someone_pushes("main", FILES)
     await world.created()
     return world
 
 
 async def tried(
-    world: GitWorld, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+    world: GitRepositories, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
 ) -> WasReset | ResetRefused:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
@@ -39,7 +39,7 @@ async def tried(
 
 
 async def was_reset(
-    world: GitWorld, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+    world: GitRepositories, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
 ) -> WasReset:
     result = await tried(world, label, start, merged_head)
     assert isinstance(result, WasReset), result
@@ -53,53 +53,53 @@ async def was_reset(
     return result
 
 
-def rescued_file(world: GitWorld, result: WasReset, name: str) -> str:
+def rescued_file(world: GitRepositories, result: WasReset, name: str) -> str:
     assert result.rescue is not None
     return git(world.clone.path, "show", f"{result.rescue.sha}:{name}")
 
 
-def edit(world: GitWorld) -> None:
+def edit(world: GitRepositories) -> None:
     (world.path / "README.md").write_text("mine")
 
 
-def staged(world: GitWorld) -> None:
+def staged(world: GitRepositories) -> None:
     edit(world)
     world.agent("add", "-A")
 
 
-def hidden_edit(world: GitWorld) -> None:
+def hidden_edit(world: GitRepositories) -> None:
     world.agent("update-index", "--skip-worktree", "README.md")
     edit(world)
 
 
-def unseen_edit(world: GitWorld) -> None:
+def unseen_edit(world: GitRepositories) -> None:
     world.agent("update-index", "--assume-unchanged", "README.md")
     edit(world)
 
 
-def broken_index(world: GitWorld) -> None:
+def broken_index(world: GitRepositories) -> None:
     edit(world)
     (world.state / "index").write_text("not an index")
 
 
-def stale_lock(world: GitWorld) -> None:
+def stale_lock(world: GitRepositories) -> None:
     edit(world)
     (world.state / "index.lock").touch()
 
 
-def sparse(world: GitWorld) -> None:
+def sparse(world: GitRepositories) -> None:
     (world.state / "info").mkdir(exist_ok=True)
     (world.state / "info" / "sparse-checkout").write_text("/README.md\n")
     world.agent("-c", "core.sparseCheckout=true", "read-tree", "-m", "-u", "HEAD")
     edit(world)
 
 
-def bisecting(world: GitWorld) -> None:
+def bisecting(world: GitRepositories) -> None:
     world.agent("bisect", "start")
     edit(world)
 
 
-def without_permissions(world: GitWorld) -> None:
+def without_permissions(world: GitRepositories) -> None:
     edit(world)
     (world.path / "deep").chmod(0o500)
 
@@ -109,7 +109,7 @@ ODD = [edit, staged, hidden_edit, unseen_edit, broken_index, stale_lock, sparse,
 
 @pytest.mark.parametrize("work", ODD)
 async def test_whatever_was_there_is_rescued_and_the_tree_is_as_the_default_branch(
-    world: GitWorld, work: Callable[[GitWorld], None]
+    world: GitRepositories, work: Callable[[GitRepositories], None]
 ) -> None:
     before = world.agent("rev-parse", "HEAD")
     work(world)
@@ -128,13 +128,13 @@ async def test_whatever_was_there_is_rescued_and_the_tree_is_as_the_default_bran
     assert [rescued_file(world, result, name) for name in ("README.md", "new")] == ["mine", "new"]
 
 
-async def test_a_clean_worktree_needs_no_rescue(world: GitWorld) -> None:
+async def test_a_clean_worktree_needs_no_rescue(world: GitRepositories) -> None:
     result = await was_reset(world)
     assert (result.branch, result.rescue, result.kept, result.submodules) == (BRANCH, None, None, None)
 
 
 @pytest.mark.parametrize("operation", ["merge", "rebase", "cherry-pick", "revert"])
-async def test_an_operation_in_progress_is_ended(world: GitWorld, operation: str) -> None:
+async def test_an_operation_in_progress_is_ended(world: GitRepositories, operation: str) -> None:
     theirs = world.someone_pushes("main", {"README.md": "theirs"})
     world.agent_commits({"README.md": "mine"})
     world.agent_commits({"README.md": "mine again"})
@@ -154,7 +154,7 @@ async def test_an_operation_in_progress_is_ended(world: GitWorld, operation: str
 # No branch is moved but forward
 
 
-async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(world: GitWorld) -> None:
+async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
 
     result = await was_reset(world)
@@ -165,7 +165,7 @@ async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(w
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-async def test_a_pushed_branch_with_commits_of_its_own_stays(world: GitWorld) -> None:
+async def test_a_pushed_branch_with_commits_of_its_own_stays(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     await world.publish()
 
@@ -175,7 +175,7 @@ async def test_a_pushed_branch_with_commits_of_its_own_stays(world: GitWorld) ->
     assert (world.remote_tip(BRANCH), await world.clone.commit_at(f"refs/heads/{BRANCH}")) == (mine, mine)
 
 
-async def test_the_next_branch_is_free_here_and_on_the_remote(world: GitWorld) -> None:
+async def test_the_next_branch_is_free_here_and_on_the_remote(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     world.someone_pushes(SEQUEL, {"b": "1"}, start="origin/main")
     await world.bring_home()
@@ -184,14 +184,14 @@ async def test_the_next_branch_is_free_here_and_on_the_remote(world: GitWorld) -
     assert (await was_reset(world)).branch == "threadtree/issue-1-4"
 
 
-async def test_a_merged_branch_is_not_used_again(world: GitWorld) -> None:
+async def test_a_merged_branch_is_not_used_again(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     await world.publish()
     git(world.remote, "update-ref", "refs/heads/main", mine)
     assert (await was_reset(world, merged_head=mine)).branch == SEQUEL
 
 
-async def test_a_branch_that_its_base_contains_goes_on(world: GitWorld) -> None:
+async def test_a_branch_that_its_base_contains_goes_on(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     await world.publish()
     git(world.remote, "update-ref", "refs/heads/main", mine)
@@ -200,14 +200,14 @@ async def test_a_branch_that_its_base_contains_goes_on(world: GitWorld) -> None:
     assert (result.branch, result.after) == (BRANCH, later)
 
 
-async def test_the_default_branch_is_the_one_the_remote_names(world: GitWorld) -> None:
+async def test_the_default_branch_is_the_one_the_remote_names(world: GitRepositories) -> None:
     trunk = world.someone_pushes("trunk", {"b": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
     result = await was_reset(world)
     assert (result.base_branch, result.after) == ("trunk", trunk)
 
 
-async def test_a_pull_requests_branch_is_as_it_is_on_github(world: GitWorld) -> None:
+async def test_a_pull_requests_branch_is_as_it_is_on_github(world: GitRepositories) -> None:
     other = world.path.with_name("pr-2")
     theirs = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.created(HeadBranch("feature"), other)
@@ -225,7 +225,7 @@ async def test_a_pull_requests_branch_is_as_it_is_on_github(world: GitWorld) -> 
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitWorld) -> None:
+async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitRepositories) -> None:
     tip = world.someone_pushes("fork", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", "refs/pull/7/head", tip)
     start = DetachedHead(tip, "refs/pull/7/head")
@@ -240,7 +240,7 @@ async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitWorl
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-async def test_without_a_branch_on_github_it_is_refused_and_nothing_changes(world: GitWorld) -> None:
+async def test_without_a_branch_on_github_it_is_refused_and_nothing_changes(world: GitRepositories) -> None:
     edit(world)
     result = await tried(world, replace(LABEL, branch="feature"), HeadBranch("feature"))
     assert isinstance(result, ResetRefused)
@@ -248,7 +248,7 @@ async def test_without_a_branch_on_github_it_is_refused_and_nothing_changes(worl
     assert (world.path / "README.md").read_text() == "mine"
 
 
-async def test_an_empty_remote_is_refused(world: GitWorld) -> None:
+async def test_an_empty_remote_is_refused(world: GitRepositories) -> None:
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/none")
     edit(world)
     assert isinstance(await tried(world), ResetRefused)
@@ -258,19 +258,19 @@ async def test_an_empty_remote_is_refused(world: GitWorld) -> None:
 # What cannot be reset in place
 
 
-def nested_repository(world: GitWorld) -> None:
+def nested_repository(world: GitRepositories) -> None:
     git(world.path, "init", "-q", "nested")
     (world.path / "nested" / "mine").write_text("mine")
 
 
-def link_gone(world: GitWorld) -> None:
+def link_gone(world: GitRepositories) -> None:
     (world.path / "mine").write_text("mine")
     (world.path / ".git").unlink()
 
 
 @pytest.mark.parametrize("damage", [nested_repository, link_gone])
 async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
-    world: GitWorld, damage: Callable[[GitWorld], None]
+    world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     damage(world)
     result = await was_reset(world)
@@ -279,7 +279,7 @@ async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
     assert result.branch == BRANCH
 
 
-async def test_a_directory_that_is_gone_is_made_anew(world: GitWorld) -> None:
+async def test_a_directory_that_is_gone_is_made_anew(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     trash.delete_bytes(world.path)
     result = await was_reset(world)
@@ -292,7 +292,7 @@ async def test_a_directory_that_is_gone_is_made_anew(world: GitWorld) -> None:
 
 
 @pytest.fixture
-def library(world: GitWorld, tmp_path: Path) -> Path:
+def library(world: GitRepositories, tmp_path: Path) -> Path:
     """A repository that the default branch has as a submodule."""
     place = tmp_path / "library"
     git(tmp_path, "init", "-q", str(place))
@@ -306,7 +306,7 @@ def library(world: GitWorld, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("library")
-async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitWorld) -> None:
+async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitRepositories) -> None:
     result = await was_reset(world)
     assert result.submodules is None
     assert list((world.path / "library").iterdir()) == []
@@ -314,7 +314,7 @@ async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitWorld)
 
 @pytest.mark.parametrize("reachable", [True, False])
 async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
-    world: GitWorld, library: Path, *, reachable: bool
+    world: GitRepositories, library: Path, *, reachable: bool
 ) -> None:
     if world.clone.git.cage is not None:
         pytest.skip("in a cage the shared configuration cannot be written: no submodule gets checked out")
@@ -342,7 +342,7 @@ async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
 
 @pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "reset-checked-out", "reset-done"])
 async def test_a_reset_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
-    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+    world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     mine = world.agent_commits({"a": "1"})
     edit(world)
@@ -364,7 +364,7 @@ async def test_a_reset_that_is_cut_off_ends_the_same_and_one_rescue_holds_everyt
 
 @pytest.mark.parametrize("cut", ["reset-rescued", "trashed", "entry-dropped", "reset-done"])
 async def test_a_worktree_that_is_made_anew_survives_the_cut(
-    world: GitWorld, cut: str, kill_at: Callable[[str], None]
+    world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     nested_repository(world)
     kill_at(cut)

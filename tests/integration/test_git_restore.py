@@ -16,32 +16,32 @@ from bot.rescue.restore import MARK, Restored, RestoreRefused, restore_rescue
 from bot.rescue.restore_directory import restore_all, restore_kept
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.worktrees.unlink import rescue_first, unlink_worktree
-from tests.integration.git_world import SANDBOXES, GitWorld, git
-from tests.integration.rescue_states import BASE, BRANCH, STATES, State, photo
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 LABEL = Label(7, BRANCH, (1, 2), AT)
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    world = GitWorld.make(tmp_path, request.param)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
     world.someone_pushes("main", BASE)
     await world.created()
     return world
 
 
-async def rescued(world: GitWorld, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
     async with clone_lock(world.clone) as lock:
         return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
 
 
-async def restored(world: GitWorld, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
+async def restored(world: GitRepositories, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
     async with clone_lock(world.clone) as lock:
         return await restore_rescue(lock, world.path, branch, sha)
 
 
-async def vanish(world: GitWorld) -> None:
+async def vanish(world: GitRepositories) -> None:
     """Directory, git's record, branch, stashes and every object that only these reached: all but the rescue."""
     world.forget(world.path)
     shutil.rmtree(world.path)
@@ -53,12 +53,12 @@ async def vanish(world: GitWorld) -> None:
     git(world.clone.path, "-c", "gc.pruneExpire=now", "gc", "-q", "--prune=now")
 
 
-def index_of(world: GitWorld) -> str:
+def index_of(world: GitRepositories) -> str:
     return world.agent("ls-files", "--stage")
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
-async def test_every_state_comes_back(world: GitWorld, state: State) -> None:
+async def test_every_state_comes_back(world: GitRepositories, state: State) -> None:
     state.build(world)
     before = photo(world.path)
     index = index_of(world) if state.index else ""
@@ -86,7 +86,7 @@ async def test_every_state_comes_back(world: GitWorld, state: State) -> None:
     assert photo(world.path) == before
 
 
-async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitWorld) -> None:
+async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitRepositories) -> None:
     world.agent_commits({"one": "1\n"})
     tip = world.agent_commits({"README.md": "two\n"})
     (world.path / "new").write_text("1")
@@ -99,7 +99,7 @@ async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitWorl
     assert world.agent("status", "--porcelain") == "?? new"
 
 
-async def test_a_branch_that_went_on_keeps_its_newer_commits(world: GitWorld) -> None:
+async def test_a_branch_that_went_on_keeps_its_newer_commits(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
     world.agent("checkout", "-q", "--", ".")
     world.agent("clean", "-q", "-f", "-d")
@@ -112,7 +112,7 @@ async def test_a_branch_that_went_on_keeps_its_newer_commits(world: GitWorld) ->
 
 
 @pytest.mark.parametrize("newer", ["dir/a", "new", "new/inside", "other/c"])
-async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitWorld, newer: str) -> None:
+async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitRepositories, newer: str) -> None:
     sha = await _rescued_edits(world)
     world.agent("reset", "-q", "--hard")
     world.agent("clean", "-q", "-f", "-d")
@@ -126,7 +126,7 @@ async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitWor
     assert world.agent("status", "--porcelain") == ""
 
 
-async def test_a_branch_that_went_another_way_is_left_alone(world: GitWorld) -> None:
+async def test_a_branch_that_went_another_way_is_left_alone(world: GitRepositories) -> None:
     commit = world.agent_commits({"one": "1\n"})
     kept = await rescued(world)
     assert isinstance(kept, Rescued)
@@ -143,7 +143,7 @@ async def test_a_branch_that_went_another_way_is_left_alone(world: GitWorld) -> 
 
 
 @pytest.mark.parametrize("staged", [False, True])
-async def test_uncommitted_work_is_not_overwritten(world: GitWorld, *, staged: bool) -> None:
+async def test_uncommitted_work_is_not_overwritten(world: GitRepositories, *, staged: bool) -> None:
     sha = await _rescued_edits(world)
     (world.path / "dir" / "a").write_text("edited since\n")
     if staged:
@@ -157,7 +157,7 @@ async def test_uncommitted_work_is_not_overwritten(world: GitWorld, *, staged: b
     assert world.agent("diff", "--cached", "--name-only") == ("dir/a" if staged else "")
 
 
-async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitWorld) -> None:
+async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
     assert await restored(world, "0" * 40) == RestoreRefused("the rescued commit is not in this clone any more")
     world.agent("reset", "-q", "--hard")
@@ -172,7 +172,7 @@ async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitWorld)
 
 @pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored"])
 async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
-    world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.agent_commits({"one": "1\n"})
     sha = await _rescued_edits(world)
@@ -194,7 +194,7 @@ async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
     assert (photo(world.path), index_of(world)) == (before, index)
 
 
-async def test_nothing_of_an_agents_making_is_followed_out_of_the_worktree(world: GitWorld) -> None:
+async def test_nothing_of_an_agents_making_is_followed_out_of_the_worktree(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
     world.agent("reset", "-q", "--hard")
     world.agent("clean", "-q", "-f", "-d")
@@ -205,7 +205,7 @@ async def test_nothing_of_an_agents_making_is_followed_out_of_the_worktree(world
     assert victim.read_text() == "untouched"
 
 
-async def test_detached_worktrees(world: GitWorld) -> None:
+async def test_detached_worktrees(world: GitRepositories) -> None:
     head = git(world.clone.path, "rev-parse", "refs/remotes/origin/main")
     git(world.remote, "update-ref", "refs/pull/3/head", head)
     pull = DetachedHead(head, "refs/pull/3/head")
@@ -222,7 +222,7 @@ async def test_detached_worktrees(world: GitWorld) -> None:
     assert world.agent("rev-parse", "HEAD~1") == head
 
 
-async def test_a_directory_that_was_kept_whole_comes_back(world: GitWorld) -> None:
+async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories) -> None:
     world.agent("init", "-q", "nested")
     world.agent("-C", "nested", "commit", "-q", "--allow-empty", "-m", "its own")
     commit = world.agent("-C", "nested", "rev-parse", "HEAD")
@@ -260,7 +260,7 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitWorld) -> No
     assert (world.path / "run.sh").read_text() == "edited since"
 
 
-async def kept_with_a_commit(world: GitWorld) -> tuple[Rescued, Path]:
+async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
     """A repository inside, an ignored file, an edit and a commit were taken away; the worktree is made again."""
     world.agent_commits({"committed": "1"})
     world.agent("init", "-q", "nested")
@@ -279,12 +279,12 @@ async def kept_with_a_commit(world: GitWorld) -> tuple[Rescued, Path]:
     return found.rescued, departed.kept
 
 
-async def restored_all(world: GitWorld, sha: str | None, kept: Path | None) -> Restored | RestoreRefused:
+async def restored_all(world: GitRepositories, sha: str | None, kept: Path | None) -> Restored | RestoreRefused:
     async with clone_lock(world.clone) as lock:
         return await restore_all(lock, world.path, BRANCH, sha, kept)
 
 
-async def test_commits_and_the_directory_that_was_kept_come_back_together(world: GitWorld) -> None:
+async def test_commits_and_the_directory_that_was_kept_come_back_together(world: GitRepositories) -> None:
     commit, kept = await kept_with_a_commit(world)
 
     done = await restored_all(world, commit.sha, kept)
@@ -297,7 +297,7 @@ async def test_commits_and_the_directory_that_was_kept_come_back_together(world:
     assert await restored_all(world, commit.sha, kept) == Restored(0, 0)
 
 
-async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitWorld) -> None:
+async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitRepositories) -> None:
     commit, kept = await kept_with_a_commit(world)
     world.agent("reset", "-q", "--hard", commit.sha + "^")
     newer = world.agent_commits({"dir/a": "newer"})
@@ -315,7 +315,7 @@ async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitW
 @pytest.mark.parametrize(
     "work", ["ignored", "untracked-below-a-file", "edited-and-gone-there", "staged-and-gone-there"]
 )
-async def test_a_directory_that_was_kept_takes_nothing_that_is_only_here(world: GitWorld, work: str) -> None:
+async def test_a_directory_that_was_kept_takes_nothing_that_is_only_here(world: GitRepositories, work: str) -> None:
     _, kept = await kept_with_a_commit(world)
     shutil.rmtree(kept.with_name(kept.name + GIT_STATE))  # at which commit it was
     (kept / "dir" / "a").unlink()
@@ -350,7 +350,7 @@ async def test_a_directory_that_was_kept_takes_nothing_that_is_only_here(world: 
     "place", ["restore-begun", "commits-restored", "files-restored", "kept-restore-begun", "kept-files-restored"]
 )
 async def test_both_come_back_after_they_were_cut_off(
-    world: GitWorld, monkeypatch: pytest.MonkeyPatch, place: str
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     commit, kept = await kept_with_a_commit(world)
 
@@ -372,7 +372,7 @@ async def test_both_come_back_after_they_were_cut_off(
     assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
 
 
-async def _rescued_edits(world: GitWorld) -> str:
+async def _rescued_edits(world: GitRepositories) -> str:
     """A file edited, one new, one deleted; the worktree still holds it all."""
     (world.path / "dir" / "a").write_text("edited\n")
     (world.path / "new").write_text("1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.git.runner import Git, GitError, GitProblem, Identity, redact
-from tests.integration.git_world import GIT, git
+from tests.support.git_repositories import GIT, git
 
 
 async def until_exists(path: Path) -> None:

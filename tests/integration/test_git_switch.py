@@ -13,14 +13,14 @@ from bot.git import refs
 from bot.sharing_rules import GitMisfit
 from bot.worktrees.switch import DoesNotFit, Switched, switch
 from bot.worktrees.sync import UpToDate, sync
-from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,13 @@ def no_listener() -> Iterator[None]:
     failpoints.listener = None
 
 
-async def switched(world: GitWorld, path: Path | None = None) -> Switched | DoesNotFit:
+async def switched(world: GitRepositories, path: Path | None = None) -> Switched | DoesNotFit:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await switch(lock, path or world.path, ISSUE, HEAD)
 
 
-async def an_issue_and_a_pull_request(world: GitWorld) -> str:
+async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
     """The worktree of issue 1 with a pushed commit, and a pull request that goes on from there; returns its head."""
     await world.created()
     world.agent_commits({"hello.txt": "hello\n", "gone.txt": "gone\n"})
@@ -45,7 +45,7 @@ async def an_issue_and_a_pull_request(world: GitWorld) -> str:
     return world.push_commit(HEAD, {"other.txt": "other\n"})
 
 
-async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitWorld) -> None:
+async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitRepositories) -> None:
     head = await an_issue_and_a_pull_request(world)
     before = git(world.clone.path, "rev-parse", refs.local(ISSUE))
 
@@ -60,7 +60,7 @@ async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitW
     assert (entry.branch, entry.head) == (HEAD, head), "git's record knows it too"
 
 
-async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitWorld) -> None:
+async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     await switched(world)
 
@@ -72,14 +72,14 @@ async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitWorld) -> 
     assert world.remote_tip(ISSUE) != commit
 
 
-async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitWorld) -> None:
+async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitRepositories) -> None:
     await world.created()
     head = world.someone_pushes(HEAD, {"a.txt": "a\n"}, start="origin/main")
 
     assert await switched(world) == Switched(head)
 
 
-async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitWorld) -> None:
+async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     behind = git(world.remote, "rev-parse", f"{HEAD}~1")
     git(world.clone.path, "fetch", "-q")
@@ -90,43 +90,43 @@ async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitWorld)
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
 
 
-def dirty(world: GitWorld) -> None:
+def dirty(world: GitRepositories) -> None:
     (world.path / "hello.txt").write_text("mine\n")
 
 
-def untracked(world: GitWorld) -> None:
+def untracked(world: GitRepositories) -> None:
     (world.path / "mine.txt").write_text("mine\n")
 
 
-def staged(world: GitWorld) -> None:
+def staged(world: GitRepositories) -> None:
     dirty(world)
     world.agent("add", "-A")
 
 
-def merging(world: GitWorld) -> None:
+def merging(world: GitRepositories) -> None:
     world.agent("commit", "-q", "--allow-empty", "-m", "side")
     world.agent("update-ref", "MERGE_HEAD", "HEAD~1")
 
 
-def elsewhere(world: GitWorld) -> None:
+def elsewhere(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "elsewhere")
 
 
-def detached(world: GitWorld) -> None:
+def detached(world: GitRepositories) -> None:
     world.agent("switch", "-q", "--detach")
 
 
-def hidden(world: GitWorld) -> None:
+def hidden(world: GitRepositories) -> None:
     world.agent("update-index", "--skip-worktree", "hello.txt")
     dirty(world)
 
 
-def stashed(world: GitWorld) -> None:
+def stashed(world: GitRepositories) -> None:
     dirty(world)
     world.agent("stash", "-q")
 
 
-def a_commit_more(world: GitWorld) -> None:
+def a_commit_more(world: GitRepositories) -> None:
     world.agent_commits({"mine.txt": "mine\n"})
 
 
@@ -145,7 +145,7 @@ def a_commit_more(world: GitWorld) -> None:
     ],
 )
 async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
-    world: GitWorld, spoil: Callable[[GitWorld], None], why: GitMisfit
+    world: GitRepositories, spoil: Callable[[GitRepositories], None], why: GitMisfit
 ) -> None:
     await an_issue_and_a_pull_request(world)
     spoil(world)
@@ -156,7 +156,7 @@ async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
     assert snapshot(world) == before
 
 
-def snapshot(world: GitWorld) -> tuple[object, ...]:
+def snapshot(world: GitRepositories) -> tuple[object, ...]:
     """All that a person would see of the worktree."""
     files = {
         str(file.relative_to(world.path)): file.read_bytes()
@@ -167,7 +167,7 @@ def snapshot(world: GitWorld) -> tuple[object, ...]:
     return files, shown, world.agent("rev-parse", "HEAD")
 
 
-async def test_an_ignored_file_is_not_overwritten(world: GitWorld) -> None:
+async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({".gitignore": "local.env\n"})
     await world.publish()
@@ -180,14 +180,14 @@ async def test_an_ignored_file_is_not_overwritten(world: GitWorld) -> None:
     assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, dirty=False)
 
 
-async def test_a_branch_that_is_gone_from_the_remote_is_nothing_to_switch_to(world: GitWorld) -> None:
+async def test_a_branch_that_is_gone_from_the_remote_is_nothing_to_switch_to(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     git(world.person, "push", "-q", "origin", f":{HEAD}")
 
     assert await switched(world) == DoesNotFit("branch-gone")
 
 
-async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitWorld) -> None:
+async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     other = world.path.with_name("pr-2")
     await world.created(HeadBranch(HEAD), other)
@@ -197,7 +197,7 @@ async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitWorl
     assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, dirty=False)
 
 
-async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitWorld) -> None:
+async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     git(world.clone.path, "fetch", "-q")
     tree = git(world.clone.path, "rev-parse", f"refs/remotes/origin/{HEAD}^{{tree}}")
@@ -209,7 +209,9 @@ async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitWor
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == mine
 
 
-async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pull_requests(world: GitWorld) -> None:
+async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pull_requests(
+    world: GitRepositories,
+) -> None:
     await an_issue_and_a_pull_request(world)
     world.agent("switch", "-q", "-c", HEAD)
     mine = world.agent_commits({"mine.txt": "mine\n"})
@@ -220,7 +222,7 @@ async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pu
 
 
 async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     await an_issue_and_a_pull_request(world)
     head = world.remote_tip(HEAD)
     git(world.clone.path, "fetch", "-q")
@@ -237,7 +239,7 @@ class Cut(BaseException):
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out"])
-async def test_what_was_cut_off_is_gone_on_with(world: GitWorld, place: str) -> None:
+async def test_what_was_cut_off_is_gone_on_with(world: GitRepositories, place: str) -> None:
     head = await an_issue_and_a_pull_request(world)
     reached: list[str] = []
 
@@ -258,7 +260,7 @@ async def test_what_was_cut_off_is_gone_on_with(world: GitWorld, place: str) -> 
         assert await sync(lock, world.path, HEAD) == UpToDate()
 
 
-async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitWorld) -> None:
+async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitRepositories) -> None:
     head = await an_issue_and_a_pull_request(world)
     (world.path / "hello.txt").write_text("hello world\n")
     (world.path / "gone.txt").unlink()
@@ -270,7 +272,7 @@ async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitWo
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
 
 
-async def test_beside_them_a_file_of_somebody_counts(world: GitWorld) -> None:
+async def test_beside_them_a_file_of_somebody_counts(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     (world.path / "hello.txt").write_text("hello world\n")
     (world.path / "gone.txt").write_text("changed\n")
@@ -282,7 +284,7 @@ async def test_beside_them_a_file_of_somebody_counts(world: GitWorld) -> None:
 
 
 @pytest.mark.parametrize("name", ["a'b;$(touch${IFS}x)", "ünï/→", "dash-", "x@y", "HEAD2", "refs/heads/x"])
-async def test_a_branch_may_be_called_as_git_allows(world: GitWorld, name: str) -> None:
+async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name: str) -> None:
     await world.created()
     head = world.someone_pushes("other", {"a.txt": "a\n"}, start="origin/main")
     git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
@@ -294,7 +296,7 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitWorld, name: str) 
 
 
 @pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])
-async def test_what_git_would_read_otherwise_does_not_reach_it(world: GitWorld, name: str) -> None:
+async def test_what_git_would_read_otherwise_does_not_reach_it(world: GitRepositories, name: str) -> None:
     await world.created()
     async with clone_lock(world.clone) as lock:
         with pytest.raises(refs.InvalidNameError):

@@ -10,17 +10,17 @@ import pytest
 from bot.clones.entries import Missing, Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
 from bot.worktrees.create import Created
-from tests.integration.git_world import SANDBOXES, GitWorld, git
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 AWKWARD = {"with space.txt": "1", "line\nbreak": "2", "ünïcödé/→": "3", "-dash": "4", ":(glob)*": "5", '"quoted"': "6"}
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
-async def test_an_issue_starts_from_the_default_branch(world: GitWorld) -> None:
+async def test_an_issue_starts_from_the_default_branch(world: GitRepositories) -> None:
     tip = world.someone_pushes("main", AWKWARD)
     assert await world.create() == Created("threadtree/issue-1", "main", tip)
     assert await inspect(world.clone, world.path) == Valid(tip, "threadtree/issue-1", dirty=False)
@@ -28,7 +28,7 @@ async def test_an_issue_starts_from_the_default_branch(world: GitWorld) -> None:
         assert (world.path / name).read_text() == content
 
 
-async def test_a_live_worktree_is_locked_against_prune(world: GitWorld) -> None:
+async def test_a_live_worktree_is_locked_against_prune(world: GitRepositories) -> None:
     await world.created()
     away = world.path.rename(world.root / "away")
     git(world.clone.path, "worktree", "prune", "--expire=now")
@@ -36,7 +36,7 @@ async def test_a_live_worktree_is_locked_against_prune(world: GitWorld) -> None:
     assert isinstance(await inspect(world.clone, world.path), Valid)
 
 
-async def test_an_issue_continues_its_highest_unmerged_branch(world: GitWorld) -> None:
+async def test_an_issue_continues_its_highest_unmerged_branch(world: GitRepositories) -> None:
     merged = world.someone_pushes("threadtree/issue-1-3", {"a": "1"}, start="origin/main")
     world.someone_pushes("threadtree/issue-1", {"e": "5"}, start="origin/main")
     second = world.someone_pushes("threadtree/issue-1-2", {"b": "2"}, start="origin/main")
@@ -46,20 +46,20 @@ async def test_an_issue_continues_its_highest_unmerged_branch(world: GitWorld) -
     assert await world.create() == Created("threadtree/issue-1-2", "main", second)
 
 
-async def test_after_its_branch_was_merged_an_issue_gets_the_next_one(world: GitWorld) -> None:
+async def test_after_its_branch_was_merged_an_issue_gets_the_next_one(world: GitRepositories) -> None:
     merged = world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", "refs/heads/main", merged)
     assert await world.create() == Created("threadtree/issue-1-2", "main", merged)
 
 
-async def test_commits_that_were_never_pushed_are_continued(world: GitWorld) -> None:
+async def test_commits_that_were_never_pushed_are_continued(world: GitRepositories) -> None:
     await world.created()
     mine = world.agent_commits({"a": "1"})
     shutil.rmtree(world.path)
     assert await world.create() == Created("threadtree/issue-1", "main", mine)
 
 
-async def test_a_local_branch_is_fast_forwarded_and_never_moved_otherwise(world: GitWorld) -> None:
+async def test_a_local_branch_is_fast_forwarded_and_never_moved_otherwise(world: GitRepositories) -> None:
     await world.created()
     behind = world.path.with_name("other")
     mine = world.agent_commits({"a": "1"})
@@ -74,13 +74,13 @@ async def test_a_local_branch_is_fast_forwarded_and_never_moved_otherwise(world:
     assert (await world.created(HeadBranch("feature"), behind.with_name("third"))).tip == ahead
 
 
-async def test_a_pull_request_gets_its_head_branch(world: GitWorld) -> None:
+async def test_a_pull_request_gets_its_head_branch(world: GitRepositories) -> None:
     tip = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     assert await world.create(HeadBranch("feature")) == Created("feature", None, tip)
     assert world.agent("rev-parse", "--symbolic-full-name", "@{upstream}") == "refs/remotes/origin/feature"
 
 
-async def test_a_tag_of_the_same_name_is_not_taken_for_the_branch(world: GitWorld) -> None:
+async def test_a_tag_of_the_same_name_is_not_taken_for_the_branch(world: GitRepositories) -> None:
     tip = world.someone_pushes("v1", {"a": "1"}, start="origin/main")
     git(world.person, "tag", "v1", "origin/main")
     git(world.person, "push", "-q", "origin", "refs/tags/v1")
@@ -89,14 +89,14 @@ async def test_a_tag_of_the_same_name_is_not_taken_for_the_branch(world: GitWorl
     assert await world.recreate("v1") == Created("v1", None, tip)
 
 
-async def test_a_pull_request_without_its_branch_is_refused_with_advice(world: GitWorld) -> None:
+async def test_a_pull_request_without_its_branch_is_refused_with_advice(world: GitRepositories) -> None:
     refused = await world.create(HeadBranch("gone"))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.NO_REMOTE_BRANCH
     assert not world.path.exists()
 
 
-async def test_a_fork_is_checked_out_detached(world: GitWorld) -> None:
+async def test_a_fork_is_checked_out_detached(world: GitRepositories) -> None:
     tip = world.someone_pushes("fork", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", "refs/pull/7/head", tip)
     git(world.remote, "update-ref", "-d", "refs/heads/fork")
@@ -105,12 +105,12 @@ async def test_a_fork_is_checked_out_detached(world: GitWorld) -> None:
 
 
 async def test_an_empty_repository_is_refused_with_advice(tmp_path: Path) -> None:
-    refused = await GitWorld.make(tmp_path, empty=True).create()
+    refused = await GitRepositories.make(tmp_path, empty=True).create()
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.NO_DEFAULT_BRANCH
 
 
-async def test_a_branch_checked_out_elsewhere_is_refused(world: GitWorld) -> None:
+async def test_a_branch_checked_out_elsewhere_is_refused(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({"a": "1"})
     refused = await world.create(path=world.path.with_name("other"))
@@ -119,20 +119,20 @@ async def test_a_branch_checked_out_elsewhere_is_refused(world: GitWorld) -> Non
     assert not world.path.with_name("other").exists()
 
 
-async def test_worktrees_made_at_once_do_not_disturb_each_other(world: GitWorld) -> None:
+async def test_worktrees_made_at_once_do_not_disturb_each_other(world: GitRepositories) -> None:
     issues = range(1, 6)
     made = await asyncio.gather(*(world.create(IssueBranch(n), world.path.with_name(f"issue-{n}")) for n in issues))
     assert [isinstance(one, Created) and one.branch for one in made] == [f"threadtree/issue-{n}" for n in issues]
 
 
-async def test_making_it_twice_gives_the_same_worktree(world: GitWorld) -> None:
+async def test_making_it_twice_gives_the_same_worktree(world: GitRepositories) -> None:
     made = await world.created()
     (world.path / "new").write_text("kept")
     assert await world.create() == made
     assert (world.path / "new").read_text() == "kept"
 
 
-async def test_a_finished_worktree_of_another_start_is_kept_and_gives_way(world: GitWorld) -> None:
+async def test_a_finished_worktree_of_another_start_is_kept_and_gives_way(world: GitRepositories) -> None:
     await world.created()
     stray = world.agent_commits({"a": "1"})
     (world.path / "new").write_text("kept")
@@ -143,7 +143,7 @@ async def test_a_finished_worktree_of_another_start_is_kept_and_gives_way(world:
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == stray
 
 
-def cut_off_after_adding(world: GitWorld) -> None:
+def cut_off_after_adding(world: GitRepositories) -> None:
     branch = ("-b", "threadtree/issue-1", str(world.path), "origin/main")
     git(
         world.clone.path,
@@ -158,28 +158,30 @@ def cut_off_after_adding(world: GitWorld) -> None:
     )
 
 
-def unknown_files(world: GitWorld) -> None:
+def unknown_files(world: GitRepositories) -> None:
     world.path.mkdir(parents=True)
     (world.path / "precious").write_text("kept")
 
 
-def symbolic_link(world: GitWorld) -> None:
+def symbolic_link(world: GitRepositories) -> None:
     world.path.parent.mkdir(parents=True)
     world.path.symlink_to(world.root)
 
 
-def another_repository(world: GitWorld) -> None:
+def another_repository(world: GitRepositories) -> None:
     world.path.mkdir(parents=True)
     git(world.path, "init", "-q")
 
 
-def a_file(world: GitWorld) -> None:
+def a_file(world: GitRepositories) -> None:
     world.path.parent.mkdir(parents=True)
     world.path.write_text("notes")
 
 
 @pytest.mark.parametrize("obstacle", [cut_off_after_adding, unknown_files, symbolic_link, another_repository, a_file])
-async def test_what_stands_in_the_way_is_moved_aside(world: GitWorld, obstacle: Callable[[GitWorld], None]) -> None:
+async def test_what_stands_in_the_way_is_moved_aside(
+    world: GitRepositories, obstacle: Callable[[GitRepositories], None]
+) -> None:
     await world.update()
     obstacle(world)
     assert isinstance(await inspect(world.clone, world.path), Missing)

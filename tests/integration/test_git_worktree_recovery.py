@@ -13,15 +13,15 @@ from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
 from bot.clones.linked import real
 from bot.clones.start import DetachedHead, IssueBranch, Refused, RefusedReason
 from bot.worktrees.create import Created, examine, recreate
-from tests.integration.git_world import RESCUE, SANDBOXES, GitWorld, git
+from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, git
 
 
 @pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitWorld:
-    return GitWorld.make(tmp_path, request.param)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
 
 
-async def test_a_directory_deleted_by_hand_comes_back_with_its_commits(world: GitWorld) -> None:
+async def test_a_directory_deleted_by_hand_comes_back_with_its_commits(world: GitRepositories) -> None:
     await world.created()
     mine = world.agent_commits({"a": "1"})
     shutil.rmtree(world.path)
@@ -33,7 +33,7 @@ async def test_a_directory_deleted_by_hand_comes_back_with_its_commits(world: Gi
     assert entry.lock_reason == "threadtree: in use"
 
 
-async def test_a_lost_detached_worktree_comes_back_where_its_head_was(world: GitWorld) -> None:
+async def test_a_lost_detached_worktree_comes_back_where_its_head_was(world: GitRepositories) -> None:
     git(world.remote, "update-ref", "refs/pull/7/head", "main")
     made = await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"))
     mine = world.agent_commits({"a": "1"})
@@ -41,7 +41,7 @@ async def test_a_lost_detached_worktree_comes_back_where_its_head_was(world: Git
     assert await world.recreate(None, made.tip) == Created(None, None, mine)
 
 
-async def test_commits_only_a_lost_head_reached_are_kept(world: GitWorld) -> None:
+async def test_commits_only_a_lost_head_reached_are_kept(world: GitRepositories) -> None:
     made = await world.created()
     world.agent("checkout", "-q", "--detach")
     stray = world.agent_commits({"a": "1"})
@@ -50,7 +50,7 @@ async def test_commits_only_a_lost_head_reached_are_kept(world: GitWorld) -> Non
     assert await world.clone.commit_at(RESCUE) == stray
 
 
-async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world: GitWorld) -> None:
+async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world: GitRepositories) -> None:
     await world.created()
     shutil.rmtree(world.path)
     shutil.rmtree(world.root / "data" / "private", ignore_errors=True)
@@ -60,27 +60,27 @@ async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world
     assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, theirs)
 
 
-async def test_nothing_left_to_come_back_from_is_refused(world: GitWorld) -> None:
+async def test_nothing_left_to_come_back_from_is_refused(world: GitRepositories) -> None:
     await world.update()
     refused = await world.recreate("never-was", "0123456789012345678901234567890123456789")
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.COMMITS_GONE
 
 
-def link_elsewhere(world: GitWorld) -> None:
+def link_elsewhere(world: GitRepositories) -> None:
     world.path.rename(world.root / "moved")
     world.path.symlink_to(world.root / "moved")
 
 
-def foreign_git_file(world: GitWorld) -> None:
+def foreign_git_file(world: GitRepositories) -> None:
     (world.path / ".git").write_text(f"gitdir: {world.person}/.git\n")
 
 
-def no_git_file(world: GitWorld) -> None:
+def no_git_file(world: GitRepositories) -> None:
     (world.path / ".git").unlink()
 
 
-def copied_from_another(world: GitWorld) -> None:
+def copied_from_another(world: GitRepositories) -> None:
     shutil.move(world.path, world.root / "original")
     shutil.copytree(world.root / "original", world.path.with_name("copy"))
     (world.root / "original").rename(world.path)
@@ -91,13 +91,13 @@ def copied_from_another(world: GitWorld) -> None:
 
 
 @pytest.mark.parametrize("damage", [link_elsewhere, foreign_git_file, no_git_file, copied_from_another, shutil.rmtree])
-async def test_only_a_worktree_of_this_clone_is_valid(world: GitWorld, damage: Callable[[object], None]) -> None:
+async def test_only_a_worktree_of_this_clone_is_valid(world: GitRepositories, damage: Callable[[object], None]) -> None:
     await world.created()
     damage(world.path if damage is shutil.rmtree else world)
     assert isinstance(await inspect(world.clone, world.path), Missing)
 
 
-async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world: GitWorld) -> None:
+async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world: GitRepositories) -> None:
     world.someone_pushes("main", {".gitignore": "*.log\n"})
     made = await world.created()
     (world.path / "x.log").write_text("ignored")
@@ -109,11 +109,11 @@ async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world
 BRANCH = "threadtree/issue-1"
 
 
-def data(world: GitWorld) -> Path:
+def data(world: GitRepositories) -> Path:
     return world.root / "data"
 
 
-async def with_work(world: GitWorld) -> str:
+async def with_work(world: GitRepositories) -> str:
     """A worktree with a commit that nobody pushed and a file that nobody committed; the commit."""
     await world.created()
     mine = world.agent_commits({"mine": "1"})
@@ -121,7 +121,7 @@ async def with_work(world: GitWorld) -> str:
     return mine
 
 
-async def recovered(world: GitWorld) -> Created:
+async def recovered(world: GitRepositories) -> Created:
     """What a turn does before it starts."""
     async with clone_lock(world.clone) as lock:
         await ensure(lock, world.url)
@@ -134,34 +134,34 @@ async def recovered(world: GitWorld) -> Created:
         return made
 
 
-def deleted(world: GitWorld) -> None:
+def deleted(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
 
 
-def emptied(world: GitWorld) -> None:
+def emptied(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     world.path.mkdir()
 
 
-def a_file_instead(world: GitWorld) -> None:
+def a_file_instead(world: GitRepositories) -> None:
     world.path.rename(world.root / "elsewhere")
     world.path.write_text("notes of somebody")
 
 
-def a_link_instead(world: GitWorld) -> None:
+def a_link_instead(world: GitRepositories) -> None:
     world.path.rename(world.root / "elsewhere")
     world.path.symlink_to(world.root / "elsewhere")
 
 
-def git_file_gone(world: GitWorld) -> None:
+def git_file_gone(world: GitRepositories) -> None:
     (world.path / ".git").unlink()
 
 
-def git_file_elsewhere(world: GitWorld) -> None:
+def git_file_elsewhere(world: GitRepositories) -> None:
     (world.path / ".git").write_text(f"gitdir: {world.person}/.git\n")
 
 
-def git_folder_instead(world: GitWorld) -> None:
+def git_folder_instead(world: GitRepositories) -> None:
     (world.path / ".git").unlink()
     git(world.path, "init", "-q")
 
@@ -171,7 +171,7 @@ HOLDING = {a_file_instead, git_file_gone, git_file_elsewhere, git_folder_instead
 
 @pytest.mark.parametrize("damage", [deleted, emptied, a_link_instead, *sorted(HOLDING, key=lambda one: one.__name__)])
 async def test_a_damaged_worktree_comes_back_with_its_commits_and_its_files_are_kept(
-    world: GitWorld, damage: Callable[[GitWorld], None]
+    world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     mine = await with_work(world)
     damage(world)
@@ -187,16 +187,18 @@ async def test_a_damaged_worktree_comes_back_with_its_commits_and_its_files_are_
     assert entry.lock_reason == "threadtree: in use"
 
 
-def record_gone(world: GitWorld) -> None:
+def record_gone(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path / "worktrees")
 
 
-def clone_gone(world: GitWorld) -> None:
+def clone_gone(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path)
 
 
 @pytest.mark.parametrize("damage", [record_gone, clone_gone])
-async def test_a_record_that_git_lost_costs_no_file(world: GitWorld, damage: Callable[[GitWorld], None]) -> None:
+async def test_a_record_that_git_lost_costs_no_file(
+    world: GitRepositories, damage: Callable[[GitRepositories], None]
+) -> None:
     mine = await with_work(world)
     damage(world)
     made = await recovered(world)
@@ -214,7 +216,7 @@ async def test_a_record_that_git_lost_costs_no_file(world: GitWorld, damage: Cal
 
 
 async def test_commits_of_a_cage_survive_the_loss_of_directory_and_clone_together(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     mine = await with_work(world)
     shutil.rmtree(world.clone.path)
     shutil.rmtree(world.path)
@@ -223,7 +225,7 @@ async def test_commits_of_a_cage_survive_the_loss_of_directory_and_clone_togethe
 
 
 @pytest.mark.parametrize("branch", [BRANCH, None])
-async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitWorld, branch: str | None) -> None:
+async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitRepositories, branch: str | None) -> None:
     if branch is None:
         git(world.remote, "update-ref", "refs/pull/7/head", "main")
         await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"))
@@ -238,7 +240,7 @@ async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitWorld, bran
 
 
 async def test_a_branch_that_is_gone_under_its_worktree_is_not_started_from_nothing(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path)
+    world = GitRepositories.make(tmp_path)
     mine = await with_work(world)
     git(world.clone.path, "update-ref", "-d", f"refs/heads/{BRANCH}")
     made = await recovered(world)
@@ -247,31 +249,33 @@ async def test_a_branch_that_is_gone_under_its_worktree_is_not_started_from_noth
     assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=False)
 
 
-def rebasing(world: GitWorld) -> None:
+def rebasing(world: GitRepositories) -> None:
     world.agent("checkout", "-q", "-b", "other", "origin/main")
     world.agent_commits({"mine": "conflict"})
     git_fails(world, "rebase", BRANCH)
 
 
-def merging(world: GitWorld) -> None:
+def merging(world: GitRepositories) -> None:
     world.agent("checkout", "-q", "-b", "other", "origin/main")
     world.agent_commits({"mine": "conflict"})
     world.agent("checkout", "-q", BRANCH)
     git_fails(world, "merge", "other")
 
 
-def detached(world: GitWorld) -> None:
+def detached(world: GitRepositories) -> None:
     world.agent("checkout", "-q", "--detach")
     world.agent_commits({"detached": "1"})
 
 
-def git_fails(world: GitWorld, *args: str) -> None:
+def git_fails(world: GitRepositories, *args: str) -> None:
     with pytest.raises(AssertionError):
         world.agent(*args)
 
 
 @pytest.mark.parametrize("state", [rebasing, merging, detached])
-async def test_what_an_agent_left_unfinished_is_no_damage(world: GitWorld, state: Callable[[GitWorld], None]) -> None:
+async def test_what_an_agent_left_unfinished_is_no_damage(
+    world: GitRepositories, state: Callable[[GitRepositories], None]
+) -> None:
     await world.created()
     world.agent_commits({"mine": "1"})
     state(world)
@@ -282,7 +286,9 @@ async def test_what_an_agent_left_unfinished_is_no_damage(world: GitWorld, state
 
 
 @pytest.mark.parametrize("place", ["worktree-registered", "worktree-checked-out", "worktree-locked"])
-async def test_making_it_can_be_cut_off_anywhere(world: GitWorld, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_making_it_can_be_cut_off_anywhere(
+    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cut_off(reached: str) -> None:
         if reached == place:
             raise asyncio.CancelledError

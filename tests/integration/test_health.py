@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from bot.health import HEARTBEAT_MAX_AGE_SECONDS, database_probe, health_routes
 from bot.store.database import database
-from tests.postgres import execute
+from tests.support.postgres import execute
 
 Get = Callable[[str], Awaitable[tuple[int, Any]]]
 HEARTBEAT = """

@@ -17,7 +17,7 @@ from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
 from bot.store.jobs import take_turns
 from bot.store.migrate import migrate
-from tests.receiving import comment, jobs, rows, sending_to
+from tests.support.webhook_sender import comment, jobs, rows, sending_to
 
 DEADLINE_SECONDS = 30
 SAFE_FROM_KILLS = {"fsync": "off"}  # which only the machine's own end could make a difference to

@@ -19,7 +19,7 @@ from bot.cli.worktrees_list import add_list
 from bot.git.runner import Git
 from bot.node.context import NodeContext
 from bot.store.database import database
-from tests.postgres import execute
+from tests.support.postgres import execute
 
 A_PAST = """
 insert into codebases (platform, repository_id, owner, name, folder)

@@ -16,20 +16,20 @@ from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
 from bot.rescue.save import Label, Rescued, save_rescue
 from bot.store import rescues
-from tests.integration.git_world import SANDBOXES, git
-from tests.integration.prune_world import NODE, Node, node_world
-from tests.integration.turn_world import World
+from tests.support.git_repositories import SANDBOXES, git
+from tests.support.node import NODE, Node, prepared_node
+from tests.support.turn_rows import TurnRows
 
 
 @pytest.fixture
 async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url) as made:
+    async with prepared_node(tmp_path, database_url) as made:
         yield made
 
 
 @pytest.fixture(params=SANDBOXES)
 async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url, request.param) as made:
+    async with prepared_node(tmp_path, database_url, request.param) as made:
         yield made
 
 
@@ -125,7 +125,7 @@ async def test_without_its_clone_nothing_is_moved(node: Node) -> None:
 async def test_one_with_a_turn_is_left_to_it(node: Node) -> None:
     await node.add(1)
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
-    await World(node.db).ask(await node.db.fetchval("select id from conversations"))
+    await TurnRows(node.db).ask(await node.db.fetchval("select id from conversations"))
 
     assert await mended(node) == {"issue-1": [Action.WAIT]}
     assert await lock_of(node, 1) is None

@@ -19,7 +19,7 @@ from bot.store.migrate import (
     migrate,
     schema_state,
 )
-from tests.postgres import execute
+from tests.support.postgres import execute
 
 OTHERS_THAT_ASK_FOR_A_LOCK = """
 select count(*) from pg_stat_activity

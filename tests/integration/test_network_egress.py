@@ -18,7 +18,7 @@ from bot.network import egress, http1, sockets
 from bot.network.egress import egress_proxy, is_of_this_host, real_outside
 from bot.network.rules import IPAddress, Target
 from bot.network.sockets import connect_private, private_socket
-from tests.integration.network_world import ALSO_PUBLIC, PUBLIC, SECONDS, Handler, World, site, status_of
+from tests.support.network import ALSO_PUBLIC, PUBLIC, SECONDS, Handler, SimulatedInternet, site, status_of
 
 CONNECT = b"CONNECT files.example:443 HTTP/1.1\r\nHost: files.example:443\r\n\r\n"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -26,7 +26,7 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 @asynccontextmanager
 async def proxy(
-    directory: Path, world: World, own: tuple[IPAddress, ...] = (), local: dict[Target, Path] | None = None
+    directory: Path, world: SimulatedInternet, own: tuple[IPAddress, ...] = (), local: dict[Target, Path] | None = None
 ) -> AsyncIterator[Path]:
     path = directory / "egress.sock"
     with private_socket(path) as listener:
@@ -68,7 +68,7 @@ def remember(requests: list[bytes]) -> Handler:
 async def test_a_tunnel_carries_bytes_both_ways_until_each_ways_own_end(tmp_path: Path) -> None:
     async with (
         site(backwards) as there,
-        proxy(tmp_path, World({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path,
+        proxy(tmp_path, SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path,
     ):
         reader, writer = await connect_private(path)
         writer.write(CONNECT)
@@ -84,7 +84,7 @@ async def test_plain_http_is_asked_for_the_way_a_server_expects(tmp_path: Path) 
     requests: list[bytes] = []
     async with (
         site(remember(requests)) as there,
-        proxy(tmp_path, World({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})) as path,
+        proxy(tmp_path, SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})) as path,
     ):
         request = (
             b"POST http://files.example/a%20b?c=d HTTP/1.1\r\nHost: ignored.example\r\nProxy-Connection: keep-alive\r\n"
@@ -114,14 +114,14 @@ async def test_plain_http_is_asked_for_the_way_a_server_expects(tmp_path: Path) 
     ],
 )
 async def test_a_name_that_stands_for_an_address_inside_is_refused(tmp_path: Path, address: str) -> None:
-    world = World({"files.example": [[PUBLIC, address]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC, address]]})
     async with proxy(tmp_path, world) as path:
         assert status_of(await ask(path, CONNECT)) == 403
     assert world.connections == []
 
 
 async def test_a_name_that_changes_its_address_is_asked_once_and_held_to_its_answer(tmp_path: Path) -> None:
-    world = World({"files.example": [[PUBLIC], ["127.0.0.1"]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC], ["127.0.0.1"]]})
     async with site(hold) as there, proxy(tmp_path, world) as path:
         world.sites[PUBLIC, 443] = there
         reader, writer = await connect_private(path)
@@ -147,14 +147,14 @@ async def test_a_name_that_changes_its_address_is_asked_once_and_held_to_its_ans
 async def test_addresses_inside_and_ports_of_other_services_are_refused(
     tmp_path: Path, authority: str, form: str
 ) -> None:
-    world = World({"files.example": [[PUBLIC]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC]]})
     async with proxy(tmp_path, world) as path:
         assert status_of(await ask(path, form.format(authority).encode())) == 403
     assert world.connections == []
 
 
 async def test_addresses_the_operator_names_and_the_kernels_own_are_refused(tmp_path: Path) -> None:
-    world = World({"files.example": [[PUBLIC]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC]]})
     async with proxy(tmp_path, world, own=(ip_address(PUBLIC),)) as path:
         assert b"an address of this host" in await ask(path, CONNECT)
     assert is_of_this_host(ip_address("127.0.0.1"))
@@ -163,7 +163,7 @@ async def test_addresses_the_operator_names_and_the_kernels_own_are_refused(tmp_
 
 
 async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path: Path) -> None:
-    world = World({"files.example": [[ALSO_PUBLIC, PUBLIC]], "other.example": [[PUBLIC]]})
+    world = SimulatedInternet({"files.example": [[ALSO_PUBLIC, PUBLIC]], "other.example": [[PUBLIC]]})
     async with site(hold) as there, proxy(tmp_path, world) as path:
         world.sites[PUBLIC, 443] = there
         reader, writer = await connect_private(path)
@@ -193,7 +193,7 @@ async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path
 async def test_what_is_no_request_to_a_proxy_is_answered_and_goes_nowhere(
     tmp_path: Path, request_: bytes, status: int
 ) -> None:
-    world = World({"files.example": [[PUBLIC]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC]]})
     async with proxy(tmp_path, world) as path:
         assert status_of(await ask(path, request_)) == status
     assert world.lookups == []
@@ -201,7 +201,7 @@ async def test_what_is_no_request_to_a_proxy_is_answered_and_goes_nowhere(
 
 async def test_a_request_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "HEAD_SECONDS", 0.05)
-    async with proxy(tmp_path, World()) as path:
+    async with proxy(tmp_path, SimulatedInternet()) as path:
         assert status_of(await ask(path, b"GET http://")) == 408
 
 
@@ -209,7 +209,7 @@ async def test_a_tunnel_in_which_nothing_moves_is_closed(tmp_path: Path, monkeyp
     monkeypatch.setattr(egress, "IDLE_SECONDS", 0.05)
     async with (
         site(hold) as there,
-        proxy(tmp_path, World({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path,
+        proxy(tmp_path, SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path,
     ):
         assert await ask(path, CONNECT) == ESTABLISHED
 
@@ -218,7 +218,7 @@ async def test_connections_beyond_the_bound_are_turned_away_until_one_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1)
-    async with proxy(tmp_path, World()) as path:
+    async with proxy(tmp_path, SimulatedInternet()) as path:
         _, writer = await connect_private(path)
         assert status_of(await ask(path, b"")) == 503
         writer.close()
@@ -230,7 +230,7 @@ async def test_connections_beyond_the_bound_are_turned_away_until_one_ends(
 
 async def test_the_end_of_the_turn_closes_what_is_open_and_leaves_no_socket(tmp_path: Path) -> None:
     async with site(hold) as there:
-        async with proxy(tmp_path, World({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path:
+        async with proxy(tmp_path, SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 443): there})) as path:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             reader, writer = await connect_private(path)
             writer.write(CONNECT)
@@ -269,7 +269,10 @@ async def test_a_client_without_no_proxy_finds_the_turns_own_service(tmp_path: P
     service = tmp_path / "model.sock"
     thread_ref = Target(ip_address("127.0.0.1"), 19502)
     with private_socket(service) as listener:
-        async with sockets.serving(listener, backwards), proxy(tmp_path, World(), local={thread_ref: service}) as path:
+        async with (
+            sockets.serving(listener, backwards),
+            proxy(tmp_path, SimulatedInternet(), local={thread_ref: service}) as path,
+        ):
             reader, writer = await connect_private(path)
             writer.write(b"CONNECT 127.0.0.1:19502 HTTP/1.1\r\nHost: 127.0.0.1:19502\r\n\r\n")
             assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED
@@ -282,7 +285,7 @@ async def test_a_client_without_no_proxy_finds_the_turns_own_service(tmp_path: P
 
 async def test_the_log_tells_neither_paths_nor_headers(tmp_path: Path) -> None:
     requests: list[bytes] = []
-    world = World({"files.example": [[PUBLIC]]})
+    world = SimulatedInternet({"files.example": [[PUBLIC]]})
     with capture_logs() as logs:
         async with site(remember(requests)) as there, proxy(tmp_path, world) as path:
             world.sites[PUBLIC, 80] = there

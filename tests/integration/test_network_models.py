@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from bot.network import models
 from bot.network.models import KeyMask, ModelRoute, Swapped, WrongKey, WrongPath, model_proxy, swap_key
 from bot.network.sockets import connect_private, private_socket
-from tests.integration.network_world import SECONDS, site
+from tests.support.network import SECONDS, site
 
 REAL = "sk-real-" + "a1b2c3" * 6
 DUMMY = "sk-dummy-" + "z9" * 16

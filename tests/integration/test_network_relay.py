@@ -16,7 +16,7 @@ import pytest
 
 from bot.network import relay, sockets
 from bot.network.sockets import private_socket, serving
-from tests.integration.network_world import SECONDS, run
+from tests.support.network import SECONDS, run
 
 PORT = 19501
 TEN_MB = os.urandom(1 << 20) * 10

@@ -13,7 +13,7 @@ import pytest
 
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, open_network
-from tests.integration.network_world import PUBLIC, Ended, World, caged, needs_bubblewrap, run, site
+from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, needs_bubblewrap, run, site
 
 REAL = "sk-real-" + "a1b2c3" * 6
 
@@ -69,7 +69,7 @@ async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
 
 @needs_bubblewrap
 async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reached(tmp_path: Path) -> None:
-    world = World({"inside.example": [["10.1.2.3"]], "mixed.example": [[PUBLIC, "127.0.0.1"]]})
+    world = SimulatedInternet({"inside.example": [["10.1.2.3"]], "mixed.example": [[PUBLIC, "127.0.0.1"]]})
     async with (
         site(web) as database,
         site(web) as api,
@@ -101,7 +101,7 @@ async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reac
 @needs_bubblewrap
 async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it(tmp_path: Path) -> None:
     async with site(web) as there:
-        world = World({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})
+        world = SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})
         async with open_network("internet", tmp_path, None, (), world.outside) as network:
             answers = await tried(network, "http://files.example/a", f"http://{PUBLIC}/b")
     for proxied, direct in answers.values():
@@ -112,7 +112,7 @@ async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it
 
 @needs_bubblewrap
 async def test_an_address_of_the_operators_own_is_refused(tmp_path: Path) -> None:
-    world = World()
+    world = SimulatedInternet()
     async with open_network("internet", tmp_path, None, [ip_address(PUBLIC)], world.outside) as network:
         [[proxied, _]] = (await tried(network, f"http://{PUBLIC}/")).values()
     assert (proxied[0], world.connections) == (403, [])
@@ -163,14 +163,17 @@ async def test_the_model_streams_into_the_cage_piece_by_piece_and_its_key_stays_
 def opened(mode: str, directory: Path, upstream: str) -> Any:
     match mode:
         case "internet" | "none" | "host":
-            return open_network(mode, directory, route(upstream), (), World().outside)
+            return open_network(mode, directory, route(upstream), (), SimulatedInternet().outside)
         case _:
             raise AssertionError(mode)
 
 
 @needs_bubblewrap
 async def test_a_program_that_sends_the_models_requests_to_the_proxy_is_served_too(tmp_path: Path) -> None:
-    async with site(web) as there, open_network("internet", tmp_path, route(there.url), (), World().outside) as network:
+    async with (
+        site(web) as there,
+        open_network("internet", tmp_path, route(there.url), (), SimulatedInternet().outside) as network,
+    ):
         dummy = network.environment["ANTHROPIC_API_KEY"]
         url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1?key={dummy}"
         assert await tried(network, url) == {url: [[200, "hello"], [200, "hello"]]}
@@ -198,7 +201,7 @@ async def asked(network: Network, environment: Mapping[str, str]) -> Ended:
 @needs_bubblewrap
 async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(tmp_path: Path) -> None:
     data = os.urandom(1 << 20) * 10
-    async with open_network("internet", tmp_path, None, (), World().outside) as network:
+    async with open_network("internet", tmp_path, None, (), SimulatedInternet().outside) as network:
         ended = await run(caged(network, ["cat"]), network.environment, data)
         assert (ended.status, ended.err) == (0, "")
         assert ended.out == data
@@ -206,7 +209,9 @@ async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(t
 
 
 async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named(tmp_path: Path) -> None:
-    async with open_network("internet", tmp_path, route("https://models.example"), (), World().outside) as network:
+    async with open_network(
+        "internet", tmp_path, route("https://models.example"), (), SimulatedInternet().outside
+    ) as network:
         sockets = [path for path in network.binds if path.is_socket()]
         assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sockets} == {
             "model.sock": 0o600,

@@ -14,7 +14,7 @@ from bot.store import conversations, operations, removals, rescues, turns, workt
 from bot.store.database import Pool
 from bot.store.operations import Asker, ClaimedOperation, OperationKind
 from bot.store.turns import ClaimLostError
-from tests.integration.turn_world import NODE, NOON, World, held, repository, until_waiting
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(hours=1)
@@ -27,37 +27,37 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
     async with pool.acquire() as db:
-        yield World(db)
+        yield TurnRows(db)
 
 
-async def ask(world: World, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:
+async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:
     """Maria asks on the thread, or an operator."""
     target = Target("comment", 5) if conversation else None
     return await operations.ask(world.db, worktree, kind, Asker("maria", NOON, conversation, target))
 
 
-async def claim(world: World, node: str = NODE, operation: int | None = None) -> ClaimedOperation | None:
+async def claim(world: TurnRows, node: str = NODE, operation: int | None = None) -> ClaimedOperation | None:
     return await operations.claim_next(world.db, node, WORKER, operation)
 
 
-async def claimed(world: World) -> ClaimedOperation:
+async def claimed(world: TurnRows) -> ClaimedOperation:
     operation = await claim(world)
     assert operation is not None
     return operation
 
 
-async def finish(world: World, operation: ClaimedOperation) -> None:
+async def finish(world: TurnRows, operation: ClaimedOperation) -> None:
     async with world.db.transaction():
         await operations.finish(world.db, operation.claim, "done", "It was reset.", NODE)
 
 
-async def state(world: World, operation: int) -> str:
+async def state(world: TurnRows, operation: int) -> str:
     return (await operations.status_of(world.db, operation)).state
 
 
-async def bells(world: World) -> int:
+async def bells(world: TurnRows) -> int:
     count: int = await world.db.fetchval(
         "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
     )
@@ -67,7 +67,7 @@ async def bells(world: World) -> int:
 # In line with the turns
 
 
-async def test_the_turns_that_were_asked_before_go_first(world: World) -> None:
+async def test_the_turns_that_were_asked_before_go_first(world: TurnRows) -> None:
     thread, worktree = await world.home()
     first, second = await world.ask(thread), await world.ask(thread)
     operation = await ask(world, worktree)
@@ -83,7 +83,7 @@ async def test_the_turns_that_were_asked_before_go_first(world: World) -> None:
     assert (await claimed(world)).id == operation
 
 
-async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: World) -> None:
+async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: TurnRows) -> None:
     thread, worktree = await world.home()
     before = await world.ask(thread)
     await ask(world, worktree)
@@ -100,7 +100,7 @@ async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: Wo
     assert (await world.claimed()).id == after
 
 
-async def test_the_turns_of_a_sharer_wait_as_well(world: World) -> None:
+async def test_the_turns_of_a_sharer_wait_as_well(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     await ask(world, worktree, conversation=issue)
@@ -110,7 +110,7 @@ async def test_the_turns_of_a_sharer_wait_as_well(world: World) -> None:
     assert await world.claim() is None
 
 
-async def test_an_operation_does_not_wait_for_other_worktrees(world: World) -> None:
+async def test_an_operation_does_not_wait_for_other_worktrees(world: TurnRows) -> None:
     busy, _ = await world.home()
     await world.ask(busy)
     await world.claimed()
@@ -121,7 +121,7 @@ async def test_an_operation_does_not_wait_for_other_worktrees(world: World) -> N
     assert (await claimed(world)).id == operation
 
 
-async def test_a_turn_of_another_worktree_does_not_wait_for_it(world: World) -> None:
+async def test_a_turn_of_another_worktree_does_not_wait_for_it(world: TurnRows) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
     other, _ = await world.home()
@@ -130,7 +130,7 @@ async def test_a_turn_of_another_worktree_does_not_wait_for_it(world: World) -> 
     assert (await world.claimed()).id == turn
 
 
-async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(world: World) -> None:
+async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.ask(thread)
     running = await world.claimed()
@@ -142,7 +142,7 @@ async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(
     assert (await world.claimed()).id == running.id
 
 
-async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(world: World) -> None:
+async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(world: TurnRows) -> None:
     _, worktree = await world.home()
     first, second = await ask(world, worktree, "reset"), await ask(world, worktree, "remove")
     assert await claim(world, operation=second) is None
@@ -155,7 +155,7 @@ async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(wo
     assert (await claimed(world)).id == second
 
 
-async def test_an_operation_belongs_to_the_node_of_its_worktree(world: World) -> None:
+async def test_an_operation_belongs_to_the_node_of_its_worktree(world: TurnRows) -> None:
     _, worktree = await world.home(node="there")
     operation = await ask(world, worktree)
 
@@ -164,7 +164,7 @@ async def test_an_operation_belongs_to_the_node_of_its_worktree(world: World) ->
     assert await claim(world, node="there") is not None
 
 
-async def test_an_operator_claims_the_one_that_they_asked_for(world: World) -> None:
+async def test_an_operator_claims_the_one_that_they_asked_for(world: TurnRows) -> None:
     _, first = await world.home()
     _, second = await world.home()
     await ask(world, first)
@@ -176,7 +176,7 @@ async def test_an_operator_claims_the_one_that_they_asked_for(world: World) -> N
     assert operation.id == mine
 
 
-async def test_an_operation_waits_while_its_path_is_being_removed(world: World) -> None:
+async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.close(thread)
     await conversations.let_go(world.db, worktree)
@@ -191,7 +191,7 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: World) 
     assert (await claimed(world)).worktree_state == "removed"
 
 
-async def test_one_operation_goes_to_one_worker(world: World, pool: Pool) -> None:
+async def test_one_operation_goes_to_one_worker(world: TurnRows, pool: Pool) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
 
@@ -205,7 +205,7 @@ async def test_one_operation_goes_to_one_worker(world: World, pool: Pool) -> Non
 
 
 @pytest.mark.parametrize("first", ["turn", "operation"])
-async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: World, pool: Pool, first: str) -> None:
+async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: TurnRows, pool: Pool, first: str) -> None:
     thread, worktree = await world.home()
     await world.ask(thread)
     await ask(world, worktree)
@@ -229,7 +229,7 @@ async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: World, p
     assert not await other
 
 
-async def test_two_operations_that_run_in_one_worktree_are_impossible(world: World) -> None:
+async def test_two_operations_that_run_in_one_worktree_are_impossible(world: TurnRows) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
     await ask(world, worktree)
@@ -241,7 +241,7 @@ async def test_two_operations_that_run_in_one_worktree_are_impossible(world: Wor
 # What it knows, how it ends
 
 
-async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: World) -> None:
+async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: TurnRows) -> None:
     issue, worktree = await world.home()
     await world.thread(worktree=worktree, number=77)
     number = await world.db.fetchval("select number from conversations where id = $1", issue)
@@ -255,7 +255,7 @@ async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: World) -
     assert operation.repository == repository()
 
 
-async def test_its_end_rings_for_what_waited_behind_it(world: World) -> None:
+async def test_its_end_rings_for_what_waited_behind_it(world: TurnRows) -> None:
     _, worktree = await world.home()
     operation = await ask(world, worktree)
     assert await bells(world) == 1
@@ -267,7 +267,7 @@ async def test_its_end_rings_for_what_waited_behind_it(world: World) -> None:
     assert (standing.state, standing.outcome) == ("done", "It was reset.")
 
 
-async def test_a_lost_claim_ends_nothing(world: World) -> None:
+async def test_a_lost_claim_ends_nothing(world: TurnRows) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
     operation = await claimed(world)
@@ -280,7 +280,7 @@ async def test_a_lost_claim_ends_nothing(world: World) -> None:
     assert await state(world, operation.id) == "running"
 
 
-async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: World) -> None:
+async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
     operation = await claimed(world)
@@ -296,7 +296,7 @@ async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: 
     assert again.claim.token != operation.claim.token
 
 
-async def test_what_nobody_waits_for_any_more_is_not_done(world: World) -> None:
+async def test_what_nobody_waits_for_any_more_is_not_done(world: TurnRows) -> None:
     _, worktree = await world.home()
     first, second = await ask(world, worktree), await ask(world, worktree)
     await claimed(world)
@@ -311,7 +311,7 @@ async def test_what_nobody_waits_for_any_more_is_not_done(world: World) -> None:
 # A thread that closes
 
 
-async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(world: World) -> None:
+async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
     await world.close(thread)
@@ -324,7 +324,7 @@ async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(wo
     assert await conversations.let_go(world.db, worktree)
 
 
-async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world: World, pool: Pool) -> None:
+async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world: TurnRows, pool: Pool) -> None:
     thread, worktree = await world.home()
 
     async def close() -> bool:
@@ -339,7 +339,7 @@ async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world:
     assert not await closing
 
 
-async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: World) -> None:
+async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: TurnRows) -> None:
     thread, worktree = await world.home()
     other = await world.thread(worktree=worktree)
     begun = await ask(world, worktree, "reset", thread)
@@ -358,7 +358,7 @@ async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: Wor
 # What was rescued comes back before a turn
 
 
-async def rescued(world: World, worktree: int, removal: str | None = "closed") -> int:
+async def rescued(world: TurnRows, worktree: int, removal: str | None = "closed") -> int:
     """The worktree was removed, and work was rescued."""
     await world.db.execute(
         "update worktrees set state = $3, removal = $2 where id = $1",
@@ -374,7 +374,7 @@ async def rescued(world: World, worktree: int, removal: str | None = "closed") -
     return rescue
 
 
-async def test_a_rescue_remembers_whose_it_was_and_why(world: World) -> None:
+async def test_a_rescue_remembers_whose_it_was_and_why(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     number = await world.db.fetchval("select number from conversations where id = $1", thread)
@@ -388,7 +388,7 @@ async def test_a_rescue_remembers_whose_it_was_and_why(world: World) -> None:
     assert (rescue.files, rescue.commits, rescue.bytes, rescue.codebase) == (2, 1, 300, "octo/repo-1")
 
 
-async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(world: World) -> None:
+async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(world: TurnRows) -> None:
     thread, worktree = await world.home()
     number = await world.db.fetchval("select number from conversations where id = $1", thread)
     elsewhere = await world.thread(repo=2, number=number)
@@ -402,7 +402,7 @@ async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(
     ("removal", "comes_back"), [("closed", True), ("retention", True), ("command", False), (None, False)]
 )
 async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
-    world: World, removal: str | None, comes_back: bool
+    world: TurnRows, removal: str | None, comes_back: bool
 ) -> None:
     thread, worktree = await world.home()
     await rescued(world, worktree, removal)
@@ -410,7 +410,7 @@ async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
     assert (await rescues.to_bring_back(world.db, thread) is not None) == comes_back
 
 
-async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world: World) -> None:
+async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world: TurnRows) -> None:
     thread, worktree = await world.home()
     rescue = await rescued(world, worktree)
     found = await rescues.to_bring_back(world.db, thread)
@@ -428,7 +428,7 @@ async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world
     assert await rescues.to_bring_back(world.db, thread) is None
 
 
-async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(world: World) -> None:
+async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(world: TurnRows) -> None:
     thread, _ = await world.home()
     turn = await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
@@ -444,7 +444,7 @@ async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(w
     assert await claim(world) is None
 
 
-async def test_bringing_back_ends_with_the_turn_that_it_was_for(world: World) -> None:
+async def test_bringing_back_ends_with_the_turn_that_it_was_for(world: TurnRows) -> None:
     thread, _ = await world.home()
     await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
@@ -452,7 +452,7 @@ async def test_bringing_back_ends_with_the_turn_that_it_was_for(world: World) ->
     assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [("restore", None)]
 
 
-async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_have_none(world: World) -> None:
+async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_have_none(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree, number=77)
     moved = await world.thread(worktree=worktree, number=78)
@@ -470,7 +470,7 @@ async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_h
     assert found == [worktree, worktree, elsewhere]
 
 
-async def test_a_removed_worktree_is_not_revived_where_another_is(world: World) -> None:
+async def test_a_removed_worktree_is_not_revived_where_another_is(world: TurnRows) -> None:
     _, worktree = await world.home()
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await rescued(world, worktree)
@@ -484,12 +484,12 @@ async def test_a_removed_worktree_is_not_revived_where_another_is(world: World) 
 # A worktree that was purged
 
 
-async def purge(world: World, worktree: int) -> None:
+async def purge(world: TurnRows, worktree: int) -> None:
     await world.make(worktree)
     await world.db.execute("update worktrees set state = 'removed', removal = 'purged' where id = $1", worktree)
 
 
-async def test_a_purged_worktree_is_reserved_again_by_the_next_request(world: World) -> None:
+async def test_a_purged_worktree_is_reserved_again_by_the_next_request(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await purge(world, worktree)
 
@@ -503,7 +503,7 @@ async def test_a_purged_worktree_is_reserved_again_by_the_next_request(world: Wo
     assert not (await world.claimed()).worktree_made
 
 
-async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_again(world: World) -> None:
+async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_again(world: TurnRows) -> None:
     worktree = await world.worktree()
     await world.thread(worktree=worktree, number=1)
     await purge(world, worktree)
@@ -517,7 +517,7 @@ async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_a
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_a_removal_that_was_called_off_leaves_no_reason(world: World) -> None:
+async def test_a_removal_that_was_called_off_leaves_no_reason(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     await world.close(thread)
@@ -532,7 +532,7 @@ async def test_a_removal_that_was_called_off_leaves_no_reason(world: World) -> N
 # Left over
 
 
-async def test_what_is_left_over_is_what_only_closed_threads_use(world: World) -> None:
+async def test_what_is_left_over_is_what_only_closed_threads_use(world: TurnRows) -> None:
     closed, kept = await world.home()
     await world.close(closed)
     _, used = await world.home()

@@ -10,7 +10,7 @@ import pytest
 
 from bot.store import conversations, decisions, operations, removals, requests, rescues, turns, worktrees
 from bot.store.database import Connection
-from tests.integration.turn_world import NODE, NOON
+from tests.support.turn_rows import NODE, NOON
 
 HISTORY = """
 insert into nodes (name) values ('here');

@@ -15,8 +15,8 @@ from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Stored
 from bot.receive.signature import sign
 from bot.store.database import Pool
-from tests.receiving import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
 from tests.recorded import INSTALL, recorded_payloads
+from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
 
 
 @pytest.fixture

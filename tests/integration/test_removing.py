@@ -19,9 +19,9 @@ from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
 from bot.worktrees.remove import NotRemoved, Removed
-from tests.integration.git_world import SANDBOXES, GitWorld, git
-from tests.integration.killing import KilledError
-from tests.integration.turn_world import NODE, World
+from tests.support.failpoints import KilledError
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.turn_rows import NODE, TurnRows
 
 WORKER = "0123456789abcdef"
 BRANCH = "threadtree/issue-1"
@@ -38,8 +38,8 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 class Place:
     """A worktree that was made, with its row, its only thread and its metadata."""
 
-    git_world: GitWorld
-    rows: World
+    git_world: GitRepositories
+    rows: TurnRows
     ctx: NodeContext
     conversation: int
     worktree: int
@@ -63,11 +63,11 @@ class Place:
 
 @pytest.fixture(params=SANDBOXES)
 async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    made = GitWorld.make(tmp_path, request.param)
+    made = GitRepositories.make(tmp_path, request.param)
     (tmp_path / "server" / "octo").mkdir(parents=True)
     (tmp_path / "server" / "octo" / "repo-1.git").symlink_to(made.remote)
     async with pool.acquire() as db:
-        rows = World(db)
+        rows = TurnRows(db)
         ctx = NodeContext(
             pool=pool,
             git=made.clone.git,

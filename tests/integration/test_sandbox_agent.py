@@ -16,27 +16,27 @@ from bot.sandbox.cage import Bind
 from bot.worktrees.commit import Committed, OnBranch, commit_all, settle_head
 from bot.worktrees.create import FastForwarded, sync
 from bot.worktrees.push import Pushed, push
-from tests.integration.git_world import BOT, GIT, RESCUE, SEARCH_PATH, GitWorld, git, usable_cage
 from tests.integration.test_acp_driver import ask, opened
+from tests.support.git_repositories import BOT, GIT, RESCUE, SEARCH_PATH, GitRepositories, git, usable_cage
 
 BRANCH = "threadtree/issue-1"
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> GitWorld:
-    world = GitWorld.make(tmp_path, "bwrap")
+async def world(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     return world
 
 
-def launch(world: GitWorld) -> Launch:
+def launch(world: GitRepositories) -> Launch:
     package = Path(bot.__file__).parent
     argv = world.agent_argv(sys.executable, "-m", "bot.simulated.agent", "--resume", binds=(Bind(package),))
     variables = {"PYTHONPATH": str(package.parent)}
     return Launch(tuple(argv), agent_environment(world.home, SEARCH_PATH, "C.UTF-8", variables), world.path)
 
 
-async def turn(world: GitWorld, resume: str | None, *lines: str) -> tuple[Opened, Pushed]:
+async def turn(world: GitRepositories, resume: str | None, *lines: str) -> tuple[Opened, Pushed]:
     """What the bot does for one turn, from the agent's start to the push."""
     async with acp_agent(launch(world)) as agent:
         session = await agent.open(resume)
@@ -50,7 +50,7 @@ async def turn(world: GitWorld, resume: str | None, *lines: str) -> tuple[Opened
     return session, pushed
 
 
-async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_date(world: GitWorld) -> None:
+async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_date(world: GitRepositories) -> None:
     session, first = await turn(world, None, "write a: 1", "commit Add a", "write b: 2")
     assert first.commits == 2
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"})
@@ -63,7 +63,7 @@ async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_d
     assert subjects == ["change README.md", "Add a", "rest", "change theirs", "Add c", "rest"]
 
 
-async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitWorld) -> None:
+async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitRepositories) -> None:
     async with acp_agent(launch(world)) as agent:
         await opened(agent)
         await ask(agent, "write a: 1", "commit Add a")
@@ -72,7 +72,9 @@ async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitWor
 
 
 @pytest.mark.parametrize("lock", ["state/index.lock", f"refs/heads/{BRANCH}.lock", "common/packed-refs.lock"])
-async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(world: GitWorld, lock: str) -> None:
+async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
+    world: GitRepositories, lock: str
+) -> None:
     (world.view().private / lock).touch()
     (world.path / "a").write_text("1")
     async with clone_lock(world.clone) as held:
@@ -80,7 +82,7 @@ async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(w
         assert isinstance(await commit_all(held, world.path, "rest", BOT, None), Committed)
 
 
-async def test_commits_on_a_detached_head_disturb_no_fetch_and_come_home_by_name(world: GitWorld) -> None:
+async def test_commits_on_a_detached_head_disturb_no_fetch_and_come_home_by_name(world: GitRepositories) -> None:
     world.agent("switch", "-q", "--detach")
     stray = world.agent_commits({"a": "1"})
     world.someone_pushes("main", {"b": "2"})
@@ -92,7 +94,7 @@ async def test_commits_on_a_detached_head_disturb_no_fetch_and_come_home_by_name
 
 
 async def test_a_worktree_used_without_a_cage_goes_on_in_one(tmp_path: Path) -> None:
-    free = GitWorld.make(tmp_path)
+    free = GitRepositories.make(tmp_path)
     await free.created()
     mine = free.agent_commits({"a": "1"})
     (free.path / "b").write_text("2")

@@ -13,25 +13,25 @@ from bot.sandbox import command_of
 from bot.sandbox.cage import Bind, Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Enforcement, Limits
 from bot.sandbox.system import UnsafeCommandError
-from tests.integration.git_world import SEARCH_PATH, GitWorld, output, usable_cage
+from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_cage
 
 NOBODY = 65534
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> GitWorld:
-    world = GitWorld.make(tmp_path, "bwrap")
+async def world(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     world.home.mkdir(parents=True)
     return world
 
 
-def cage_of(world: GitWorld) -> Cage:
+def cage_of(world: GitRepositories) -> Cage:
     assert world.clone.git.cage is not None
     return world.clone.git.cage
 
 
-def run(world: GitWorld, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def run(world: GitRepositories, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     return output(argv, world.path, {"PATH": SEARCH_PATH, "HOME": str(world.home)} | dict(environment or {}))
 
 
@@ -83,7 +83,7 @@ def test_where_namespaces_are_not_allowed_the_remedy_is_named(tmp_path: Path, sa
     assert remedy in answer.what_to_do
 
 
-def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(world: GitWorld) -> None:
+def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(world: GitRepositories) -> None:
     inner = cage_of(world).bwrap
     argv = world.agent_argv(inner, "--unshare-user", "--ro-bind", "/usr", "/usr", "true")
     done = subprocess.run(argv, cwd=world.path, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
@@ -112,11 +112,11 @@ def test_what_holds_the_limits_here_is_told(tmp_path: Path) -> None:
     assert (answer.processes, answer.memory) == (cage.enforcement.processes, cage.enforcement.memory)
 
 
-def test_the_agents_command_can_still_be_told_from_its_argv(world: GitWorld) -> None:
+def test_the_agents_command_can_still_be_told_from_its_argv(world: GitRepositories) -> None:
     assert command_of(world.agent_argv("agent", "--flag", "--", "x")) == ("agent", "--flag", "--", "x")
 
 
-def test_nothing_of_the_environment_but_what_is_given(world: GitWorld) -> None:
+def test_nothing_of_the_environment_but_what_is_given(world: GitRepositories) -> None:
     told = dict(line.split("=", 1) for line in run(world, world.agent_argv("env"), {"NAMED": "value"}).splitlines())
     assert told.pop("PWD") == str(world.path)
     assert told == {"PATH": SEARCH_PATH, "HOME": str(world.home), "NAMED": "value"}
@@ -134,14 +134,14 @@ def test_the_paths_inside_are_those_outside_also_through_a_link(tmp_path: Path) 
 async def test_a_turn_works_where_data_dir_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "real")
-    world = GitWorld.make(tmp_path, "bwrap")
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     mine = world.agent_commits({"a": "1"})
     await world.bring_home()
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine
 
 
-def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: GitWorld) -> None:
+def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: GitRepositories) -> None:
     (world.root / "run").mkdir()
     (world.root / "run" / "socket").write_text("talk to me")
     argv = cage_of(world).agent_argv(
@@ -156,7 +156,7 @@ def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: G
     assert (world.root / "run" / "y").read_text() == "x\n"
 
 
-def test_a_program_is_readable_with_what_it_is_installed_in(world: GitWorld) -> None:
+def test_a_program_is_readable_with_what_it_is_installed_in(world: GitRepositories) -> None:
     """As npm installs: a link to a script in node_modules, which env(1) runs with a `node` from another prefix."""
     prefix, node = world.root / "prefix", world.root / "node"
     package = prefix / "lib" / "node_modules" / "agent"
@@ -177,12 +177,12 @@ def test_a_program_is_readable_with_what_it_is_installed_in(world: GitWorld) -> 
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="there is no virtual environment")
-def test_a_virtual_environment_comes_with_the_python_it_was_made_from(world: GitWorld) -> None:
+def test_a_virtual_environment_comes_with_the_python_it_was_made_from(world: GitRepositories) -> None:
     told = run(world, world.agent_argv(sys.executable, "-c", "import sys, acp; print(sys.prefix, sys.base_prefix)"))
     assert told == f"{sys.prefix} {sys.base_prefix}"
 
 
-def test_what_a_command_names_by_absolute_path_is_readable_and_no_more(world: GitWorld) -> None:
+def test_what_a_command_names_by_absolute_path_is_readable_and_no_more(world: GitRepositories) -> None:
     config = world.root / "agent.toml"
     config.write_text("settings")
     (world.root / "beside").write_text("not yours")
@@ -191,7 +191,7 @@ def test_what_a_command_names_by_absolute_path_is_readable_and_no_more(world: Gi
 
 
 @pytest.mark.parametrize("named", ["/", "data", "data/homes/2"])
-def test_a_command_that_would_show_the_bots_data_is_refused(world: GitWorld, named: str) -> None:
+def test_a_command_that_would_show_the_bots_data_is_refused(world: GitRepositories, named: str) -> None:
     (world.root / "data" / "homes" / "2").mkdir()
     with pytest.raises(UnsafeCommandError, match="own data"):
         world.agent_argv("agent", str(world.root / named))

@@ -12,21 +12,21 @@ from bot.run.script import Ended, OutOfTime, Stopped, command_for, readable, run
 from bot.run.setup_script import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
 from bot.sandbox import agent_argv
 from bot.sandbox.cage import Bind
-from tests.integration.git_world import SANDBOXES, SEARCH_PATH, GitWorld, git
-from tests.sleepers import new_sleep, runs
+from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
+from tests.support.sleeping_processes import new_sleep, runs
 
 SCRIPT = Path(".threadtree", "setup")
 
 
 @pytest.fixture(params=SANDBOXES)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitWorld:
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositories:
     sandbox: Literal["off", "bwrap"] = request.param
-    world = GitWorld.make(tmp_path, sandbox)
+    world = GitRepositories.make(tmp_path, sandbox)
     await world.created()
     return world
 
 
-def launch(world: GitWorld, text: str, folder: Path) -> Launch:
+def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
     """As the bot starts it: in the worktree, in the cage if there is one."""
     file = folder / "script"
     file.write_text(text)
@@ -37,14 +37,14 @@ def launch(world: GitWorld, text: str, folder: Path) -> Launch:
     return Launch(argv, {"PATH": SEARCH_PATH, "HOME": str(world.home)}, world.path)
 
 
-async def found(world: GitWorld) -> Found | NotThere | Unusable:
+async def found(world: GitRepositories) -> Found | NotThere | Unusable:
     await world.update()
     async with clone_lock(world.clone) as lock:
         return await script_of(lock)
 
 
 async def test_it_is_the_one_on_the_branch_that_is_the_default_now(tmp_path: Path) -> None:
-    world = GitWorld.make(tmp_path)
+    world = GitRepositories.make(tmp_path)
     assert await found(world) == NotThere()
     world.someone_pushes("topic", {str(SCRIPT): "echo topic\n"}, start="origin/main")
     assert await found(world) == NotThere()
@@ -56,7 +56,7 @@ async def test_it_is_the_one_on_the_branch_that_is_the_default_now(tmp_path: Pat
 
 @pytest.mark.parametrize("what", ["link", "folder", "too big"])
 async def test_what_is_no_ordinary_file_is_not_run(tmp_path: Path, what: str) -> None:
-    world = GitWorld.make(tmp_path)
+    world = GitRepositories.make(tmp_path)
     place = world.person / SCRIPT
     place.parent.mkdir()
     match what:
@@ -72,27 +72,27 @@ async def test_what_is_no_ordinary_file_is_not_run(tmp_path: Path, what: str) ->
 
 
 async def test_an_empty_repository_has_none(tmp_path: Path) -> None:
-    assert await found(GitWorld.make(tmp_path, empty=True)) == NotThere()
+    assert await found(GitRepositories.make(tmp_path, empty=True)) == NotThere()
 
 
-async def test_it_runs_in_the_worktree_and_what_it_says_is_kept(world: GitWorld, tmp_path: Path) -> None:
+async def test_it_runs_in_the_worktree_and_what_it_says_is_kept(world: GitRepositories, tmp_path: Path) -> None:
     ended = await run_script(launch(world, "pwd\ncat README.md >&2\nexit 4\n", tmp_path), 30, asyncio.Event())
     assert ended == Ended(4, f"{world.path.resolve()}\nhello")
 
 
-async def test_its_first_line_says_what_runs_it(world: GitWorld, tmp_path: Path) -> None:
+async def test_its_first_line_says_what_runs_it(world: GitRepositories, tmp_path: Path) -> None:
     text = "#!/usr/bin/env python3\nprint(6 * 7)\n"
     assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "42")
 
 
-async def test_what_it_started_ends_with_it(world: GitWorld, tmp_path: Path) -> None:
+async def test_what_it_started_ends_with_it(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"{sleep} &\necho begun\n"
     assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "begun")
     assert not runs(sleep)
 
 
-async def test_past_its_limit_it_is_ended_with_all_it_started(world: GitWorld, tmp_path: Path) -> None:
+async def test_past_its_limit_it_is_ended_with_all_it_started(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"echo begun\n{sleep} & {sleep}\n"
     ended = await run_script(launch(world, text, tmp_path), 2, asyncio.Event())
@@ -100,7 +100,7 @@ async def test_past_its_limit_it_is_ended_with_all_it_started(world: GitWorld, t
     assert not runs(sleep)
 
 
-async def test_a_stop_ends_it(world: GitWorld, tmp_path: Path) -> None:
+async def test_a_stop_ends_it(world: GitRepositories, tmp_path: Path) -> None:
     sleep, stop = new_sleep(), asyncio.Event()
     running = asyncio.create_task(run_script(launch(world, f"touch begun\n{sleep}\n", tmp_path), 30, stop))
     while not (world.path / "begun").exists():  # noqa: ASYNC110 - a file tells nobody that it is there
@@ -110,7 +110,7 @@ async def test_a_stop_ends_it(world: GitWorld, tmp_path: Path) -> None:
     assert not runs(sleep)
 
 
-async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitWorld, tmp_path: Path) -> None:
+async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"touch begun\n{sleep}\n"
     running = asyncio.create_task(run_script(launch(world, text, tmp_path), 30, asyncio.Event()))
@@ -122,7 +122,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitWorld, t
     assert not runs(sleep)
 
 
-async def test_an_output_without_end_is_kept_to_its_end(world: GitWorld, tmp_path: Path) -> None:
+async def test_an_output_without_end_is_kept_to_its_end(world: GitRepositories, tmp_path: Path) -> None:
     ended = await run_script(launch(world, "seq 1 200000\n", tmp_path), 30, asyncio.Event())
     assert isinstance(ended, Ended)
     assert ended.output.endswith("\n199999\n200000")

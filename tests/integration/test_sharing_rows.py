@@ -18,7 +18,7 @@ from bot.store.database import Connection, Pool
 from bot.store.operations import Asker
 from bot.store.sharing import Holder, Sharer
 from bot.store.turns import ClaimedTurn, ClaimLostError
-from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
 SHA = "a" * 40
 ISSUE, PULL = 1, 9
@@ -31,10 +31,10 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
     async with pool.acquire() as db:
         await db.execute("insert into nodes (name) values ($1)", NODE)
-        yield World(db)
+        yield TurnRows(db)
 
 
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
@@ -50,7 +50,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
     return row.id
 
 
-async def made(world: World, number: int = ISSUE, branch: str | None = None) -> int:
+async def made(world: TurnRows, number: int = ISSUE, branch: str | None = None) -> int:
     """The issue asked once, and its worktree was made; returns the conversation."""
     conversation = await asks(world.db, number)
     turn = await world.claimed()
@@ -59,7 +59,7 @@ async def made(world: World, number: int = ISSUE, branch: str | None = None) -> 
     return conversation
 
 
-async def placed(world: World) -> list[tuple[int, str, str | None, list[str]]]:
+async def placed(world: TurnRows) -> list[tuple[int, str, str | None, list[str]]]:
     """(thread, directory, branch it must have, what the reply says) of what waits, in its order."""
     rows = await world.db.fetch(
         "select c.number, w.path, t.switch_to, t.notices from turns t join conversations c on c.id = t.conversation_id"
@@ -78,7 +78,9 @@ def own(why: SharingRefused, branch: str = "feature") -> str:
 # What decide writes
 
 
-async def test_a_pull_request_shares_the_worktree_that_can_be_switched_and_its_turn_says_to_what(world: World) -> None:
+async def test_a_pull_request_shares_the_worktree_that_can_be_switched_and_its_turn_says_to_what(
+    world: TurnRows,
+) -> None:
     await made(world)
 
     await asks(world.db, PULL, head="feature")
@@ -87,7 +89,7 @@ async def test_a_pull_request_shares_the_worktree_that_can_be_switched_and_its_t
     assert (await world.claimed()).switch_to == "feature"
 
 
-async def test_a_waiting_request_of_the_issue_keeps_its_worktree(world: World) -> None:
+async def test_a_waiting_request_of_the_issue_keeps_its_worktree(world: TurnRows) -> None:
     await made(world)
     await asks(world.db, ISSUE)
 
@@ -96,7 +98,7 @@ async def test_a_waiting_request_of_the_issue_keeps_its_worktree(world: World) -
     assert (await placed(world))[1] == (PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])
 
 
-async def test_a_running_request_of_the_issue_keeps_its_worktree(world: World) -> None:
+async def test_a_running_request_of_the_issue_keeps_its_worktree(world: TurnRows) -> None:
     await made(world)
     await asks(world.db, ISSUE)
     await world.claimed()
@@ -106,7 +108,7 @@ async def test_a_running_request_of_the_issue_keeps_its_worktree(world: World) -
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
-async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: World) -> None:
+async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: TurnRows) -> None:
     await made(world)
     [worktree] = await world.db.fetch("select id from worktrees")
     await operations.ask(world.db, worktree["id"], "reset", Asker("an operator", NOON))
@@ -116,7 +118,7 @@ async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: World
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
-async def test_a_worktree_that_is_not_made_is_not_switched(world: World) -> None:
+async def test_a_worktree_that_is_not_made_is_not_switched(world: TurnRows) -> None:
     issue = await asks(world.db, ISSUE)
     await requests.stop_queued(world.db, issue, "Stopped.", NOON + timedelta(days=1))
 
@@ -125,7 +127,7 @@ async def test_a_worktree_that_is_not_made_is_not_switched(world: World) -> None
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "not-made"))])]
 
 
-async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: World) -> None:
+async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: TurnRows) -> None:
     await made(world)
 
     await asks(world.db, PULL, head="feature")
@@ -137,7 +139,7 @@ async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: World)
     ]
 
 
-async def test_of_two_issues_the_first_that_fits_is_shared(world: World) -> None:
+async def test_of_two_issues_the_first_that_fits_is_shared(world: TurnRows) -> None:
     await made(world)
     await made(world, 2)
     await asks(world.db, ISSUE)
@@ -147,7 +149,7 @@ async def test_of_two_issues_the_first_that_fits_is_shared(world: World) -> None
     assert (await placed(world))[1] == (PULL, "issue-2", "feature", [replies.in_worktree_of(2)])
 
 
-async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: World) -> None:
+async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: TurnRows) -> None:
     await made(world)
     await asks(world.db, PULL, head="feature")
 
@@ -157,7 +159,7 @@ async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants
     assert (await placed(world))[1] == (10, "issue-1", "feature", [words])
 
 
-async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: World) -> None:
+async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: TurnRows) -> None:
     await made(world)
     pull = await asks(world.db, PULL, head="feature")
     turn = await world.claimed()
@@ -174,7 +176,7 @@ async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: World)
     assert await sharing.pending_switch(world.db, pull, turn.worktree_id) is None
 
 
-async def test_an_issue_of_another_repository_is_none_of_ours(world: World) -> None:
+async def test_an_issue_of_another_repository_is_none_of_ours(world: TurnRows) -> None:
     elsewhere = await world.worktree(repo=2)
     await world.thread(repo=2, worktree=elsewhere, number=ISSUE)
     await world.make(elsewhere)
@@ -184,7 +186,7 @@ async def test_an_issue_of_another_repository_is_none_of_ours(world: World) -> N
     assert await placed(world) == [(PULL, "pr-9", None, [])]
 
 
-async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: World) -> None:
+async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: TurnRows) -> None:
     worktree = await world.worktree(node="there")
     await world.thread(worktree=worktree, number=ISSUE)
     await world.make(worktree)
@@ -204,7 +206,9 @@ async def decided(pool: Pool, number: int, head: str | None = None, closes: tupl
         await asks(db, number, head=head, closes=closes)
 
 
-async def test_a_pull_request_that_comes_with_its_issue_waits_for_what_becomes_of_it(world: World, pool: Pool) -> None:
+async def test_a_pull_request_that_comes_with_its_issue_waits_for_what_becomes_of_it(
+    world: TurnRows, pool: Pool
+) -> None:
     async with held(pool) as db:
         await asks(db, ISSUE)
         other = asyncio.create_task(decided(pool, PULL, "threadtree/issue-1"))
@@ -218,7 +222,7 @@ async def test_a_pull_request_that_comes_with_its_issue_waits_for_what_becomes_o
 
 
 async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_taken_or_not_at_all(
-    world: World, pool: Pool
+    world: TurnRows, pool: Pool
 ) -> None:
     await made(world)
     async with held(pool) as db:
@@ -235,7 +239,7 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
     )
 
 
-async def test_two_pull_requests_of_one_head_that_come_at_once_share_one_worktree(world: World, pool: Pool) -> None:
+async def test_two_pull_requests_of_one_head_that_come_at_once_share_one_worktree(world: TurnRows, pool: Pool) -> None:
     async with held(pool) as db:
         await asks(db, PULL, head="feature")
         other = asyncio.create_task(decided(pool, 10, "feature"))
@@ -245,7 +249,9 @@ async def test_two_pull_requests_of_one_head_that_come_at_once_share_one_worktre
     assert [place[1] for place in await placed(world)] == ["pr-9", "pr-9"]
 
 
-async def test_two_pull_requests_for_one_issue_that_come_at_once_do_not_both_take_it(world: World, pool: Pool) -> None:
+async def test_two_pull_requests_for_one_issue_that_come_at_once_do_not_both_take_it(
+    world: TurnRows, pool: Pool
+) -> None:
     await made(world)
     async with held(pool) as db:
         await asks(db, PULL, head="feature")
@@ -256,7 +262,7 @@ async def test_two_pull_requests_for_one_issue_that_come_at_once_do_not_both_tak
     assert [place[1] for place in await placed(world)] == ["issue-1", "pr-10"]
 
 
-async def test_a_request_that_comes_while_its_thread_goes_elsewhere_goes_there_too(world: World, pool: Pool) -> None:
+async def test_a_request_that_comes_while_its_thread_goes_elsewhere_goes_there_too(world: TurnRows, pool: Pool) -> None:
     turn = await to_switch(world)
     async with held(pool) as db:
         await goes_elsewhere(db, turn)
@@ -268,7 +274,7 @@ async def test_a_request_that_comes_while_its_thread_goes_elsewhere_goes_there_t
 
 
 async def test_a_thread_that_goes_elsewhere_takes_a_request_along_that_came_at_that_moment(
-    world: World, pool: Pool
+    world: TurnRows, pool: Pool
 ) -> None:
     turn = await to_switch(world)
 
@@ -285,7 +291,7 @@ async def test_a_thread_that_goes_elsewhere_takes_a_request_along_that_came_at_t
     assert [place[:2] for place in await placed(world)] == [(PULL, "pr-9"), (PULL, "pr-9")]
 
 
-async def test_a_branch_for_which_a_worktree_is_just_reserved_gets_no_other(world: World, pool: Pool) -> None:
+async def test_a_branch_for_which_a_worktree_is_just_reserved_gets_no_other(world: TurnRows, pool: Pool) -> None:
     turn = await to_switch(world)
     async with held(pool) as db:
         await goes_elsewhere(db, turn)
@@ -299,7 +305,7 @@ async def test_a_branch_for_which_a_worktree_is_just_reserved_gets_no_other(worl
 # What the node writes
 
 
-async def to_switch(world: World) -> ClaimedTurn:
+async def to_switch(world: TurnRows) -> ClaimedTurn:
     """The claimed turn of a pull request that is to switch the worktree of issue 1."""
     await made(world)
     await asks(world.db, PULL, head="feature")
@@ -313,7 +319,7 @@ async def goes_elsewhere(db: Connection, turn: ClaimedTurn) -> None:
     await sharing.move_turn(db, turn, reserved, NODE, ["why"])
 
 
-async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: World) -> None:
+async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: TurnRows) -> None:
     turn = await to_switch(world)
     issue = await conversations.find_conversation(world.db, repository(), ISSUE)
     assert issue is not None
@@ -327,7 +333,7 @@ async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: Wo
     assert (await world.row(turn.id))["notices"] == [IN_ISSUES, "and more"]
 
 
-async def test_a_closed_thread_is_not_told(world: World) -> None:
+async def test_a_closed_thread_is_not_told(world: TurnRows) -> None:
     turn = await to_switch(world)
     issue = await conversations.find_conversation(world.db, repository(), ISSUE)
     assert issue is not None
@@ -338,7 +344,7 @@ async def test_a_closed_thread_is_not_told(world: World) -> None:
         assert await sharing.switched(world.db, turn, "feature", []) == ()
 
 
-async def test_who_lost_the_claim_changes_nothing(world: World) -> None:
+async def test_who_lost_the_claim_changes_nothing(world: TurnRows) -> None:
     turn = await to_switch(world)
     await turns.requeue(world.db, turn.claim)
 
@@ -347,7 +353,7 @@ async def test_who_lost_the_claim_changes_nothing(world: World) -> None:
             await sharing.lock_turn(world.db, turn)
 
 
-async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: World) -> None:
+async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: TurnRows) -> None:
     turn = await to_switch(world)
     await asks(world.db, PULL, head="feature")
     asker = Asker("ada", NOON, turn.conversation_id, Target("comment", 5))
@@ -370,7 +376,7 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
         await turns.look_again(world.db, turn.claim)
 
 
-async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: World) -> None:
+async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: TurnRows) -> None:
     turn = await to_switch(world)
     issue = await conversations.find_conversation(world.db, repository(), ISSUE)
     assert issue is not None
@@ -382,7 +388,7 @@ async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: Wo
     assert await world.state("worktrees", turn.worktree_id) == "removing"
 
 
-async def test_the_holder_of_a_branch_is_another_live_worktree(world: World) -> None:
+async def test_the_holder_of_a_branch_is_another_live_worktree(world: TurnRows) -> None:
     turn = await to_switch(world)
     assert await sharing.find_worktree_on_branch(world.db, turn, "threadtree/issue-1") is None
     reserved = await world.worktree(start=("head", 7, "feature", SHA))

@@ -16,20 +16,20 @@ from bot import failpoints
 from bot.clones import entries, metadata
 from bot.clones.metadata import Metadata
 from bot.store import conversations, retention, turns
-from tests.integration.git_world import SANDBOXES, git
-from tests.integration.prune_world import LONG_AGO_DAYS, NODE, Node, commit_in, node_world, set_times
-from tests.integration.turn_world import World, until_waiting
+from tests.support.git_repositories import SANDBOXES, git
+from tests.support.node import LONG_AGO_DAYS, NODE, Node, commit_in, prepared_node, set_times
+from tests.support.turn_rows import TurnRows, until_waiting
 
 
 @pytest.fixture
 async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url) as made:
+    async with prepared_node(tmp_path, database_url) as made:
         yield made
 
 
 @pytest.fixture(params=SANDBOXES)
 async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url, request.param) as made:
+    async with prepared_node(tmp_path, database_url, request.param) as made:
         yield made
 
 
@@ -167,7 +167,7 @@ async def test_one_that_somebody_locked_stays(node: Node) -> None:
 @pytest.mark.parametrize("state", ["queued", "running"])
 async def test_one_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
     worktree = await node.add(1)
-    world = World(node.db)
+    world = TurnRows(node.db)
     conversation = await node.db.fetchval("select id from conversations where number = 1")
     await world.ask(conversation)
     if state == "running":
@@ -336,12 +336,12 @@ async def test_a_turn_that_comes_between_keeps_its_worktree(node: Node) -> None:
         transaction = connection.transaction()
         await transaction.start()
         await conversations.live_worktree(connection, worktree)
-        await World(connection).ask(conversation)
+        await TurnRows(connection).ask(conversation)
         await connection.execute("update worktrees set updated_at = $2 where id = $1", worktree, await _old(node))
         sweeping = asyncio.create_task(node.sweep())
         await until_waiting(node.ctx.pool)
         await transaction.commit()
-    turn = await World(node.db).claimed()
+    turn = await TurnRows(node.db).claimed()
 
     report = await sweeping
 
@@ -387,8 +387,8 @@ async def test_what_was_used_since_it_was_judged_stays(node: Node) -> None:
     assert [line.id for line in report.skipped] == [worktree]
     assert await node.states() == {worktree: "ready"}
     assert (node.path(1) / "just-now.txt").is_file()
-    assert await World(node.db).ask(await node.db.fetchval("select id from conversations"))
-    assert await World(node.db).claim() is not None, "it is used again as if nothing had been"
+    assert await TurnRows(node.db).ask(await node.db.fetchval("select id from conversations"))
+    assert await TurnRows(node.db).claim() is not None, "it is used again as if nothing had been"
 
 
 async def test_one_with_an_operation_waits_for_it(node: Node) -> None:

@@ -13,22 +13,22 @@ from bot.maintenance.repair import NO_WORKTREE, repair
 from bot.rescue.save import Label, Rescued, save_rescue
 from bot.rescue.stored import list_rescues
 from bot.store import conversations, rescues, retention, turns
-from tests.integration.git_world import SANDBOXES, git
-from tests.integration.prune_world import Node, node_world
-from tests.integration.turn_world import World
+from tests.support.git_repositories import SANDBOXES, git
+from tests.support.node import Node, prepared_node
+from tests.support.turn_rows import TurnRows
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
 async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url) as made:
+    async with prepared_node(tmp_path, database_url) as made:
         yield made
 
 
 @pytest.fixture(params=SANDBOXES)
 async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    async with node_world(tmp_path, database_url, request.param) as made:
+    async with prepared_node(tmp_path, database_url, request.param) as made:
         yield made
 
 
@@ -67,7 +67,7 @@ async def test_ended_sessions_go_an_hour_after_the_later_of_end_and_last_activit
 
 async def test_a_turn_outlives_its_session(node: Node) -> None:
     worktree = await node.add(1, days=0)
-    world = World(node.db)
+    world = TurnRows(node.db)
     conversation = await node.db.fetchval("select id from conversations")
     await world.ask(conversation)
     turn = await world.claimed()
@@ -95,7 +95,7 @@ async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(n
         await node.talk(4, None),
     ]
     await node.db.execute("update conversations set state = 'closed' where id <> $1", opened)
-    await World(node.db).ask(with_turn)
+    await TurnRows(node.db).ask(with_turn)
     homes = node.ctx.data_dir / "homes"
     for name in (left, opened, with_session, with_turn, 10**6, "notes"):
         (homes / str(name)).mkdir(parents=True)

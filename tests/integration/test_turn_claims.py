@@ -14,7 +14,7 @@ from bot.model import Target
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
-from tests.integration.turn_world import DEADLINE_SECONDS, NODE, NOON, World, held, request
+from tests.support.turn_rows import DEADLINE_SECONDS, NODE, NOON, TurnRows, held, request
 
 LATER = NOON + timedelta(hours=1)
 STOPPED = "Stopped by @ada."
@@ -27,13 +27,13 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
     async with pool.acquire() as db:
-        yield World(db)
+        yield TurnRows(db)
 
 
 @pytest.fixture
-async def turn(world: World) -> ClaimedTurn:
+async def turn(world: TurnRows) -> ClaimedTurn:
     conversation, _ = await world.home()
     await world.ask(conversation)
     return await world.claimed()
@@ -63,7 +63,7 @@ WRITES: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("loss", ["cut off", "handed back", "ended", "another token", "another turn"])
-async def test_a_lost_claim_writes_nothing_and_says_so(world: World, turn: ClaimedTurn, loss: str) -> None:
+async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: ClaimedTurn, loss: str) -> None:
     claim = turn.claim
     await turns.join_session(world.db, claim, await turns.start_session(world.db, claim, "custom", "s0"))
     await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
@@ -87,7 +87,7 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: World, turn: Claim
         assert await everything(world.db) == before, name
 
 
-async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: World, turn: ClaimedTurn) -> None:
+async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: TurnRows, turn: ClaimedTurn) -> None:
     assert await turns.requeue(world.db, turn.claim)
     again = await world.claimed()
     before = await everything(world.db)
@@ -102,7 +102,7 @@ async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: World, turn:
 # Ends
 
 
-async def test_a_turn_that_ended_frees_its_worktree_for_the_next(world: World, turn: ClaimedTurn) -> None:
+async def test_a_turn_that_ended_frees_its_worktree_for_the_next(world: TurnRows, turn: ClaimedTurn) -> None:
     later = await world.ask(turn.conversation_id)
 
     await turns.end(world.db, turn.claim, "failed", "It broke.", ("one", "two"))
@@ -115,7 +115,7 @@ async def test_a_turn_that_ended_frees_its_worktree_for_the_next(world: World, t
     assert (await world.claimed()).id == later
 
 
-async def test_an_end_without_notices_keeps_those_that_were_there(world: World) -> None:
+async def test_an_end_without_notices_keeps_those_that_were_there(world: TurnRows) -> None:
     await world.ask((await world.home())[0], notices=("moved",))
     turn = await world.claimed()
 
@@ -124,12 +124,12 @@ async def test_an_end_without_notices_keeps_those_that_were_there(world: World) 
     assert (await world.row(turn.id))["notices"] == ["moved"]
 
 
-async def test_an_end_other_than_done_needs_a_reason(world: World, turn: ClaimedTurn) -> None:
+async def test_an_end_other_than_done_needs_a_reason(world: TurnRows, turn: ClaimedTurn) -> None:
     with pytest.raises(asyncpg.CheckViolationError):
         await turns.end(world.db, turn.claim, "failed", None)
 
 
-async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: World, turn: ClaimedTurn) -> None:
+async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: TurnRows, turn: ClaimedTurn) -> None:
     await turns.save_answer(world.db, turn.claim, "all done", ("noticed",))
     assert await turns.requeue(world.db, turn.claim)
 
@@ -142,7 +142,7 @@ async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: World,
     assert (await world.row(turn.id))["cut_offs"] == 0
 
 
-async def test_handing_back_is_no_crash_however_often(world: World, turn: ClaimedTurn) -> None:
+async def test_handing_back_is_no_crash_however_often(world: TurnRows, turn: ClaimedTurn) -> None:
     claim = turn.claim
     for _ in range(3):
         assert await turns.requeue(world.db, claim)
@@ -151,7 +151,7 @@ async def test_handing_back_is_no_crash_however_often(world: World, turn: Claime
     assert await turns.requeue_after_crash(world.db, claim)
 
 
-async def test_a_turn_survives_one_crash_and_not_two(world: World, turn: ClaimedTurn) -> None:
+async def test_a_turn_survives_one_crash_and_not_two(world: TurnRows, turn: ClaimedTurn) -> None:
     later = await world.ask(turn.conversation_id)
     assert await turns.requeue_after_crash(world.db, turn.claim)
 
@@ -164,7 +164,7 @@ async def test_a_turn_survives_one_crash_and_not_two(world: World, turn: Claimed
     assert (await world.claimed()).id == later
 
 
-async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: World, turn: ClaimedTurn) -> None:
+async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: TurnRows, turn: ClaimedTurn) -> None:
     first = await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
     assert await turns.requeue(world.db, turn.claim)
     again = await world.claimed()
@@ -173,7 +173,7 @@ async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: World, turn: C
     assert (first, second) == ("a" * 40, "a" * 40)
 
 
-async def test_a_worktree_that_was_made_is_known_with_its_branch(world: World, turn: ClaimedTurn) -> None:
+async def test_a_worktree_that_was_made_is_known_with_its_branch(world: TurnRows, turn: ClaimedTurn) -> None:
     assert not turn.worktree_made
     await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
     await world.end(turn.claim)
@@ -184,14 +184,14 @@ async def test_a_worktree_that_was_made_is_known_with_its_branch(world: World, t
     assert (again.worktree_made, again.branch, again.base_branch) == (True, "threadtree/issue-1", "main")
 
 
-async def test_what_runs_on_a_node_is_known_with_its_worker(world: World, turn: ClaimedTurn) -> None:
+async def test_what_runs_on_a_node_is_known_with_its_worker(world: TurnRows, turn: ClaimedTurn) -> None:
     await world.ask((await world.home(node="there"))[0])
     await world.claimed(node="there")
 
     assert await turns.running_on(world.db, NODE) == [turn.claim]
 
 
-async def test_the_last_request_that_was_not_done_can_be_asked_again(world: World) -> None:
+async def test_the_last_request_that_was_not_done_can_be_asked_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     assert await requests.last_not_done(world.db, conversation) is None
     await requests.ask(world.db, conversation, worktree, request("first"), refused="No.")
@@ -206,7 +206,7 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Worl
     assert last["request"] == "first"
 
 
-async def test_an_answer_finds_its_thread(world: World, turn: ClaimedTurn) -> None:
+async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
     place = await turns.place_of(world.db, turn.id)
 
     assert (place.repository, place.conversation_id) == (turn.repository, turn.conversation_id)
@@ -217,7 +217,7 @@ async def test_an_answer_finds_its_thread(world: World, turn: ClaimedTurn) -> No
 
 
 async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
-    world: World, turn: ClaimedTurn, pool: Pool, database_url: str
+    world: TurnRows, turn: ClaimedTurn, pool: Pool, database_url: str
 ) -> None:
     heard: asyncio.Queue[object] = asyncio.Queue()
     process = await asyncpg.connect(database_url)
@@ -232,18 +232,18 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
     assert await turns.look_again(world.db, turn.claim) == STOPPED
 
 
-async def test_a_turn_that_nobody_stopped_goes_on(world: World, turn: ClaimedTurn) -> None:
+async def test_a_turn_that_nobody_stopped_goes_on(world: TurnRows, turn: ClaimedTurn) -> None:
     assert await turns.look_again(world.db, turn.claim) is None
 
 
-async def test_the_first_reason_to_stop_stays(world: World, turn: ClaimedTurn) -> None:
+async def test_the_first_reason_to_stop_stays(world: TurnRows, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
 
     assert await requests.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
     assert await turns.look_again(world.db, turn.claim) == STOPPED
 
 
-async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: World, turn: ClaimedTurn) -> None:
+async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: TurnRows, turn: ClaimedTurn) -> None:
     sharing = await world.thread(worktree=turn.worktree_id)
     waiting = await world.ask(sharing)
 
@@ -252,7 +252,7 @@ async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: Wo
     assert await world.state("turns", waiting) == "queued"
 
 
-async def test_waiting_turns_that_are_stopped_are_over(world: World, turn: ClaimedTurn) -> None:
+async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
 
     assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [
@@ -265,7 +265,7 @@ async def test_waiting_turns_that_are_stopped_are_over(world: World, turn: Claim
     assert await world.state("turns", turn.id) == "running"
 
 
-async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: World, turn: ClaimedTurn) -> None:
+async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: TurnRows, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, asked_at=LATER)
 
     assert await requests.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
@@ -273,7 +273,7 @@ async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: World, t
     assert await world.state("turns", waiting) == "queued"
 
 
-async def test_a_stop_outlives_a_crash(world: World, turn: ClaimedTurn) -> None:
+async def test_a_stop_outlives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
     assert await turns.requeue_after_crash(world.db, turn.claim)
 
@@ -285,7 +285,7 @@ async def test_a_stop_outlives_a_crash(world: World, turn: ClaimedTurn) -> None:
 # Sessions
 
 
-async def test_a_thread_has_one_active_session(world: World, turn: ClaimedTurn) -> None:
+async def test_a_thread_has_one_active_session(world: TurnRows, turn: ClaimedTurn) -> None:
     first = await turns.start_session(world.db, turn.claim, "custom", "s1")
     assert await turns.active_session(world.db, turn.conversation_id) == (first, "s1")
 
@@ -294,7 +294,7 @@ async def test_a_thread_has_one_active_session(world: World, turn: ClaimedTurn) 
 
 
 async def test_after_a_reset_a_new_session_starts_and_the_old_one_is_remembered(
-    world: World, turn: ClaimedTurn
+    world: TurnRows, turn: ClaimedTurn
 ) -> None:
     first = await turns.start_session(world.db, turn.claim, "custom", "s1")
 
@@ -308,7 +308,7 @@ async def test_after_a_reset_a_new_session_starts_and_the_old_one_is_remembered(
     assert await turns.active_session(world.db, turn.conversation_id) == (second, "s2")
 
 
-async def test_a_turn_keeps_its_session_alive(world: World, turn: ClaimedTurn) -> None:
+async def test_a_turn_keeps_its_session_alive(world: TurnRows, turn: ClaimedTurn) -> None:
     session = await turns.start_session(world.db, turn.claim, "custom", "s1")
 
     async def age() -> timedelta:
@@ -333,14 +333,14 @@ async def test_a_turn_keeps_its_session_alive(world: World, turn: ClaimedTurn) -
         "active = false, ended_at = now(), end_reason = 'bored'",
     ],
 )
-async def test_a_session_that_is_half_ended_is_impossible(world: World, turn: ClaimedTurn, change: str) -> None:
+async def test_a_session_that_is_half_ended_is_impossible(world: TurnRows, turn: ClaimedTurn, change: str) -> None:
     await turns.start_session(world.db, turn.claim, "custom", "s1")
 
     with pytest.raises(asyncpg.CheckViolationError):
         await world.db.execute(f"update sessions set {change}")  # noqa: S608 -- a test's own
 
 
-async def test_an_effect_is_seen_once(world: World, pool: Pool) -> None:
+async def test_an_effect_is_seen_once(world: TurnRows, pool: Pool) -> None:
     assert await conversations.first_seen(world.db, b"key")
     assert not await conversations.first_seen(world.db, b"key")
 
@@ -351,7 +351,7 @@ async def test_an_effect_is_seen_once(world: World, pool: Pool) -> None:
     assert sorted(await asyncio.gather(see(), see(), see())) == [False, False, True]
 
 
-async def test_an_effect_of_a_transaction_that_failed_was_not_seen(world: World) -> None:
+async def test_an_effect_of_a_transaction_that_failed_was_not_seen(world: TurnRows) -> None:
     async def fail() -> None:
         async with world.db.transaction():
             assert await conversations.first_seen(world.db, b"key")

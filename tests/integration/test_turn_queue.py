@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bot.model import Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
-from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
 
 @pytest.fixture
@@ -24,28 +24,28 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
     async with pool.acquire() as db:
-        yield World(db)
+        yield TurnRows(db)
 
 
 # Order
 
 
-async def test_nothing_asked_is_nothing_to_claim(world: World) -> None:
+async def test_nothing_asked_is_nothing_to_claim(world: TurnRows) -> None:
     await world.home()
 
     assert await world.claim() is None
 
 
-async def test_the_oldest_turn_goes_first(world: World) -> None:
+async def test_the_oldest_turn_goes_first(world: TurnRows) -> None:
     threads = [(await world.home())[0] for _ in range(3)]
     asked = [await world.ask(thread) for thread in reversed(threads)]
 
     assert await world.claim_all() == asked
 
 
-async def test_a_claimed_turn_brings_everything_its_run_needs(world: World) -> None:
+async def test_a_claimed_turn_brings_everything_its_run_needs(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     shared = await world.thread(worktree=worktree, number=50)
     await world.ask(
@@ -72,7 +72,7 @@ async def test_a_claimed_turn_brings_everything_its_run_needs(world: World) -> N
     assert conversation != shared
 
 
-async def test_a_conversations_turns_run_one_after_the_other_in_order(world: World) -> None:
+async def test_a_conversations_turns_run_one_after_the_other_in_order(world: TurnRows) -> None:
     conversation, _ = await world.home()
     asked = [await world.ask(conversation) for _ in range(3)]
 
@@ -85,7 +85,7 @@ async def test_a_conversations_turns_run_one_after_the_other_in_order(world: Wor
     assert ran == asked
 
 
-async def test_conversations_that_share_a_worktree_take_turns(world: World) -> None:
+async def test_conversations_that_share_a_worktree_take_turns(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     asked = [await world.ask(issue), await world.ask(pull), await world.ask(issue)]
@@ -99,7 +99,7 @@ async def test_conversations_that_share_a_worktree_take_turns(world: World) -> N
     assert ran == asked
 
 
-async def test_a_later_turn_waits_for_an_earlier_one_that_runs_in_another_worktree(world: World) -> None:
+async def test_a_later_turn_waits_for_an_earlier_one_that_runs_in_another_worktree(world: TurnRows) -> None:
     conversation, _ = await world.home()
     earlier = await world.ask(conversation)
     await conversations.use_worktree(world.db, conversation, await world.worktree())
@@ -113,7 +113,7 @@ async def test_a_later_turn_waits_for_an_earlier_one_that_runs_in_another_worktr
     assert (await world.claimed()).id == later
 
 
-async def test_a_later_turn_waits_for_an_earlier_one_that_cannot_run_yet(world: World) -> None:
+async def test_a_later_turn_waits_for_an_earlier_one_that_cannot_run_yet(world: TurnRows) -> None:
     conversation, old = await world.home()
     await world.ask(conversation)
     await conversations.use_worktree(world.db, conversation, await world.worktree())
@@ -123,7 +123,7 @@ async def test_a_later_turn_waits_for_an_earlier_one_that_cannot_run_yet(world: 
     assert await world.claim() is None
 
 
-async def test_a_turn_that_was_handed_back_keeps_its_place(world: World) -> None:
+async def test_a_turn_that_was_handed_back_keeps_its_place(world: TurnRows) -> None:
     conversation, _ = await world.home()
     first = await world.ask(conversation)
     await world.ask(conversation)
@@ -134,7 +134,7 @@ async def test_a_turn_that_was_handed_back_keeps_its_place(world: World) -> None
     assert (await world.claimed()).id == first
 
 
-async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: World) -> None:
+async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     elsewhere, _ = await world.home()
@@ -154,14 +154,14 @@ async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: World
 # Fairness and limits
 
 
-async def test_the_repository_with_fewer_running_turns_goes_first(world: World) -> None:
+async def test_the_repository_with_fewer_running_turns_goes_first(world: TurnRows) -> None:
     busy = [await world.ask((await world.home(repo=1))[0]) for _ in range(3)]
     quiet = [await world.ask((await world.home(repo=2))[0]) for _ in range(2)]
 
     assert await world.claim_all() == [busy[0], quiet[0], busy[1], quiet[1], busy[2]]
 
 
-async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: World) -> None:
+async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: TurnRows) -> None:
     first = [await world.ask((await world.home(repo=1))[0]) for _ in range(3)]
     other = await world.ask((await world.home(repo=2))[0])
 
@@ -174,7 +174,7 @@ async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: World)
     assert (await world.claimed(per_repository=2)).id == first[2]
 
 
-async def test_what_runs_on_another_node_does_not_count_here(world: World) -> None:
+async def test_what_runs_on_another_node_does_not_count_here(world: TurnRows) -> None:
     await world.ask((await world.home(node="there"))[0])
     thread_ref = await world.ask((await world.home())[0])
     await world.claimed(node="there")
@@ -182,7 +182,7 @@ async def test_what_runs_on_another_node_does_not_count_here(world: World) -> No
     assert (await world.claimed(per_repository=1)).id == thread_ref
 
 
-async def test_a_node_claims_only_turns_of_its_own_worktrees(world: World) -> None:
+async def test_a_node_claims_only_turns_of_its_own_worktrees(world: TurnRows) -> None:
     thread_ref = await world.ask((await world.home(node=NODE))[0])
     there = await world.ask((await world.home(node="there"))[0])
 
@@ -194,7 +194,7 @@ async def test_a_node_claims_only_turns_of_its_own_worktrees(world: World) -> No
 # Worktrees that are on their way out
 
 
-async def test_a_turn_waits_while_its_path_is_still_being_removed(world: World) -> None:
+async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRows) -> None:
     old = await world.worktree(path="/worktrees/same")
     conversation = await world.thread(worktree=old)
     await world.close(conversation)
@@ -210,7 +210,7 @@ async def test_a_turn_waits_while_its_path_is_still_being_removed(world: World) 
     assert (await world.claimed()).id == asked
 
 
-async def test_the_same_path_on_another_node_is_another_worktree(world: World) -> None:
+async def test_the_same_path_on_another_node_is_another_worktree(world: TurnRows) -> None:
     old = await world.worktree(path="/worktrees/same", node="there")
     await world.db.execute("update worktrees set state = 'removing' where id = $1", old)
     asked = await world.ask(await world.thread(worktree=await world.worktree(path="/worktrees/same")))
@@ -219,7 +219,7 @@ async def test_the_same_path_on_another_node_is_another_worktree(world: World) -
 
 
 @pytest.mark.parametrize("state", ["removing", "removed", "lost"])
-async def test_nothing_runs_in_a_worktree_that_is_gone(world: World, state: str) -> None:
+async def test_nothing_runs_in_a_worktree_that_is_gone(world: TurnRows, state: str) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     await world.db.execute("update worktrees set state = $2 where id = $1", worktree, state)
@@ -230,7 +230,7 @@ async def test_nothing_runs_in_a_worktree_that_is_gone(world: World, state: str)
 # What the schema itself forbids
 
 
-async def test_two_running_turns_in_one_worktree_are_impossible(world: World) -> None:
+async def test_two_running_turns_in_one_worktree_are_impossible(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     await world.ask(issue)
@@ -254,14 +254,14 @@ async def test_two_running_turns_in_one_worktree_are_impossible(world: World) ->
         "source_kind = 'email'",
     ],
 )
-async def test_a_turn_in_half_a_state_is_impossible(world: World, change: str) -> None:
+async def test_a_turn_in_half_a_state_is_impossible(world: TurnRows, change: str) -> None:
     turn = await world.ask((await world.home())[0])
 
     with pytest.raises(asyncpg.IntegrityConstraintViolationError):
         await world.db.execute(f"update turns set {change} where id = $1", turn)  # noqa: S608 -- a test's own
 
 
-async def test_two_live_rows_for_one_directory_are_impossible(world: World) -> None:
+async def test_two_live_rows_for_one_directory_are_impossible(world: TurnRows) -> None:
     await world.worktree(path="/worktrees/same")
     await world.worktree(path="/worktrees/same", node="there")
 
@@ -272,7 +272,7 @@ async def test_two_live_rows_for_one_directory_are_impossible(world: World) -> N
 # Many at once
 
 
-async def test_of_many_workers_each_turn_goes_to_one(world: World, pool: Pool) -> None:
+async def test_of_many_workers_each_turn_goes_to_one(world: TurnRows, pool: Pool) -> None:
     asked = [await world.ask((await world.home(repo=1 + number % 3))[0]) for number in range(12)]
 
     async def worker() -> list[int]:
@@ -284,7 +284,7 @@ async def test_of_many_workers_each_turn_goes_to_one(world: World, pool: Pool) -
     assert sorted(claimed) == asked
 
 
-async def test_workers_that_claim_at_once_stay_within_the_repositorys_limit(world: World, pool: Pool) -> None:
+async def test_workers_that_claim_at_once_stay_within_the_repositorys_limit(world: TurnRows, pool: Pool) -> None:
     for _ in range(8):
         await world.ask((await world.home())[0])
 
@@ -297,7 +297,7 @@ async def test_workers_that_claim_at_once_stay_within_the_repositorys_limit(worl
     assert sum(map(len, claimed)) == 2
 
 
-async def test_a_turn_that_is_being_stopped_is_passed_over(world: World, pool: Pool) -> None:
+async def test_a_turn_that_is_being_stopped_is_passed_over(world: TurnRows, pool: Pool) -> None:
     stopped_thread, worktree = await world.home()
     sharing = await world.thread(worktree=worktree)
     await world.ask(stopped_thread)
@@ -310,7 +310,7 @@ async def test_a_turn_that_is_being_stopped_is_passed_over(world: World, pool: P
     assert await world.claim() is None
 
 
-async def test_claims_of_one_node_wait_for_each_other(world: World, pool: Pool) -> None:
+async def test_claims_of_one_node_wait_for_each_other(world: TurnRows, pool: Pool) -> None:
     await world.ask((await world.home())[0])
     await world.ask((await world.home())[0])
 
@@ -333,7 +333,9 @@ HISTORIES = st.lists(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORIES)
-async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(world: World, history: list[Step]) -> None:
+async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(
+    world: TurnRows, history: list[Step]
+) -> None:
     await world.db.execute("truncate turns, conversations, worktrees, codebases, nodes restart identity cascade")
     shared = await world.worktree()
     threads = [await world.thread(worktree=shared), await world.thread(worktree=shared)]
@@ -374,7 +376,7 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(wor
 # Asking
 
 
-async def test_the_comments_of_one_review_are_one_turn(world: World) -> None:
+async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     elsewhere, _ = await world.home()
     changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
@@ -384,7 +386,7 @@ async def test_the_comments_of_one_review_are_one_turn(world: World) -> None:
     assert await requests.ask(world.db, elsewhere, worktree, request(**changes)) is not None
 
 
-async def test_a_refused_turn_is_over_when_it_is_written(world: World) -> None:
+async def test_a_refused_turn_is_over_when_it_is_written(world: TurnRows) -> None:
     conversation, _ = await world.home()
 
     turn_id = await requests.ask(world.db, conversation, None, request(), refused="Too many today.")
@@ -396,7 +398,7 @@ async def test_a_refused_turn_is_over_when_it_is_written(world: World) -> None:
     assert await world.claim() is None
 
 
-async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_person(world: World) -> None:
+async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_person(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     old = await world.ask(conversation)
@@ -408,7 +410,7 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])
-async def test_a_threads_text_asked_within_a_minute_is_one_request(world: World, seconds: int, found: bool) -> None:
+async def test_a_threads_text_asked_within_a_minute_is_one_request(world: TurnRows, seconds: int, found: bool) -> None:
     conversation, _ = await world.home()
     elsewhere, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("issue"))
@@ -419,7 +421,7 @@ async def test_a_threads_text_asked_within_a_minute_is_one_request(world: World,
     assert not await requests.asked_just_now(world.db, elsewhere, "the body", at)
 
 
-async def test_a_comment_with_the_same_text_is_another_request(world: World) -> None:
+async def test_a_comment_with_the_same_text_is_another_request(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("comment", 11))
 

@@ -14,7 +14,7 @@ from bot.store import conversations, operations, removals, requests, turns, work
 from bot.store.database import Pool
 from bot.store.operations import Asker
 from bot.store.turns import ClaimLostError
-from tests.integration.turn_world import NODE, NOON, World, held, repository, request, until_waiting
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
@@ -27,12 +27,12 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
     async with pool.acquire() as db:
-        yield World(db)
+        yield TurnRows(db)
 
 
-async def bells(world: World) -> int:
+async def bells(world: TurnRows) -> int:
     """How often this node was rung for."""
     count: int = await world.db.fetchval(
         "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
@@ -43,7 +43,7 @@ async def bells(world: World) -> int:
 # Letting go
 
 
-async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(world: World) -> None:
+async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
@@ -53,7 +53,7 @@ async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hea
     assert await bells(world) == 1
 
 
-async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: World) -> None:
+async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
 
@@ -67,7 +67,7 @@ async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: World) -
     assert await world.state("worktrees", worktree) == "removing"
 
 
-async def test_a_worktree_stays_until_its_last_turn_has_ended(world: World) -> None:
+async def test_a_worktree_stays_until_its_last_turn_has_ended(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     await world.close(conversation)
@@ -83,7 +83,7 @@ async def test_a_worktree_stays_until_its_last_turn_has_ended(world: World) -> N
     assert await world.state("worktrees", worktree) == "removing"
 
 
-async def test_a_turn_that_ends_on_a_closed_thread_ends_its_session(world: World) -> None:
+async def test_a_turn_that_ends_on_a_closed_thread_ends_its_session(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     turn = await world.claimed()
@@ -96,7 +96,7 @@ async def test_a_turn_that_ends_on_a_closed_thread_ends_its_session(world: World
     assert await world.db.fetchval("select end_reason from sessions") == "conversation-closed"
 
 
-async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: World) -> None:
+async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     turn = await world.claimed()
@@ -109,7 +109,7 @@ async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: World
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_letting_go_twice_rings_once(world: World) -> None:
+async def test_letting_go_twice_rings_once(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
@@ -119,7 +119,7 @@ async def test_letting_go_twice_rings_once(world: World) -> None:
     assert await bells(world) == 1
 
 
-async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: World, pool: Pool) -> None:
+async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: TurnRows, pool: Pool) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
 
@@ -138,7 +138,7 @@ async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: Wor
     assert await world.state("worktrees", worktree) == "removing"
 
 
-async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends(world: World, pool: Pool) -> None:
+async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends(world: TurnRows, pool: Pool) -> None:
     conversation, worktree = await world.home()
     await world.ask(conversation)
     turn = await world.claimed()
@@ -161,7 +161,7 @@ async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends
 
 
 @pytest.mark.parametrize("by", ["closing reference", "branch"])
-async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world: World, pool: Pool, by: str) -> None:
+async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world: TurnRows, pool: Pool, by: str) -> None:
     worktree = await world.worktree()
     issue = await world.thread(worktree=worktree, number=1)
     pull = await world.thread(number=2)
@@ -186,7 +186,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
     assert (await world.claimed()).id == asked
 
 
-async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(world: World, pool: Pool) -> None:
+async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(world: TurnRows, pool: Pool) -> None:
     worktree = await world.worktree()
     issue = await world.thread(worktree=worktree, number=1)
 
@@ -203,7 +203,7 @@ async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(worl
 # Closing and opening again
 
 
-async def test_a_thread_that_opens_again_takes_its_worktree_back(world: World) -> None:
+async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
@@ -217,7 +217,7 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: World) -
     assert await removals.claim_next(world.db, NODE, WORKER) is None
 
 
-async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: World) -> None:
+async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
     await conversations.let_go(world.db, worktree)
@@ -228,7 +228,7 @@ async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: World
     assert not (await world.claimed()).worktree_made
 
 
-async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: World) -> None:
+async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
     await conversations.let_go(world.db, worktree)
@@ -243,7 +243,7 @@ async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: Worl
     assert await conversations.live_worktree(world.db, worktree) is None
 
 
-async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: World, pool: Pool) -> None:
+async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRows, pool: Pool) -> None:
     for _ in range(3):
         conversation, worktree = await world.home()
         await world.close(conversation)
@@ -267,7 +267,7 @@ async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: World, 
     assert await world.state("worktrees", first.worktree_id) == "removing"
 
 
-async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_that_stays(world: World) -> None:
+async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_that_stays(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
@@ -291,7 +291,7 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
 # Deciding that one goes
 
 
-async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world: World) -> None:
+async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
 
@@ -310,7 +310,7 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
 
 
 @pytest.mark.parametrize("what", ["queued turn", "running turn", "queued operation", "running operation", "other node"])
-async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: World, what: str) -> None:
+async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnRows, what: str) -> None:
     conversation, worktree = await world.home()
     if what.endswith("turn"):
         await world.ask(conversation)
@@ -327,7 +327,7 @@ async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: World
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(world: World, pool: Pool) -> None:
+async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(world: TurnRows, pool: Pool) -> None:
     conversation, worktree = await world.home()
 
     async def prune() -> removals.ClaimedRemoval | None:
@@ -342,7 +342,7 @@ async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(worl
     assert await pruning is None
 
 
-async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: World) -> None:
+async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await operations.ask(world.db, worktree, "remove", Asker("ada", NOON))
@@ -363,7 +363,7 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
     assert (turn.id, turn.worktree_made) == (asked, False)
 
 
-async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: World) -> None:
+async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await session(world, conversation)
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command")
@@ -375,7 +375,7 @@ async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world:
     assert await conversations.worktree_of(world.db, conversation) is None
 
 
-async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(world: World) -> None:
+async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await session(world, conversation)
@@ -394,7 +394,7 @@ async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(worl
 
 
 @pytest.mark.parametrize("why", ["purged", "command"])
-async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: World, why: removals.Removal) -> None:
+async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: TurnRows, why: removals.Removal) -> None:
     thread, worktree = await world.home()
     other = await world.thread(worktree=worktree)
     await world.make(worktree)
@@ -419,7 +419,7 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Wo
     assert turn.worktree_id == worktree
 
 
-async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(world: World) -> None:
+async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
@@ -434,7 +434,7 @@ async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(wor
     assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
 
 
-async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: World) -> None:
+async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
     assert removal is not None
@@ -444,7 +444,7 @@ async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world
     assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
 
 
-async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world: World) -> None:
+async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
@@ -459,7 +459,7 @@ async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world
     assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
 
 
-async def session(world: World, conversation: int) -> None:
+async def session(world: TurnRows, conversation: int) -> None:
     """A turn of the conversation ran and left its session."""
     await world.ask(conversation)
     turn = await world.claimed()
@@ -467,7 +467,7 @@ async def session(world: World, conversation: int) -> None:
     await world.end(turn.claim)
 
 
-async def test_a_closed_thread_is_open_again_when_github_says_so(world: World) -> None:
+async def test_a_closed_thread_is_open_again_when_github_says_so(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await world.close(conversation)
     assert await world.state("conversations", conversation) == "closed"
@@ -477,7 +477,7 @@ async def test_a_closed_thread_is_open_again_when_github_says_so(world: World) -
     assert await world.state("conversations", conversation) == "open"
 
 
-async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_nothing(world: World) -> None:
+async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_nothing(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await conversations.reopen_conversation(world.db, conversation, LATER)
 
@@ -491,7 +491,7 @@ async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_n
 # Finding one
 
 
-async def test_the_worktrees_of_closed_issues_come_in_the_pull_requests_order(world: World) -> None:
+async def test_the_worktrees_of_closed_issues_come_in_the_pull_requests_order(world: TurnRows) -> None:
     first, second = await world.worktree(), await world.worktree()
     await world.thread(worktree=first, number=21)
     await world.thread(worktree=second, number=22)
@@ -504,7 +504,7 @@ async def test_the_worktrees_of_closed_issues_come_in_the_pull_requests_order(wo
     assert [(number, worktree.id) for number, worktree in found] == [(22, second), (21, first)]
 
 
-async def test_issues_without_a_number_have_no_worktree(world: World) -> None:
+async def test_issues_without_a_number_have_no_worktree(world: TurnRows) -> None:
     assert await conversations.worktrees_of_issues(world.db, repository(), []) == []
 
 
@@ -517,7 +517,7 @@ START_BRANCHES: list[tuple[tuple[Any, ...], str | None]] = [
 
 @pytest.mark.parametrize(("start", "branch"), START_BRANCHES)
 async def test_a_worktree_is_found_by_the_branch_it_will_have(
-    world: World, start: tuple[Any, ...], branch: str | None
+    world: TurnRows, start: tuple[Any, ...], branch: str | None
 ) -> None:
     worktree = await world.worktree(start=start)
 
@@ -526,7 +526,7 @@ async def test_a_worktree_is_found_by_the_branch_it_will_have(
         assert (found.id if found else None) == (worktree if name == branch else None)
 
 
-async def test_a_worktree_is_found_by_the_branch_it_has(world: World) -> None:
+async def test_a_worktree_is_found_by_the_branch_it_has(world: TurnRows) -> None:
     worktree = await world.worktree(start=("issue", 5, None, None))
     await world.db.execute("update worktrees set state = 'ready', branch = 'threadtree/issue-5-2'")
 
@@ -541,7 +541,7 @@ async def test_a_worktree_is_found_by_the_branch_it_has(world: World) -> None:
 # Repositories and threads
 
 
-async def test_a_renamed_repository_keeps_its_folder(world: World) -> None:
+async def test_a_renamed_repository_keeps_its_folder(world: TurnRows) -> None:
     assert await conversations.save_codebase(world.db, repository()) == "octo/repo-1"
     renamed = replace(repository(), name="renamed", default_branch=None)
 
@@ -549,7 +549,7 @@ async def test_a_renamed_repository_keeps_its_folder(world: World) -> None:
     assert await world.db.fetchrow("select name, default_branch from codebases") == ("renamed", "main")
 
 
-async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: World) -> None:
+async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: TurnRows) -> None:
     await conversations.save_codebase(world.db, repository())
     reclaimed = replace(repository(2), name="repo-1")
 
@@ -558,7 +558,7 @@ async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: World) -> None:
     assert await conversations.save_codebase(world.db, reclaimed) == "octo/repo-1-2"
 
 
-async def test_one_thread_is_one_conversation(world: World) -> None:
+async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
     await conversations.save_codebase(world.db, repository())
     first = await conversations.save_conversation(world.db, repository(), 4, "issue", "A title", None)
     again = await conversations.save_conversation(world.db, repository(), 4, "issue", "Renamed", NOON)
@@ -568,7 +568,7 @@ async def test_one_thread_is_one_conversation(world: World) -> None:
     assert await conversations.find_conversation(world.db, repository(), 5) is None
 
 
-async def test_a_glance_at_a_thread_tells_what_runs_and_waits(world: World) -> None:
+async def test_a_glance_at_a_thread_tells_what_runs_and_waits(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     assert await conversations.overview(world.db, conversation) == conversations.Overview(

@@ -16,7 +16,7 @@ from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, settle_head
 from bot.worktrees.create import sync
 from bot.worktrees.push import push
-from tests.integration.git_world import BOT, PERSON, RESCUE, SEARCH_PATH, GitWorld, git
+from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
 SECRET = "canary-8f2c61d0"
@@ -45,7 +45,7 @@ def show(path):
 class Machine:
     """The world of one attack. `trap` leaves `ran` when anything runs it outside the cage."""
 
-    world: GitWorld
+    world: GitRepositories
     trap: Path
     ran: Path
     other: Path
@@ -117,7 +117,7 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    world = GitWorld.make(tmp_path, "bwrap", limits=LIMITS)
+    world = GitRepositories.make(tmp_path, "bwrap", limits=LIMITS)
     other = world.path.with_name("issue-2")
     await world.created()
     await world.created(IssueBranch(2), other)

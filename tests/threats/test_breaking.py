@@ -8,7 +8,7 @@ from bot.clones.importing import import_commits
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.create import Created, recreate
 from bot.worktrees.push import Pushed
-from tests.integration.git_world import BOT, RESCUE, git
+from tests.support.git_repositories import BOT, RESCUE, git
 from tests.threats.conftest import BRANCH, OTHER_BRANCH, Machine
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
 from tests.threats.conftest import Machine
 
 # Every key that names a program git would run while it looks at a worktree, commits, merges or pushes.

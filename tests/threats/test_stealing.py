@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
 from tests.threats.conftest import BRANCH, SECRET, Machine
 
 

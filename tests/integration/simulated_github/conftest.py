@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
 from bot.simulated.github.serving import listen, serving
-from tests.integration.simulated_github.helpers import SECRET, Clock, Receiver, bearer
+from tests.support.github import SECRET, Clock, Receiver, bearer
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import httpx
 import jwt
 
 from bot.simulated.github import SimulatedGitHub
-from tests.integration.simulated_github.helpers import Clock, bearer
+from tests.support.github import Clock, bearer
 
 
 async def test_an_app_gets_a_token_for_its_installation_that_expires(tmp_path: Path, clock: Clock) -> None:

@@ -16,9 +16,7 @@ from bot.simulated.github.faults import (
     PrimaryRateLimit,
     SecondaryRateLimit,
 )
-from tests.integration.simulated_github.helpers import (
-    Clock,
-)
+from tests.support.github import Clock
 
 
 async def test_an_error_before_the_write_stores_nothing_and_one_after_it_stores(

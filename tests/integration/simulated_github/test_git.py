@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
-from tests.integration.simulated_github.helpers import Receiver, bearer, events, git, payload, pull_fixing, with_token
+from tests.support.github import Receiver, bearer, events, git, payload, pull_fixing, with_token
 
 
 async def test_a_clone_and_a_push_by_the_bot_move_the_pull_request(

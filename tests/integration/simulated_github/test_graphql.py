@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
-from tests.integration.simulated_github.helpers import pull_fixing
+from tests.support.github import pull_fixing
 
 CLOSING_QUERY = """
 query($first: Int, $after: String) { repository(owner: "acme", name: "shop") { pullRequest(number: 3) {

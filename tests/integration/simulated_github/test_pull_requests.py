@@ -5,7 +5,7 @@ import pytest
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
 from bot.simulated.github.errors import RefusedError
-from tests.integration.simulated_github.helpers import Receiver, events, payload, pull_fixing
+from tests.support.github import Receiver, events, payload, pull_fixing
 
 
 async def test_merging_a_pull_request_merges_in_git_and_closes_what_it_fixes(

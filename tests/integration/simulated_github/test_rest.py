@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
-from tests.integration.simulated_github.helpers import Clock, Receiver, bearer, payload, pull_fixing
+from tests.support.github import Clock, Receiver, bearer, payload, pull_fixing
 
 
 async def test_a_bad_token_is_told_apart_from_none_and_from_what_may_not_be_seen(

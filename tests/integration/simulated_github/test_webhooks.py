@@ -7,7 +7,7 @@ import httpx
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
 from bot.simulated.github.serving import listen
-from tests.integration.simulated_github.helpers import SECRET, Receiver, events, payload
+from tests.support.github import SECRET, Receiver, events, payload
 
 
 async def test_a_webhook_is_signed_and_says_what_happened(

@@ -39,7 +39,7 @@ def refs_of(repository: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Found:
     """What there was at a moment. `staged` are contents that only an index names."""
 
     commits: frozenset[str]
@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Ledger:
+class Inventory:
     """Knows every content that somebody wrote, by git's name for it."""
 
     remote: Path
@@ -57,7 +57,7 @@ class Ledger:
     data: Path
     written: dict[str, str]
 
-    def look(self, *, rescues: bool = True) -> Seen:
+    def look(self, *, rescues: bool = True) -> Found:
         """Everything that exists now: on the remote, in the clone, in cages, in worktrees, among what was kept.
 
         Without `rescues`: what exists beside them.
@@ -98,9 +98,9 @@ class Ledger:
         indexes = [*self.clone.glob("worktrees/*/index"), *kept.glob("*.git/worktrees/*/index")]
         indexes += [private / "state" / "index" for private in privates]
         staged = {name for index in indexes for name in _staged(index) if name in self.written}
-        return Seen(frozenset(commits), frozenset(contents), frozenset(staged), remote)
+        return Found(frozenset(commits), frozenset(contents), frozenset(staged), remote)
 
-    def lost(self, before: Seen, after: Seen, *, index_too: bool) -> list[str]:
+    def lost(self, before: Found, after: Found, *, index_too: bool) -> list[str]:
         """What was there and is not any more, in words."""
         gone = [f"commit {name}" for name in sorted(before.commits - after.commits)]
         wanted = before.contents | before.staged if index_too else before.contents

@@ -15,10 +15,10 @@ from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
 from bot.node.process_lock import worker_lock
-from tests.histories.acts import deeds
-from tests.histories.going import Going
-from tests.histories.hands import KilledError
-from tests.histories.turning import Deeds, Talk, Verb, talks, verbs
+from tests.support.failpoints import KilledError
+from tests.support.histories.commands import CommandRules
+from tests.support.histories.disk import deeds
+from tests.support.histories.turns import Deeds, Talk, Verb, talks, verbs
 
 REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
 FAILPOINTS = sorted(
@@ -29,7 +29,7 @@ RESCUE_DAYS = 180
 What = Literal["turn", "close", "command", "sweep", "repair"]
 
 
-class Housekeeping(Going):
+class MaintenanceRules(CommandRules):
     """What timers and operators do."""
 
     @rule(days=st.sampled_from((0, 1, 40, 100, 200)))
@@ -56,7 +56,7 @@ class Housekeeping(Going):
             if thread_ref == name:
                 failpoints.listener = None
                 reached.append(thread_ref)
-                raise KilledError
+                raise KilledError(name)
 
         failpoints.listener = kill
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.git_world import GitWorld
+from tests.support.git_repositories import GitRepositories
 
 BRANCH = "threadtree/issue-1"
 BASE = {
@@ -30,7 +30,7 @@ BASE = {
 class State:
     """`index` and `tip` say whether these come back as they were, and not only the files."""
 
-    build: Callable[[GitWorld], None]
+    build: Callable[[GitRepositories], None]
     index: bool = True
     tip: bool = True
 
@@ -54,43 +54,43 @@ def photo(path: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def write(world: GitWorld, name: str, content: str | bytes = "new\n") -> None:
+def write(world: GitRepositories, name: str, content: str | bytes = "new\n") -> None:
     file = world.path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def staged(world: GitWorld) -> None:
+def staged(world: GitRepositories) -> None:
     write(world, "README.md", "staged\n")
     write(world, "new/staged")
     world.agent("add", "-A")
 
 
-def unstaged(world: GitWorld) -> None:
+def unstaged(world: GitRepositories) -> None:
     write(world, "README.md", "unstaged\n")
     write(world, "dir/a", b"\0\xff binary")
     write(world, "dir/b", "")
 
 
-def staged_and_edited_again(world: GitWorld) -> None:
+def staged_and_edited_again(world: GitRepositories) -> None:
     write(world, "README.md", "staged\n")
     world.agent("add", "README.md")
     write(world, "README.md", "and edited\n")
 
 
-def staged_and_put_back(world: GitWorld) -> None:
+def staged_and_put_back(world: GitRepositories) -> None:
     write(world, "README.md", "staged\n")
     world.agent("add", "README.md")
     write(world, "README.md", BASE["README.md"])
 
 
-def untracked(world: GitWorld) -> None:
+def untracked(world: GitRepositories) -> None:
     write(world, "new")
     write(world, "deep/er/and/deeper/new")
     write(world, "empty", "")
 
 
-def staged_then_deleted(world: GitWorld) -> None:
+def staged_then_deleted(world: GitRepositories) -> None:
     write(world, "gone")
     write(world, "README.md", "staged\n")
     world.agent("add", "-A")
@@ -98,31 +98,31 @@ def staged_then_deleted(world: GitWorld) -> None:
     (world.path / "README.md").unlink()
 
 
-def deleted(world: GitWorld) -> None:
+def deleted(world: GitRepositories) -> None:
     (world.path / "README.md").unlink()
     world.agent("rm", "-q", "-r", "dir")
 
 
-def removed_from_the_index_only(world: GitWorld) -> None:
+def removed_from_the_index_only(world: GitRepositories) -> None:
     world.agent("rm", "-q", "--cached", "README.md")
 
 
-def removed_from_the_index_and_ignored(world: GitWorld) -> None:
+def removed_from_the_index_and_ignored(world: GitRepositories) -> None:
     world.agent("rm", "-q", "--cached", "README.md")
     write(world, ".gitignore", "README.md\n")
     write(world, "README.md", "edited all the same\n")
 
 
-def everything_deleted(world: GitWorld) -> None:
+def everything_deleted(world: GitRepositories) -> None:
     world.agent("rm", "-q", "-r", ".")
 
 
-def renamed(world: GitWorld) -> None:
+def renamed(world: GitRepositories) -> None:
     world.agent("mv", "dir", "moved")
     write(world, "moved/a", "and edited\n")
 
 
-def modes(world: GitWorld) -> None:
+def modes(world: GitRepositories) -> None:
     (world.path / "run.sh").chmod(0o755)
     (world.path / "README.md").chmod(0o755)
     world.agent("add", "README.md")
@@ -130,7 +130,7 @@ def modes(world: GitWorld) -> None:
     (world.path / "new.sh").chmod(0o700)
 
 
-def links(world: GitWorld) -> None:
+def links(world: GitRepositories) -> None:
     (world.path / "dangling").symlink_to("nowhere")
     (world.path / "outside").symlink_to("/etc/hostname")
     (world.path / "to-a-directory").symlink_to("/etc")
@@ -138,14 +138,14 @@ def links(world: GitWorld) -> None:
     (world.path / "README.md").symlink_to("dir/a")
 
 
-def link_in_place_of_a_directory(world: GitWorld) -> None:
+def link_in_place_of_a_directory(world: GitRepositories) -> None:
     for name in ("a", "b"):
         (world.path / "dir" / name).unlink()
     (world.path / "dir").rmdir()
     (world.path / "dir").symlink_to("other")
 
 
-def link_to_outside_in_place_of_a_directory(world: GitWorld) -> None:
+def link_to_outside_in_place_of_a_directory(world: GitRepositories) -> None:
     outside = world.root / "outside"
     outside.mkdir(exist_ok=True)
     (outside / "a").write_text("not the worktree's\n")
@@ -154,43 +154,43 @@ def link_to_outside_in_place_of_a_directory(world: GitWorld) -> None:
     (world.path / "dir").symlink_to(outside)
 
 
-def directory_in_place_of_a_file(world: GitWorld) -> None:
+def directory_in_place_of_a_file(world: GitRepositories) -> None:
     (world.path / "README.md").unlink()
     write(world, "README.md/inside")
 
 
-def file_in_place_of_a_directory(world: GitWorld) -> None:
+def file_in_place_of_a_directory(world: GitRepositories) -> None:
     world.agent("rm", "-q", "-r", "dir")
     write(world, "dir")
     world.agent("add", "dir")
 
 
-def skip_worktree(world: GitWorld) -> None:
+def skip_worktree(world: GitRepositories) -> None:
     world.agent("update-index", "--skip-worktree", "README.md", "dir/a")
     write(world, "README.md", "hidden\n")
     write(world, "new")
 
 
-def assume_unchanged(world: GitWorld) -> None:
+def assume_unchanged(world: GitRepositories) -> None:
     world.agent("update-index", "--assume-unchanged", "README.md", "dir/a")
     write(world, "README.md", "hidden\n")
     (world.path / "dir" / "a").unlink()
 
 
-def intended_to_be_added(world: GitWorld) -> None:
+def intended_to_be_added(world: GitRepositories) -> None:
     write(world, "new")
     write(world, "staged")
     world.agent("add", "staged")
     world.agent("add", "-N", "new")
 
 
-def ignored_but_tracked(world: GitWorld) -> None:
+def ignored_but_tracked(world: GitRepositories) -> None:
     write(world, "ignored-and-added")
     world.agent("add", "-f", "ignored-and-added")
     write(world, "ignored-and-added", "and edited\n")
 
 
-def odd_names(world: GitWorld) -> None:
+def odd_names(world: GitRepositories) -> None:
     for name in (
         "with space",
         "line\nbreak",
@@ -210,7 +210,7 @@ def odd_names(world: GitWorld) -> None:
     world.agent("add", "with space", os.fsdecode(b"staged-\xff"))
 
 
-def line_ends(world: GitWorld) -> None:
+def line_ends(world: GitRepositories) -> None:
     write(world, "win.bat", b"mixed\r\nlines\nhere\r\n")
     write(world, "new.bat", b"only\nlf\n")
     write(world, "staged.bat", b"staged\n")
@@ -219,12 +219,12 @@ def line_ends(world: GitWorld) -> None:
     world.agent("add", "staged.bat")
 
 
-def lines_that_git_sees_no_difference_in(world: GitWorld) -> None:
+def lines_that_git_sees_no_difference_in(world: GitRepositories) -> None:
     write(world, "dos.bat", b"echo\n")
     write(world, "README.md", "changed\n")
 
 
-def keywords_and_encodings(world: GitWorld) -> None:
+def keywords_and_encodings(world: GitRepositories) -> None:
     write(world, "x.id", "$Id: something else $\nmore\n")
     write(world, "new.id", "$Id: kept $\n")
     write(world, "t.u16", "ü\n".encode("utf-16-le"))
@@ -232,29 +232,29 @@ def keywords_and_encodings(world: GitWorld) -> None:
     write(world, "big.lfs", b"\0\r\n" * 1000)
 
 
-def new_attributes(world: GitWorld) -> None:
+def new_attributes(world: GitRepositories) -> None:
     write(world, ".gitattributes", "[attr]text -text\n* text eol=crlf ident filter=x working-tree-encoding=UTF-16\n")
     write(world, "README.md", b"\r\n\n$Id: x $\r")
 
 
-def merge_in_progress(world: GitWorld) -> None:
+def merge_in_progress(world: GitRepositories) -> None:
     _two_sides(world)
     assert "CONFLICT" in _fails(world, "merge", "idea")
     write(world, "new")
 
 
-def merge_half_resolved(world: GitWorld) -> None:
+def merge_half_resolved(world: GitRepositories) -> None:
     merge_in_progress(world)
     write(world, "README.md", "resolved\n")
     world.agent("add", "README.md")
 
 
-def merge_of_a_branch_deleted_since(world: GitWorld) -> None:
+def merge_of_a_branch_deleted_since(world: GitRepositories) -> None:
     merge_in_progress(world)
     world.agent("branch", "-q", "-D", "idea")
 
 
-def merge_without_commit(world: GitWorld) -> None:
+def merge_without_commit(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"idea": "1\n"})
     world.agent("switch", "-q", BRANCH)
@@ -262,13 +262,13 @@ def merge_without_commit(world: GitWorld) -> None:
     world.agent("merge", "-q", "--no-commit", "--no-ff", "idea")
 
 
-def rebase_in_progress(world: GitWorld) -> None:
+def rebase_in_progress(world: GitRepositories) -> None:
     _two_sides(world)
     assert "CONFLICT" in _fails(world, "rebase", "idea")
     write(world, "new")
 
 
-def rebase_with_a_part_done(world: GitWorld) -> None:
+def rebase_with_a_part_done(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"README.md": "one\n"})
     world.agent("switch", "-q", BRANCH)
@@ -278,62 +278,62 @@ def rebase_with_a_part_done(world: GitWorld) -> None:
     assert "CONFLICT" in _fails(world, "rebase", "--autostash", "idea")
 
 
-def cherry_pick_in_progress(world: GitWorld) -> None:
+def cherry_pick_in_progress(world: GitRepositories) -> None:
     _two_sides(world)
     assert "CONFLICT" in _fails(world, "cherry-pick", "idea")
 
 
-def revert_in_progress(world: GitWorld) -> None:
+def revert_in_progress(world: GitRepositories) -> None:
     world.agent_commits({"README.md": "one\n"})
     world.agent_commits({"README.md": "two\n"})
     assert "CONFLICT" in _fails(world, "revert", "HEAD~1")
 
 
-def bisect_in_progress(world: GitWorld) -> None:
+def bisect_in_progress(world: GitRepositories) -> None:
     for number in range(4):
         world.agent_commits({"n": f"{number}\n"})
     world.agent("bisect", "start", "HEAD", "HEAD~3")
 
 
-def detached_with_commits(world: GitWorld) -> None:
+def detached_with_commits(world: GitRepositories) -> None:
     world.agent_commits({"on-branch": "1\n"})
     world.agent("checkout", "-q", "--detach")
     world.agent_commits({"detached": "1\n"})
     write(world, "new")
 
 
-def another_branch(world: GitWorld) -> None:
+def another_branch(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"idea": "1\n"})
     write(world, "README.md", "staged there\n")
     world.agent("add", "README.md")
 
 
-def unrelated_branch(world: GitWorld) -> None:
+def unrelated_branch(world: GitRepositories) -> None:
     world.agent_commits({"on-branch": "1\n"})
     world.agent("switch", "-q", "--orphan", "elsewhere")
     world.agent_commits({"stray": "1\n"})
     write(world, "new")
 
 
-def unborn_branch(world: GitWorld) -> None:
+def unborn_branch(world: GitRepositories) -> None:
     world.agent_commits({"on-branch": "1\n"})
     world.agent("switch", "-q", "--orphan", "elsewhere")
     write(world, "stray")
     world.agent("add", "stray")
 
 
-def unpushed_commits(world: GitWorld) -> None:
+def unpushed_commits(world: GitRepositories) -> None:
     world.agent_commits({"one": "1\n"})
     world.agent_commits({"README.md": "two\n"})
 
 
-def unpushed_commits_and_files(world: GitWorld) -> None:
+def unpushed_commits_and_files(world: GitRepositories) -> None:
     unpushed_commits(world)
     write(world, "one", "edited\n")
 
 
-def stashes(world: GitWorld) -> None:
+def stashes(world: GitRepositories) -> None:
     write(world, "README.md", "first\n")
     world.agent("stash", "-q")
     write(world, "README.md", "second\n")
@@ -341,34 +341,34 @@ def stashes(world: GitWorld) -> None:
     world.agent("stash", "push", "-q", "-u", "-m", "with → a name")
 
 
-def left_over_lock(world: GitWorld) -> None:
+def left_over_lock(world: GitRepositories) -> None:
     write(world, "README.md", "staged\n")
     world.agent("add", "README.md")
     (world.state / "index.lock").touch()
 
 
-def corrupt_index(world: GitWorld) -> None:
+def corrupt_index(world: GitRepositories) -> None:
     unstaged(world)
     (world.state / "index").write_bytes(b"DIRC" + bytes(60))
 
 
-def truncated_index(world: GitWorld) -> None:
+def truncated_index(world: GitRepositories) -> None:
     unstaged(world)
     (world.state / "index").write_bytes(b"")
 
 
-def missing_index(world: GitWorld) -> None:
+def missing_index(world: GitRepositories) -> None:
     untracked(world)
     (world.state / "index").unlink()
 
 
-def split_index(world: GitWorld) -> None:
+def split_index(world: GitRepositories) -> None:
     world.agent("update-index", "--split-index")
     staged(world)
     write(world, "README.md", "edited\n")
 
 
-def sockets_and_pipes(world: GitWorld) -> None:
+def sockets_and_pipes(world: GitRepositories) -> None:
     os.mkfifo(world.path / "pipe")
     (world.path / "README.md").unlink()
     os.mkfifo(world.path / "README.md")
@@ -382,20 +382,20 @@ def sockets_and_pipes(world: GitWorld) -> None:
     write(world, "new")
 
 
-def many_files(world: GitWorld) -> None:
+def many_files(world: GitRepositories) -> None:
     """Their names are longer than an argv may be."""
     for number in range(9000):
         write(world, f"many/{number % 20}/{'long-name-' * 22}{number}", "")
 
 
-def _two_sides(world: GitWorld) -> None:
+def _two_sides(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"README.md": "one\n", "idea": "1\n"})
     world.agent("switch", "-q", BRANCH)
     world.agent_commits({"README.md": "two\n"})
 
 
-def _fails(world: GitWorld, *args: str) -> str:
+def _fails(world: GitRepositories, *args: str) -> str:
     return world.agent("-c", "core.editor=true", "-c", 'alias.try=!f() { git "$@" 2>&1 || true; }; f', "try", *args)
 
 

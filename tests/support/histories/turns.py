@@ -10,10 +10,10 @@ from hypothesis.stateful import rule
 
 from bot.decide.parsing import ParsedComment
 from bot.handlers.choose_worktree import PullRequestHead
-from tests.histories.acts import Deed, deeds, do
-from tests.histories.ground import Run, Worker
-from tests.histories.ledger import refs_of
-from tests.histories.machine import Machine
+from tests.support.histories.disk import Deed, deeds, do
+from tests.support.histories.inventory import refs_of
+from tests.support.histories.machine import Machine
+from tests.support.histories.node import Run, Worker
 
 Talk = Literal["issue 1", "issue 2", "pull 3", "pull 4", "fork 5"]
 """Pull 3 is of the bot's own branch, pull 4 of a person's; both close issue 1. Pull 5 comes from a fork."""
@@ -28,7 +28,7 @@ outcomes = st.sampled_from(("done", "done", "done", "failed"))
 Deeds = list[tuple[Deed, str]]
 
 
-class Turning(Machine):
+class TurnRules(Machine):
     """What is asked and what runs."""
 
     @rule(talk=talks)

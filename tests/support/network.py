@@ -73,7 +73,7 @@ async def site(handle: Handler) -> AsyncIterator[Site]:
 
 
 @dataclass(slots=True)
-class World:
+class SimulatedInternet:
     """What names stand for (one answer after another, the last for good), and where addresses lead."""
 
     names: dict[str, list[list[str]]] = field(default_factory=dict)

@@ -9,10 +9,6 @@ from bot.agents.driver import AgentDriver, AgentEvent, Cancelled, Launch, Limits
 from bot.model import Repository
 
 
-class KilledError(BaseException):
-    """The process ends here: nothing behind the failpoint happens."""
-
-
 class QuietGitHub:
     """What runs ask of GitHub, without HTTP."""
 
@@ -26,10 +22,10 @@ class QuietGitHub:
         return None
 
 
-class Hands:
+class ManualAgent:
     """The agent of one turn: it waits, and somebody else does its work in the worktree meanwhile."""
 
-    def __init__(self, arrival: "asyncio.Future[Hands]") -> None:
+    def __init__(self, arrival: "asyncio.Future[ManualAgent]") -> None:
         self._arrival = arrival
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -52,11 +48,11 @@ class Hands:
         return
 
 
-ARRIVALS: dict[str, asyncio.Future[Hands]] = {}
+ARRIVALS: dict[str, asyncio.Future[ManualAgent]] = {}
 """Who waits for an agent to be at work, by worktree: one turn in each."""
 
 
 @asynccontextmanager
-async def hands_for(_: str, launch: Launch) -> AsyncIterator[AgentDriver]:
+async def manual_agent(_: str, launch: Launch) -> AsyncIterator[AgentDriver]:
     """The agent of the turn that expects one in this worktree."""
-    yield Hands(ARRIVALS[str(launch.cwd)])
+    yield ManualAgent(ARRIVALS[str(launch.cwd)])

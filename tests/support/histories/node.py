@@ -34,10 +34,10 @@ from bot.run.turn import TurnRun
 from bot.store import turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
-from tests.histories.hands import ARRIVALS, Hands, QuietGitHub
-from tests.histories.ledger import Ledger, content_id, refs_of
-from tests.histories.stage import NODE, empty
-from tests.integration.git_world import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
+from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
+from tests.support.histories.database import NODE, empty
+from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
+from tests.support.histories.inventory import Inventory, content_id, refs_of
 
 REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
 ADA = Actor("ada", 7)
@@ -64,19 +64,19 @@ class Run:
 
     turn: ClaimedTurn
     worker: Worker
-    arrival: asyncio.Future[Hands]
+    arrival: asyncio.Future[ManualAgent]
     run: TurnRun
     task: asyncio.Task[None]
 
 
 @dataclass(slots=True)
-class Ground:
+class HistoryNode:
     """One node, its database, and the repository octo/hello on its remote."""
 
     root: Path
     pool: Pool
     ctx: TurnContext
-    ledger: Ledger
+    ledger: Inventory
     worker: Worker
     now: datetime
     began: datetime
@@ -85,13 +85,13 @@ class Ground:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
-    async def make(cls, root: Path, pool: Pool, sandbox: Literal["off", "bwrap"]) -> "Ground":
+    async def make(cls, root: Path, pool: Pool, sandbox: Literal["off", "bwrap"]) -> "HistoryNode":
         """A remote with a few commits on `main`, and an empty node."""
         remote, data = root / "remotes" / "octo" / "hello.git", root / "data"
         remote.mkdir(parents=True)
         data.mkdir()
         git(remote, "init", "-q", "--bare", "--initial-branch=main")
-        ground: Ground
+        ground: HistoryNode
 
         def clock() -> datetime:
             ground.now += timedelta(milliseconds=1)
@@ -118,7 +118,7 @@ class Ground:
             secrets=(),
         )
         clone = ctx.clone("octo/hello").path
-        ledger = Ledger(remote, clone, data, {})
+        ledger = Inventory(remote, clone, data, {})
         locks = ExitStack()
         began = datetime.now(UTC)
         ground = cls(root, pool, ctx, ledger, _worker(ctx, locks), began, began, locks)
@@ -324,7 +324,7 @@ class Ground:
         subprocess.run(argv, cwd=path, env=everything, capture_output=True, check=False)
 
 
-async def close(ground: Ground) -> None:
+async def close(ground: HistoryNode) -> None:
     """Leaves no task and no lock."""
     tasks = [run.task for run in ground.runs]
     ground.runs.clear()

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from tests.end_to_end.killed_story import Scenario
-from tests.integration.git_world import git
+from tests.support.failpoint_scenario import Scenario
+from tests.support.git_repositories import git
 
 HELLO = "append hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."

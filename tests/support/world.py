@@ -16,7 +16,7 @@ from bot.simulated.github.git import Files
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
-from tests.end_to_end.time import HandMovedClock, eventually
+from tests.support.clock import HandMovedClock, eventually
 
 PATIENCE_SECONDS = 30.0
 """How long anything may take on a busy machine before a test gives up; nothing is meant to take it."""

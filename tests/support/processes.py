@@ -154,7 +154,7 @@ class BotProcess:
 
 
 @dataclass(slots=True)
-class Stage:
+class Deployment:
     """GitHub with one repository and a maintainer, a database, and the processes that were started."""
 
     github: SimulatedGitHub
@@ -322,7 +322,7 @@ def parent_of(pid: int) -> int:
 
 
 @asynccontextmanager
-async def stage(tmp_path: Path, database_url: str | None) -> AsyncIterator[Stage]:
+async def deployment(tmp_path: Path, database_url: str | None) -> AsyncIterator[Deployment]:
     """A stage without any process yet; at its end all are gone, and none of them has logged an error."""
     directory = tmp_path / "cwd"
     directory.mkdir()
@@ -345,7 +345,7 @@ async def stage(tmp_path: Path, database_url: str | None) -> AsyncIterator[Stage
         if database_url is not None:
             environment["DATABASE_URL"] = database_url
         async with AsyncExitStack() as stack:
-            here = Stage(github, repository, maria, directory, environment, stack)
+            here = Deployment(github, repository, maria, directory, environment, stack)
             stack.callback(here.end_agents)
             yield here
         for process in here.processes:

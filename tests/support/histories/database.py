@@ -8,7 +8,7 @@ import pytest
 
 from bot import failpoints
 from bot.store.database import Pool
-from tests.histories.hands import hands_for
+from tests.support.histories.fakes import manual_agent
 
 NODE = "here"
 CLOCK = """
@@ -26,10 +26,10 @@ from information_schema.columns where table_schema = 'public' and column_default
 
 
 @asynccontextmanager
-async def stage(dsn: str) -> AsyncIterator[Pool]:
+async def history_database(dsn: str) -> AsyncIterator[Pool]:
     """A database for one history after another; agents are people's hands, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bot.run.turn.driver_for", hands_for)
+        patch.setattr("bot.run.turn.driver_for", manual_agent)
         patch.setattr(failpoints, "listener", None)
         path = {"search_path": "clock, public, pg_catalog"}
         async with asyncpg.create_pool(dsn, min_size=2, max_size=6, server_settings=path) as pool:

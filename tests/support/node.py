@@ -19,7 +19,7 @@ from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.store import conversations, reconciliation
 from bot.store.database import Connection, database
-from tests.integration.git_world import GitWorld, git
+from tests.support.git_repositories import GitRepositories, git
 
 NODE = "here"
 HELLO = Repository("github.com", 1, "octo", "hello", "main")
@@ -30,7 +30,7 @@ LONG_AGO_DAYS = 365
 class Node:
     """One node with one repository. `clock` stands still until a test moves it."""
 
-    git: GitWorld
+    git: GitRepositories
     db: Connection
     ctx: NodeContext
     now: list[datetime] = field(default_factory=list)
@@ -125,9 +125,9 @@ class Node:
 
 
 @asynccontextmanager
-async def node_world(root: Path, database_url: str, sandbox: Literal["off", "bwrap"] = "off") -> AsyncIterator[Node]:
+async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "bwrap"] = "off") -> AsyncIterator[Node]:
     """A node whose repository octo/hello has one commit."""
-    world = GitWorld.make(root, sandbox)
+    world = GitRepositories.make(root, sandbox)
     # Where the bot would clone it from.
     (root / "octo").mkdir()
     (root / "octo" / "hello.git").symlink_to(world.remote)

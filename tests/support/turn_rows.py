@@ -31,7 +31,7 @@ def request(text: str = "do it", **changes: Any) -> NewTurn:
     return NewTurn(text=text, **{**plain, **changes})
 
 
-class World:
+class TurnRows:
     """What decide would have written down. `db` is a connection outside any transaction."""
 
     def __init__(self, db: Connection) -> None:

@@ -8,12 +8,12 @@ from bot.handlers import close as closing
 from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.store import operations
-from tests.histories.ground import REPOSITORY
-from tests.histories.stage import NODE
-from tests.histories.turning import Talk, Turning, Verb, talks, verbs
+from tests.support.histories.database import NODE
+from tests.support.histories.node import REPOSITORY
+from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
 
 
-class Going(Turning):
+class CommandRules(TurnRules):
     """How worktrees end, and come back."""
 
     @rule(talk=talks)

@@ -1,4 +1,4 @@
-"""`python killed_at.py NAME FILE serve …`: `threadtree serve …` that kills itself at a failpoint once FILE is there."""
+"""Run `threadtree COMMAND …` that is killed at failpoint NAME once FILE exists: arguments NAME FILE COMMAND …."""
 
 import os
 import signal

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from hypothesis import strategies as st
 
-from tests.histories.ground import Ground
+from tests.support.histories.node import HistoryNode
 
 Deed = Literal[
     "write",
@@ -49,7 +49,7 @@ deeds = st.lists(st.tuples(st.sampled_from(get_args(Deed)), st.sampled_from(FILE
 damages = st.sampled_from(get_args(Damage))
 
 
-def do(ground: Ground, path: Path, deed: Deed, name: str) -> None:
+def do(ground: HistoryNode, path: Path, deed: Deed, name: str) -> None:
     """One thing an agent does; what git refuses it does not do."""
     file = path / name
     match deed:
@@ -103,7 +103,7 @@ def do(ground: Ground, path: Path, deed: Deed, name: str) -> None:
             ground.agent(path, "sh", "-c", "cd nested && git init -q && git add -A && git commit -q -m nested")
 
 
-def damage(ground: Ground, path: Path, kind: Damage) -> None:
+def damage(ground: HistoryNode, path: Path, kind: Damage) -> None:
     """What becomes of a worktree, or of its clone, without the bot."""
     admin, clone = ground.admin(path), ground.clone.path
     match kind:

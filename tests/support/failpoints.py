@@ -1,16 +1,19 @@
-"""What many tests of parts need: a run that ends at a failpoint, as a killed process does."""
+"""A fixture that ends a run at a failpoint, as a killed process ends there."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from bot import failpoints
-from tests.integration.killing import KilledError
+
+
+class KilledError(BaseException):
+    """The process ends at this failpoint; nothing after it happens."""
 
 
 @pytest.fixture
 def kill_at() -> Iterator[Callable[[str], None]]:
-    """Ends the next run at the failpoint of this name; the runs after it go on."""
+    """A function that ends the next run at the failpoint of this name; later runs are not affected."""
 
     def arm(name: str) -> None:
         def listen(reached: str) -> None:

@@ -1,4 +1,4 @@
-"""An agent that misbehaves to order; stdlib only. `odd_agent.py PLAN STATE_DIRECTORY`
+"""An agent that misbehaves to order; stdlib only. `misbehaving_agent.py PLAN STATE_DIRECTORY`
 
 PLAN is JSON: for a method, what to do at its first call, its second …; the last goes on. The calls are counted
 across processes. One reaction is a list of: {"result": …}, {"error": …}, {"send": message}, {"text": chunk},

@@ -54,7 +54,7 @@ def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
 
 
 @dataclass(frozen=True, slots=True)
-class GitWorld:
+class GitRepositories:
     root: Path
     remote: Path
     person: Path
@@ -63,7 +63,7 @@ class GitWorld:
     @classmethod
     def make(
         cls, root: Path, sandbox: Literal["off", "bwrap"] = "off", *, empty: bool = False, limits: Limits | None = None
-    ) -> "GitWorld":
+    ) -> "GitRepositories":
         remote, person = root / "remote.git", root / "person"
         git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
         git(root, "clone", "-q", str(remote), str(person))

@@ -7,10 +7,10 @@ from typing import Literal, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.histories.acts import FILES, Damage, damage, damages
-from tests.histories.ledger import refs_of
-from tests.histories.machine import Machine
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
+from tests.support.histories.disk import FILES, Damage, damage, damages
+from tests.support.histories.inventory import refs_of
+from tests.support.histories.machine import Machine
 
 Push = Literal["forward", "amend", "force", "delete", "merge into main", "squash into main"]
 
@@ -27,7 +27,7 @@ def one_of(there: Sequence[T], which: int) -> T | None:
     return there[which % len(there)] if there else None
 
 
-class People(Machine):
+class PeopleRules(Machine):
     """What happens without the bot."""
 
     @rule(name=files)

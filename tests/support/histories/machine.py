@@ -13,10 +13,10 @@ import structlog
 from hypothesis.stateful import RuleBasedStateMachine
 
 from bot.store.database import Pool
-from tests.histories.ground import Ground, close
-from tests.histories.ledger import Seen
-from tests.histories.stage import NODE
-from tests.integration.git_world import git
+from tests.support.git_repositories import git
+from tests.support.histories.database import NODE
+from tests.support.histories.inventory import Found
+from tests.support.histories.node import HistoryNode, close
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ WARNED_OF = ("turn-failed", "turn-broke", "not-delivered", "commits-not-imported
 
 
 @dataclass(frozen=True, slots=True)
-class Theatre:
+class Shared:
     """What histories share: the loop they are played in, the database, and whether there is a cage."""
 
     loop: asyncio.Runner
@@ -41,15 +41,15 @@ class Theatre:
 class Machine(RuleBasedStateMachine):
     """One history. `damaged` are paths that hands have spoiled since the last turn there."""
 
-    def __init__(self, theatre: Theatre) -> None:
+    def __init__(self, theatre: Shared) -> None:
         super().__init__()
         self.theatre = theatre
         self.root = Path(tempfile.mkdtemp(dir=theatre.directory)).resolve()
         self.damaged: set[Path] = set()
         self.log: list[dict[str, Any]] = []
         structlog.configure(processors=[structlog.processors.format_exc_info, self._note])
-        self.ground = self._play(Ground.make(self.root, theatre.pool, theatre.sandbox))
-        self.seen: Seen = self.ground.ledger.look()
+        self.ground = self._play(HistoryNode.make(self.root, theatre.pool, theatre.sandbox))
+        self.seen: Found = self.ground.ledger.look()
 
     def teardown(self) -> None:
         self._play(close(self.ground))
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
         assert not strangers, f"nobody's: {sorted(strangers)}"
         assert len(live) == len({*live}) or any(row["state"] == "removing" for row in rows)
 
-    def _check_remote(self, before: Seen) -> None:
+    def _check_remote(self, before: Found) -> None:
         """No branch of the remote was forced, deleted or, where it is the default one, pushed to."""
         for ref, was in before.remote.items():
             now = self.seen.remote.get(ref)

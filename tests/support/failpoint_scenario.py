@@ -10,9 +10,9 @@ import asyncpg
 import orjson
 
 from bot.simulated.github.model import Issue
-from tests.end_to_end import killed_at
-from tests.end_to_end.processes import SECRET, BotProcess, Stage
-from tests.end_to_end.world import NOTHING_LEFT
+from tests.support import kill_at_failpoint
+from tests.support.processes import SECRET, BotProcess, Deployment
+from tests.support.world import NOTHING_LEFT
 
 
 class Scenario(ABC):
@@ -21,7 +21,7 @@ class Scenario(ABC):
     command: Sequence[str] = ("serve",)
     settings: Mapping[str, str] = {}
 
-    def __init__(self, here: Stage, name: str, armed: Path) -> None:
+    def __init__(self, here: Deployment, name: str, armed: Path) -> None:
         self.here = here
         self._name = name
         self._armed = armed
@@ -116,7 +116,7 @@ class Scenario(ABC):
         process = BotProcess(
             self.command[0],
             await asyncio.create_subprocess_exec(
-                *(sys.executable, killed_at.__file__, self._name, str(self._armed), *self.command),
+                *(sys.executable, kill_at_failpoint.__file__, self._name, str(self._armed), *self.command),
                 env={**self.here.environment, **self.settings},
                 cwd=self.here.directory,
                 stdin=asyncio.subprocess.DEVNULL,
