@@ -1,12 +1,15 @@
-"""Small words that sentences are made of: durations, counts, lists, folds, code."""
+"""What sentences are made of: durations, counts, lists, folds, and foreign values that stay nothing but text."""
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from bot.messages.escape import inline_code
-
 LONGEST_LINE = 300
 MOST_LISTED = 10
+
+_WHITESPACE = re.compile(r"\s+")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~&:])")
+_WORD_JOINER = "\u2060"
 
 
 def format_duration(length: timedelta) -> str:
@@ -26,8 +29,8 @@ def details(summary: str, content: str) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """The text in a fence that nothing in it can close."""
-    longest = max((len(line) - len(line.lstrip("`")) for line in text.split("\n")), default=0)
+    """Return the text in a fence that is longer than any run of backticks in it, so that nothing closes it early."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
@@ -47,3 +50,30 @@ def format_count(number: int, noun: str) -> str:
 def truncate(text: str) -> str:
     """At most one long line of it; escape after cutting, never before."""
     return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+
+
+def inline_code(value: str) -> str:
+    """The value as one code span, on one line, whatever backticks it holds."""
+    line = _one_line(value)
+    if not line:
+        return "` `"
+    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
+    ticks = "`" * (longest + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{ticks}{pad}{line}{pad}{ticks}"
+
+
+def inline_text(value: str) -> str:
+    """The value as plain words on one line: no markup, no link, no mention."""
+    escaped = _MARKDOWN.sub(r"\\\1", _one_line(value))
+    escaped = re.sub(r"(?i)\bwww\.", f"www{_WORD_JOINER}.", escaped)
+    return escaped.replace("@", f"@{_WORD_JOINER}")
+
+
+def url_target(url: str) -> str:
+    """An address as a link's destination; branch names in it may hold brackets."""
+    return url.replace("(", "%28").replace(")", "%29").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
+
+
+def _one_line(value: str) -> str:
+    return _WHITESPACE.sub(" ", "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in value)).strip()

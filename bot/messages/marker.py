@@ -2,6 +2,8 @@
 
 import re
 
+from bot.authority import MARKER
+
 # What a marker looks like, however it is spaced or written.
 _LOOKALIKE = re.compile(r"threadtree:(?=\s*(?:turn|reply)\s*=)", re.IGNORECASE)
 _ZERO_WIDTH_SPACE = "\u200b"
@@ -11,12 +13,12 @@ LONGEST_MARKER = 80
 
 def turn_marker(turn_id: int, part: int) -> str:
     """The marker of a turn's comment; part 1 is its tracking comment."""
-    return f"<!-- threadtree:turn={turn_id} part={part} -->"
+    return f"{MARKER}turn={turn_id} part={part} -->"
 
 
 def reply_marker(outbox_id: int) -> str:
     """The marker of a comment without a turn."""
-    return f"<!-- threadtree:reply={outbox_id} -->"
+    return f"{MARKER}reply={outbox_id} -->"
 
 
 def without_markers(text: str) -> str:

@@ -6,8 +6,17 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Literal, assert_never
 
-from bot.messages.escape import inline_code, inline_text, url_target
-from bot.messages.formatting import code_block, details, format_count, format_duration, format_list, truncate
+from bot.messages.formatting import (
+    code_block,
+    details,
+    format_count,
+    format_duration,
+    format_list,
+    inline_code,
+    inline_text,
+    truncate,
+    url_target,
+)
 
 PushRule = Literal["protected-branch", "workflow-files", "secret"]
 

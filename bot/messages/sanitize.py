@@ -4,7 +4,7 @@ Code, prose, lists and links to the server stay as they are. What is changed rea
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -13,7 +13,10 @@ from markdown_it.helpers import parseLinkDestination
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
+from bot.messages.formatting import code_block
 from bot.messages.marker import without_markers
+from bot.messages.redact import redact
+from bot.messages.split import COMMENT_CHARACTERS, split
 
 WORD_JOINER = "\u2060"
 _MOST_PASSES = 3
@@ -44,6 +47,22 @@ _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 
 
+def answer_parts(
+    answer: str, *, secrets: Iterable[str], server_url: str, limit: int = COMMENT_CHARACTERS
+) -> tuple[str, ...]:
+    """Return the answer without secrets, in harmless parts of at most `limit` characters; none for an empty answer."""
+    clean = redact(answer, secrets).strip("\n")
+    if not clean.strip():
+        return ()
+    # Each part is made harmless by itself: a cut may turn code into text. That can make it longer.
+    room = limit
+    while True:
+        parts = tuple(sanitize(part, server_url) for part in split(clean, room))
+        if all(len(part) <= limit for part in parts) or room < 100:
+            return parts
+        room //= 2
+
+
 def sanitize(markdown: str, server_url: str) -> str:
     """The text for a comment; `server_url` is where links may lead. Text that resists is shown as one block of code."""
     host = urlsplit(server_url).netloc.lower()
@@ -52,7 +71,7 @@ def sanitize(markdown: str, server_url: str) -> str:
         markdown = _pass(markdown, host)
         if is_sanitized(markdown, host):
             return markdown
-    return as_code(markdown)
+    return code_block(markdown, "text")
 
 
 def is_sanitized(markdown: str, host: str) -> bool:
@@ -74,13 +93,6 @@ def is_sanitized(markdown: str, host: str) -> bool:
             case _:
                 pass
     return True
-
-
-def as_code(text: str) -> str:
-    """The text in a fence that nothing in it can close."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text.rstrip()}\n{fence}"
 
 
 @cache

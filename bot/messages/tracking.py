@@ -1,19 +1,30 @@
 """The one comment of a turn, from its place in line to the answer: values in, Markdown out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
-from bot.messages.escape import inline_code, inline_text, url_target
-from bot.messages.formatting import code_block, details, format_count, format_duration, truncate
+from bot.messages.formatting import (
+    code_block,
+    details,
+    format_count,
+    format_duration,
+    inline_code,
+    inline_text,
+    truncate,
+    url_target,
+)
+from bot.messages.sanitize import answer_parts
 from bot.messages.split import COMMENT_CHARACTERS
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]
 
+ANSWER_URL = "%ANSWER_URL%"
+"""Stands for the address of a comment that is not posted yet."""
+
 _MOST_STEPS = 60
-_MOST_READ = 15
 _LONGEST_PATCH = 20_000
 
 
@@ -27,10 +38,10 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a turn put on its branch; `url` compares it or is its pull request."""
+    """What a turn pushed to `branch`; `url` is the page that shows it."""
 
     branch: str
-    url: str | None
+    url: str
     commits: int
     files: int
     insertions: int
@@ -38,23 +49,30 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A finished turn. `answer` holds the agent's words, already safe and cut to comments; notices are sentences."""
+class Patch:
+    """What a turn changed in a checkout that is never pushed, as a unified diff."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended. The run fills it in, `final` renders it.
+
+    `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
+    sentence of Markdown, None only for `done`; `notices` are sentences of Markdown.
+    """
 
     state: EndState
-    answer: Sequence[str] = ()
     reason: str | None = None
-    next_step: str | None = None
-    changes: Changes | None = None
-    patch: str | None = None
-    notices: Sequence[str] = ()
+    answer: str = ""
+    changes: Changes | Patch | None = None
+    notices: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
     duration: timedelta | None = None
     cost_usd: float | None = None
     tokens: int | None = None
     last_words: str = ""
-    steps: Sequence[str] = ()
-    read: Sequence[str] = ()
-    left_out: Sequence[str] = ()
 
 
 def queued(ahead: int) -> str:
@@ -91,10 +109,15 @@ def setting_up() -> str:
     return "Setting up the worktree with `.threadtree/setup`."
 
 
-def final(outcome: Outcome, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
-    """The finished comment, in as many parts as the answer needs; none is longer than `limit`."""
-    parts = list(outcome.answer)
-    head, tail = _headline(outcome, answered=bool(parts)), _footer(outcome)
+def final(
+    result: TurnResult, *, server_url: str = "", secrets: Iterable[str] = (), limit: int = COMMENT_CHARACTERS
+) -> tuple[str, ...]:
+    """Return the finished comment in as many parts as the answer needs, each of at most `limit` characters.
+
+    The answer loses the `secrets` and leads to no other server than `server_url`.
+    """
+    parts = list(answer_parts(result.answer, secrets=secrets, server_url=server_url, limit=limit))
+    head, tail = _headline(result, answered=bool(parts)), _footer(result)
     parts = _joined_if_short(head, parts[0], limit) + parts[1:] if parts else [head]
     parts = parts[:-1] + _joined_if_short(parts[-1], tail, limit)
     return tuple(part for part in parts if part)
@@ -102,7 +125,7 @@ def final(outcome: Outcome, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
 
 def moved(state: EndState) -> str:
     """What is left of the tracking comment when the answer is a comment of its own; the sender fills in its address."""
-    return f"{_STATE_WORDS[state]} [Go to the answer](%ANSWER_URL%)."
+    return f"{_STATE_WORDS[state]} [Go to the answer]({ANSWER_URL})."
 
 
 _STATE_WORDS: dict[EndState, str] = {
@@ -136,40 +159,41 @@ def _plan_line(entry: PlanEntry) -> str:
             assert_never(entry.state)
 
 
-def _headline(outcome: Outcome, *, answered: bool) -> str:
+def _headline(result: TurnResult, *, answered: bool) -> str:
     """Empty for an answer that speaks for itself."""
-    if outcome.state == "done":
+    if result.state == "done":
         return "" if answered else "Done. The agent left no message."
-    words = [f"**{_STATE_WORDS[outcome.state]}** {outcome.reason or ''}".strip()]
-    if (step := outcome.next_step or _NEXT_STEPS[outcome.state]) is not None:
+    words = [f"**{_STATE_WORDS[result.state]}** {result.reason or ''}".strip()]
+    if (step := _NEXT_STEPS[result.state]) is not None:
         words.append(step)
     if answered:
         words.append("What the agent wrote until then:")
     return "\n\n".join(words)
 
 
-def _footer(outcome: Outcome) -> str:
-    sections = [_notice(notice) for notice in outcome.notices]
-    if outcome.changes is not None:
-        sections.append(_changes(outcome.changes))
-    if outcome.patch is not None:
-        sections.append(_patch(outcome.patch))
-    if outcome.last_words.strip():
-        sections.append(details("The agent's last words on its error output", code_block(outcome.last_words)))
-    if outcome.steps:
-        skipped = len(outcome.steps) - _MOST_STEPS
-        lines = [f"- {inline_code(truncate(step))}" for step in outcome.steps[-_MOST_STEPS:]]
+def _footer(result: TurnResult) -> str:
+    sections = [_notice(notice) for notice in result.notices]
+    match result.changes:
+        case Changes():
+            sections.append(_changes(result.changes))
+        case Patch(text=text):
+            sections.append(_patch(text))
+        case None:
+            pass
+        case _:
+            assert_never(result.changes)
+    if result.last_words.strip():
+        sections.append(details("The agent's last words on its error output", code_block(result.last_words)))
+    if result.steps:
+        skipped = len(result.steps) - _MOST_STEPS
+        lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
-        sections.append(details(f"{format_count(len(outcome.steps), 'step')} of the agent", "\n".join(earlier + lines)))
-    if outcome.read or outcome.left_out:
-        read = [f"- {inline_text(truncate(item))}" for item in outcome.read[:_MOST_READ]]
-        left = [f"- left out: {inline_text(truncate(item))}" for item in outcome.left_out[:_MOST_READ]]
-        sections.append(details("What the agent was given to read", "\n".join(read + left)))
-    facts = [] if outcome.duration is None else [format_duration(outcome.duration)]
-    if outcome.cost_usd is not None:
-        facts.append(f"${outcome.cost_usd:.2f}")
-    if outcome.tokens is not None:
-        facts.append(f"{outcome.tokens:,} tokens")
+        sections.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
+    facts = [] if result.duration is None else [format_duration(result.duration)]
+    if result.cost_usd is not None:
+        facts.append(f"${result.cost_usd:.2f}")
+    if result.tokens is not None:
+        facts.append(f"{result.tokens:,} tokens")
     if facts:
         sections.append(f"<sub>{' · '.join(facts)}</sub>")
     return "\n\n".join(sections)
@@ -181,8 +205,7 @@ def _notice(notice: str) -> str:
 
 
 def _changes(changes: Changes) -> str:
-    branch = inline_code(changes.branch)
-    where = branch if changes.url is None else f"[{branch}]({url_target(changes.url)})"
+    where = f"[{inline_code(changes.branch)}]({url_target(changes.url)})"
     return (
         f"**Changed** on {where}: {format_count(changes.commits, 'commit')}, {format_count(changes.files, 'file')}, "
         f"+{changes.insertions} −{changes.deletions}"

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
-from bot.messages.escape import inline_code, inline_text
-from bot.messages.formatting import format_count, format_duration, format_list, truncate
+from bot.messages.formatting import (
+    format_count,
+    format_duration,
+    format_list,
+    inline_code,
+    inline_text,
+    truncate,
+)
 from bot.sharing_rules import SharingRefused
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]

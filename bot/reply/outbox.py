@@ -12,15 +12,12 @@ from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.redact import redact
+from bot.messages.tracking import ANSWER_URL
 from bot.model import Target
-from bot.reply import limits
+from bot.reply import pacing
 from bot.store import sending
 from bot.store.database import Connection, Pool
 from bot.store.sending import OutboxItem
-
-ANSWER_URL = "%ANSWER_URL%"
-PROGRESS = 2
-"""The urgency of edits that only show progress."""
 
 # What GitHub wrote shows up in its lists a moment later: one look is not enough.
 SECOND_LOOK_SECONDS = 5.0
@@ -64,8 +61,8 @@ class Sender:
         now = self.clock()
         if (until := await sending.held_until(connection, lane, now)) is not None:
             return Drained(until)
-        created = await sending.created_within(connection, lane, limits.HOUR, now)
-        opens = limits.next_creation(created, now)
+        created = await sending.created_within(connection, lane, pacing.HOUR, now)
+        opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
         candidate = await sending.next_candidate(connection, lane, now, only_edits=only_edits)
         if candidate is None:
@@ -124,10 +121,10 @@ class Sender:
     async def _try_later(
         self, connection: Connection, lane: str, wish: OutboxItem, error: Transient, *, unsure: bool
     ) -> None:
-        if wish.attempts + 1 >= limits.MOST_ATTEMPTS:
+        if wish.attempts + 1 >= pacing.MOST_ATTEMPTS:
             await self._give_up(connection, wish, error)
             return
-        due_at = self.clock() + limits.backoff(wish.attempts, error.retry_after_seconds)
+        due_at = self.clock() + pacing.backoff(wish.attempts, error.retry_after_seconds)
         _log.warning("outbox-later", row=wish.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
         match error.scope:
             case "request":
@@ -166,6 +163,6 @@ def _elsewhere(wish: OutboxItem, error: NotFound | Refused | Transient) -> Targe
     gone = isinstance(error, NotFound)
     if wish.comment_id is not None:
         # Somebody deleted the tracking comment. Progress is then unwanted; an answer is not.
-        return wish.target if gone and wish.urgency < PROGRESS else None
+        return wish.target if gone and wish.urgency < pacing.PROGRESS else None
     unanswerable = gone or (isinstance(error, Refused) and error.status == 422)
     return Target("pull") if unanswerable and wish.target.kind == "review-comment" else None

@@ -1,14 +1,45 @@
-"""When a tracking comment may show progress again. Pure: times in, a time out."""
+"""When the bot may write to GitHub, and in which order. Pure: times in, times out."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from bot.reply.limits import MOST_AN_HOUR
+# https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#pause-between-mutative-requests
+SPACING = timedelta(seconds=1)
+# https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits
+MOST_A_MINUTE = 80
+MOST_AN_HOUR = 500
+HOUR = timedelta(hours=1)
 
-_STEPS = (
+AT_ONCE, FINAL, PROGRESS = 0, 1, 2
+"""Urgencies, lowest first: reactions and command answers, then final answers, then progress."""
+
+_FIRST_BACKOFF = timedelta(seconds=2)
+_LONGEST_BACKOFF = timedelta(minutes=15)
+_PROGRESS_PAUSES = (
     (timedelta(minutes=2), timedelta(seconds=5)),
     (timedelta(minutes=10), timedelta(seconds=15)),
 )
-_SLOWEST = timedelta(seconds=60)
+_LONGEST_PROGRESS_PAUSE = timedelta(seconds=60)
+MOST_ATTEMPTS = 100
+"""About a day of the longest backoff: after that the row is given up."""
+
+
+def next_creation(created: Sequence[datetime], now: datetime) -> datetime:
+    """The earliest moment, `now` or later, for one more creation after those of the last hour (oldest first)."""
+    earliest = now
+    if created:
+        earliest = max(earliest, created[-1] + SPACING)
+    if len(created) >= MOST_A_MINUTE:
+        earliest = max(earliest, created[-MOST_A_MINUTE] + timedelta(minutes=1))
+    if len(created) >= MOST_AN_HOUR:
+        earliest = max(earliest, created[-MOST_AN_HOUR] + HOUR)
+    return earliest
+
+
+def backoff(attempts: int, retry_after_seconds: float | None) -> timedelta:
+    """How long a row waits after its failed attempt number `attempts` (from 0), never less than GitHub asked for."""
+    own: timedelta = min(_FIRST_BACKOFF * 2 ** min(attempts, 10), _LONGEST_BACKOFF)
+    return max(own, timedelta(seconds=retry_after_seconds or 0))
 
 
 def next_edit(
@@ -23,5 +54,5 @@ def next_edit(
     if last_edit_at is None:
         return now
     age = now - started_at
-    pause = next((pause for younger_than, pause in _STEPS if age < younger_than), _SLOWEST)
+    pause = next((pause for younger_than, pause in _PROGRESS_PAUSES if age < younger_than), _LONGEST_PROGRESS_PAUSE)
     return max(now, last_edit_at + pause)

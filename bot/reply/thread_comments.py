@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bot.messages import tracking
-from bot.messages.outbound import answer_parts
-from bot.messages.tracking import Changes, EndState, Outcome, PlanEntry
+from bot.messages.tracking import EndState, PlanEntry, TurnResult
 from bot.model import Repository, Target
-from bot.reply import limits, pacing
+from bot.reply import pacing
+from bot.reply.pacing import AT_ONCE, FINAL, PROGRESS
 from bot.store import bells, outbox, sending
 from bot.store.database import Connection
 from bot.store.jobs import defer
 
-AT_ONCE, FINAL, PROGRESS = 0, 1, 2
-"""Urgencies: reactions and command answers go before finals before progress."""
 NEW_COMMENT_AFTER = timedelta(seconds=60)
 """Edits notify nobody: the answer of a longer turn comes as a comment of its own."""
 
@@ -25,27 +23,6 @@ class ThreadRef:
 
     repository: Repository
     conversation_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnReport:
-    """The end of a turn. `answer` is the agent's own text; `reason` is None only for `done`."""
-
-    turn_id: int
-    target: Target
-    state: EndState
-    reason: str | None = None
-    answer: str = ""
-    changes: Changes | None = None
-    patch: str | None = None
-    notices: tuple[str, ...] = ()
-    duration: timedelta | None = None
-    steps: tuple[str, ...] = ()
-    cost_usd: float | None = None
-    tokens: int | None = None
-    last_words: str = ""
-    server_url: str = ""
-    secrets: tuple[str, ...] = ()
 
 
 async def seen(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
@@ -94,53 +71,47 @@ async def next_progress(
     connection: Connection, thread_ref: ThreadRef, started_at: datetime, last_edit_at: datetime | None, now: datetime
 ) -> datetime | None:
     """When the tracking comment may change again; None: not at all, too much was written in the last hour."""
-    created = await sending.created_within(connection, thread_ref.repository.lane, limits.HOUR, now)
+    created = await sending.created_within(connection, thread_ref.repository.lane, pacing.HOUR, now)
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
 async def ended(
     connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, state: EndState, reason: str
 ) -> None:
-    """A turn that never ran, or whose run is gone, has ended."""
-    await run_ended(connection, thread_ref, TurnReport(turn_id, target, state, reason))
+    """Answer for a turn that never ran or whose process is gone."""
+    await run_ended(connection, thread_ref, turn_id, target, TurnResult(state, reason))
 
 
-async def run_ended(connection: Connection, thread_ref: ThreadRef, report: TurnReport) -> None:
-    """The answer: in the tracking comment, or after a long turn in a new one that the tracking comment links to."""
-    outcome = Outcome(
-        state=report.state,
-        answer=answer_parts(report.answer, secrets=report.secrets, server_url=report.server_url),
-        reason=report.reason,
-        changes=report.changes,
-        patch=report.patch,
-        notices=report.notices,
-        duration=report.duration,
-        steps=report.steps,
-        cost_usd=report.cost_usd,
-        tokens=report.tokens,
-        last_words=report.last_words,
-    )
-    parts = tracking.final(outcome)
-    long = report.duration is not None and report.duration > NEW_COMMENT_AFTER
+async def run_ended(
+    connection: Connection,
+    thread_ref: ThreadRef,
+    turn_id: int,
+    target: Target,
+    result: TurnResult,
+    *,
+    server_url: str = "",
+    secrets: Sequence[str] = (),
+) -> None:
+    """Answer in the tracking comment, or after a long turn in a new comment that the tracking comment links to."""
+    parts = tracking.final(result, server_url=server_url, secrets=secrets)
+    long = result.duration is not None and result.duration > NEW_COMMENT_AFTER
     first_part = 2 if long else 1
     rows = []
     for part, content in enumerate(parts, start=first_part):
-        rows.append(await _wish(connection, thread_ref, report.turn_id, part, report.target, content, FINAL))
+        rows.append(await _enqueue(connection, thread_ref, turn_id, part, target, content, FINAL))
     if long:
-        await _wish(
-            connection, thread_ref, report.turn_id, 1, report.target, tracking.moved(report.state), FINAL, rows[0]
-        )
+        await _enqueue(connection, thread_ref, turn_id, 1, target, tracking.moved(result.state), FINAL, rows[0])
     await _ring(connection, thread_ref)
 
 
 async def _track(
     connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str, urgency: int
 ) -> None:
-    await _wish(connection, thread_ref, turn_id, 1, target, content, urgency)
+    await _enqueue(connection, thread_ref, turn_id, 1, target, content, urgency)
     await _ring(connection, thread_ref)
 
 
-async def _wish(
+async def _enqueue(
     connection: Connection,
     thread_ref: ThreadRef,
     turn_id: int,

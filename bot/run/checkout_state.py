@@ -11,7 +11,7 @@ from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import replies
-from bot.run import prompt, remarks
+from bot.run import prompt
 from bot.run.context import TurnContext
 from bot.store import rescues, setup_script
 from bot.store.turns import ClaimedTurn
@@ -100,7 +100,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
     told, said = _of_sync(synced, turn.branch or "", by_itself=turn.resuming)
     if unfinished is None:
         return told, said
-    return (*told, remarks.unfinished(unfinished)), (
+    return (*told, prompt.unfinished(unfinished)), (
         *said,
         *(() if turn.resuming else (replies.unfinished(unfinished),)),
     )
@@ -117,14 +117,14 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
             said = () if by_itself and not behind else (replies.uncommitted(files, behind),)
             return (prompt.dirty(files, behind),), said
         case Diverged(rewritten=True, ahead=ahead, behind=behind):
-            return (remarks.rewritten(branch, ahead, behind),), (replies.rewritten(branch),)
+            return (prompt.rewritten(branch, ahead, behind),), (replies.rewritten(branch),)
         case Diverged(ahead=ahead, behind=behind):
             return (prompt.diverged(ahead, behind),), (replies.diverged(branch),)
         case OffBranch(current=current):
             return (prompt.off_branch(current, branch),), () if by_itself else (replies.off_branch(current, branch),)
         case BranchDeleted():
-            return (remarks.branch_deleted(branch),), (replies.branch_deleted(branch),)
+            return (prompt.branch_deleted(branch),), (replies.branch_deleted(branch),)
         case Continued(branch=after, base_branch=base):
-            return (remarks.continued(branch, after),), (replies.continued(branch, after, base),)
+            return (prompt.continued(branch, after),), (replies.continued(branch, after, base),)
         case _:
             assert_never(synced)

@@ -11,10 +11,10 @@ from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.messages import replies
+from bot.messages.tracking import Changes, Patch
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
 from bot.run.push_guard import Guard
-from bot.run.result import PublishedChange
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
@@ -38,8 +38,8 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
 
 async def publish(
     ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
-) -> tuple[PublishedChange, list[str]]:
-    """Commits and pushes; returns the change and what the thread must be told. Raises GitError, OSError."""
+) -> tuple[Changes | Patch | None, list[str]]:
+    """Commit and push; return what changed and the notices for the thread. Raises GitError, OSError."""
     notices: list[str] = []
     path = Path(turn.path)
     async with clone_lock(ctx.clone(turn.folder)) as lock:
@@ -49,9 +49,10 @@ async def publish(
         if isinstance(settled, StrayWork):
             notices.append(replies.stray_work(settled.ref))
         if not await _commit(ctx, lock, turn, path, notices):
-            return PublishedChange(branch=ready.branch), notices
+            return None, notices
         branch = await _push(ctx, lock, turn, path, ready.branch, guard, notices)
-        return await _change(lock, branch, head_before), notices
+        changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
+        return changed, notices
 
 
 async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> bool:
@@ -101,13 +102,17 @@ async def _push(
             assert_never(result)
 
 
-async def _change(lock: CloneLock, branch: str | None, head_before: str) -> PublishedChange:
-    """What the turn changed on GitHub since the commit it began at; a run that was cut off after its push knows too."""
-    after = await lock.clone.commit_at(refs.remote(branch)) if branch else None
-    if branch is None or after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
-        return PublishedChange(branch=branch)
+async def _changes(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, head_before: str
+) -> Changes | None:
+    """Return what the turn changed on GitHub since the commit it began at, also where an earlier run of it pushed."""
+    after = await lock.clone.commit_at(refs.remote(branch))
+    if after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
+        return None
     commits = await lock.clone.count(after, f"^{head_before}")
-    return PublishedChange(branch, head_before, after, commits, await changes(lock.clone, head_before, after))
+    stat = await changes(lock.clone, head_before, after)
+    url = f"{ctx.server_url}/{turn.repository.full_name}/compare/{head_before}...{after}"
+    return Changes(branch, url, commits, stat.files, stat.insertions, stat.deletions)
 
 
 def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
@@ -115,22 +120,15 @@ def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
     return f"{ctx.server_url}/{turn.repository.full_name}/tree/{quote(branch)}"
 
 
-def compare_url(ctx: TurnContext, turn: ClaimedTurn, change: PublishedChange) -> str | None:
-    """The page that shows what the turn changed; None where nothing was pushed."""
-    if change.before is None or change.after is None:
-        return None
-    return f"{ctx.server_url}/{turn.repository.full_name}/compare/{change.before}...{change.after}"
-
-
 async def _as_patch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, notices: list[str]
-) -> PublishedChange:
+) -> Patch | None:
     """A detached worktree is never pushed: the reply carries its edits."""
     await _commit(ctx, lock, turn, path, notices)
     await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.start[3] or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
-    return PublishedChange(patch=patch)
+    return Patch(patch) if patch else None
 
 
 def _message(turn: ClaimedTurn) -> str:

@@ -3,35 +3,40 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar, assert_never
 
 import structlog
+from asyncpg import PostgresError
 
 from bot import failpoints
 from bot.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
+from bot.authority import Denied, before_asking_github, by_permission
+from bot.clones import metadata
+from bot.clones.metadata import Metadata
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import replies, tracking
+from bot.messages.tracking import Changes, Patch, TurnResult
+from bot.model import Actor
 from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
-from bot.run.permission import denied
 from bot.run.progress import Progress
 from bot.run.prompt import prompt_blocks
 from bot.run.publishing import guard_of, publish
-from bot.run.reporting import forget_old_sessions, note_the_end, report_of
-from bot.run.result import PublishedChange, TurnResult
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import bells, conversations, purging, setup_script, turns
+from bot.store import bells, conversations, purging, retention, setup_script, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import defer
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -114,7 +119,7 @@ class TurnRun:
 
     async def _work(self) -> TurnResult:
         turn = self._turn
-        if turn.answer is None and (reason := await denied(self._ctx, turn)) is not None:
+        if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
             return TurnResult("refused", reason)
         async with self._progress.shown(self._ctx.pool, self._thread_ref, turn, self._ctx.clock):
             return await self._work_in_its_worktree()
@@ -262,35 +267,51 @@ class TurnRun:
         """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
         stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         if stopped is not None:
-            return TurnResult("stopped", stopped, answer)
+            return TurnResult("stopped", stopped, answer=answer)
+        changes: Changes | Patch | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
-            change, notices = await publish(self._ctx, self._turn, ready, head_before, guard)
+            changes, notices = await publish(self._ctx, self._turn, ready, head_before, guard)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
-            change, notices = PublishedChange(branch=ready.branch), [replies.push_failed(ready.branch or "the thread")]
+            notices = [replies.push_failed(ready.branch or "the thread")]
         self._notices += notices
-        return TurnResult("done", None, answer, change)
+        return TurnResult("done", answer=answer, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:
         """Writes the end, the answer and the doorbell for the next turn in one transaction."""
         turn, ctx = self._turn, self._ctx
-        report = report_of(ctx, turn, end, self._notices, self._progress.steps, self._use)
+        result = replace(
+            end,
+            notices=tuple(dict.fromkeys(self._notices)),
+            steps=tuple(self._progress.steps),
+            duration=ctx.clock() - turn.started_at,
+            cost_usd=self._use.cost_usd,
+            tokens=self._use.tokens,
+        )
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
-            await thread_comments.run_ended(connection, self._thread_ref, report)
+            await thread_comments.run_ended(
+                connection,
+                self._thread_ref,
+                turn.id,
+                turn.target,
+                result,
+                server_url=ctx.server_url,
+                secrets=ctx.secrets,
+            )
             await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
             if ctx.purge_on_success and end.state == "done":
                 await purging.purge(connection, turn.worktree_id)
             await defer(connection, bells.turns_bell(ctx.node))
 
         # Before the end is written: after it the worktree may be removed at any moment.
-        await asyncio.to_thread(note_the_end, ctx, turn, end)
+        await asyncio.to_thread(_record_end, ctx, turn, end)
         await self._persist(write)
         failpoints.reached("turn-end-written")
-        await forget_old_sessions(ctx)
+        await _delete_old_sessions(ctx)
 
     async def _hand_back(self) -> None:
         """The process stops: another run goes on with the turn."""
@@ -300,3 +321,35 @@ class TurnRun:
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
         return await persist(self._ctx.pool, write)
+
+
+async def _denied(ctx: TurnContext, turn: ClaimedTurn) -> str | None:
+    """Return the reason to refuse the turn now, or None, after asking for permission again. Raises GitHubError."""
+    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
+    verdict = before_asking_github(ctx.policy, sender, turn.repository)
+    if verdict is None:
+        verdict = by_permission(await ctx.github.permission(turn.repository, turn.requested_by))
+    return replies.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
+
+
+def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
+    """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
+    path = Path(turn.path)
+    known = metadata.read(path)
+    if not isinstance(known, Metadata) or known.id != str(turn.worktree_id):
+        return
+    error = None if end.state == "done" else end.reason
+    updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
+    try:
+        metadata.write(path, updated)
+    except OSError as problem:
+        _log.warning("metadata-not-written", path=turn.path, problem=str(problem))
+
+
+async def _delete_old_sessions(ctx: TurnContext) -> None:
+    """Delete ended sessions past their time. A failure to do so is only logged: a timer does it too."""
+    try:
+        async with ctx.pool.acquire() as connection:
+            await retention.delete_old_sessions(connection, ctx.session_ttl_seconds, ctx.clock())
+    except (*DATABASE_AWAY, PostgresError) as problem:
+        _log.warning("sessions-not-deleted", problem=type(problem).__name__)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.messages import replies, tracking
-from bot.messages.tracking import Outcome, PlanEntry
+from bot.messages.tracking import PlanEntry, TurnResult
 from bot.run import prompt
 
 
@@ -47,7 +47,16 @@ def test_what_git_says_of_itself_is_no_markup(detail: str) -> None:
 
 def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
     notice = replies.setup_failed(replies.setup_ended_with(2), "npm ERR!\n\nno such file")
-    (body,) = tracking.final(Outcome("done", answer=["Done so."], notices=[notice, replies.context_lost()]))
+    (body,) = tracking.final(
+        TurnResult(
+            "done",
+            answer="Done so.",
+            notices=(
+                notice,
+                replies.context_lost(),
+            ),
+        )
+    )
     assert body == (
         "Done so.\n\n"
         "> [!NOTE]\n"
@@ -62,7 +71,15 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=300))
 def test_no_output_leaves_its_fold(output: str) -> None:
     notice = replies.setup_failed(replies.setup_ended_with(2), output)
-    (body,) = tracking.final(Outcome("done", notices=[notice, "After it."]))
+    (body,) = tracking.final(
+        TurnResult(
+            "done",
+            notices=(
+                notice,
+                "After it.",
+            ),
+        )
+    )
     assert html(body).rstrip().endswith("<p>[!NOTE]\nAfter it.</p>\n</blockquote>")
     assert html(body).count("<pre>") == (1 if output else 0)
 

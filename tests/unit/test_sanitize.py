@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.messages.marker import reply_marker, signed, turn_marker
-from bot.messages.outbound import answer_parts
 from bot.messages.redact import REDACTED, redact
-from bot.messages.sanitize import is_sanitized, sanitize
+from bot.messages.sanitize import answer_parts, is_sanitized, sanitize
 from bot.messages.split import split
 
 SERVER = "https://github.example"

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.reply.limits import HOUR, backoff, next_creation
-from bot.reply.pacing import next_edit
+from bot.reply.pacing import HOUR, backoff, next_creation, next_edit
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.messages import replies, tracking
-from bot.messages.escape import inline_code, inline_text
+from bot.messages.formatting import inline_code, inline_text
 from bot.messages.replies import Status
-from bot.messages.tracking import Changes, Outcome, PlanEntry
+from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
@@ -22,7 +22,7 @@ def html(markdown: str) -> str:
 
 def test_an_answer_stands_first_and_as_it_is() -> None:
     (body,) = tracking.final(
-        Outcome("done", answer=["It was a *typo*."], duration=timedelta(seconds=125), cost_usd=0.126)
+        TurnResult("done", answer="It was a *typo*.", duration=timedelta(seconds=125), cost_usd=0.126)
     )
     assert body == "It was a *typo*.\n\n<sub>2 min 5 s · $0.13</sub>"
 
@@ -30,7 +30,7 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
     (body,) = tracking.final(
-        Outcome("done", answer=["Fixed."], changes=changes, notices=[replies.context_lost()], steps=["Run `make`"])
+        TurnResult("done", answer="Fixed.", changes=changes, notices=(replies.context_lost(),), steps=("Run `make`",))
     )
     assert body == (
         "Fixed.\n\n"
@@ -42,19 +42,19 @@ def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
 
 @pytest.mark.parametrize("state", ["failed", "stopped", "timed-out", "interrupted"])
 def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: tracking.EndState) -> None:
-    (body,) = tracking.final(Outcome(state, reason="The agent exited with 1."))
+    (body,) = tracking.final(TurnResult(state, reason="The agent exited with 1."))
     assert "The agent exited with 1." in body
     assert "`/retry`" in body
 
 
 def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
-    (body,) = tracking.final(Outcome("refused", reason=replies.over_daily_limit(50)))
+    (body,) = tracking.final(TurnResult("refused", reason=replies.over_daily_limit(50)))
     assert body.startswith("**This was not started.** You have used your 50 requests")
 
 
 def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() -> None:
-    answer = ["a" * 400, "b" * 400]
-    parts = tracking.final(Outcome("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
+    answer = "a" * 400 + "\n\n" + "b" * 400
+    parts = tracking.final(TurnResult("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
     assert [len(part) <= 410 for part in parts] == [True] * len(parts)
     assert parts[0].startswith("**This failed.**")
     assert parts[-1] == "<sub>1 s</sub>"
@@ -62,7 +62,7 @@ def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() 
 
 @given(st.lists(st.text(max_size=400), max_size=90))
 def test_no_comment_is_too_long_however_much_the_agent_did(texts: list[str]) -> None:
-    outcome = Outcome("done", steps=texts, read=texts, left_out=texts, patch="x" * 20_000, notices=["n"] * 5)
+    outcome = TurnResult("done", steps=tuple(texts), changes=Patch("x" * 20_000), notices=("n",) * 5)
     plan = [PlanEntry(text, "in_progress") for text in texts]
     for part in [*tracking.final(outcome), tracking.running(plan, texts, timedelta(0))]:
         assert len(part) <= 65_536
