@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from bot.demo.stage import GATE, Stage, is_gone
-from bot.messages import replies
+from bot.messages import notices, replies
 from bot.simulated.github.model import Issue, Pull
 
 
@@ -90,7 +90,7 @@ async def _a_pull_request_shares_the_worktree(stage: Stage) -> Pull:
     stage.report.did(f"maria opened #{pull.number} from threadtree/issue-1: Fixes #1")
     await stage.says(stage.maria, pull, f"{stage.bot} append hello.txt: Come in.")
     answer = await stage.answer(pull, turn=4)
-    stage.report.check("the reply says whose worktree it is", replies.in_worktree_of(1) in answer.body, answer.body)
+    stage.report.check("the reply says whose worktree it is", notices.in_worktree_of(1) in answer.body, answer.body)
     sharing = await stage.rows(
         "select number from conversations where worktree_id = $1", (await stage.worktree())["id"]
     )
@@ -118,7 +118,7 @@ async def _a_lost_worktree_is_made_again(stage: Stage, issue: Issue) -> None:
     stage.report.did(f"removed {worktree['path']}")
     await stage.says(stage.maria, issue, f"{stage.bot} append hello.txt: Stay.")
     answer = await stage.answer(issue, turn=5)
-    words = replies.worktree_remade("threadtree/issue-1")
+    words = notices.worktree_remade("threadtree/issue-1")
     stage.report.check("the reply says that it was made again", words in answer.body, answer.body)
     stage.report.check("at the same path", (Path(worktree["path"]) / "hello.txt").is_file())
     pushed = (await stage.git("show", "threadtree/issue-1:hello.txt")).split("\n")

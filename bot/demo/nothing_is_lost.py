@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from bot.demo.stage import Stage, is_gone
-from bot.messages import worktree_replies
+from bot.messages import notices, worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.simulated.github.model import Issue, Pull
 
@@ -48,7 +48,7 @@ async def _a_reopened_issue_finds_it_again(stage: Stage, issue: Issue) -> None:
     await stage.maria.reopen(issue)
     await stage.says(stage.maria, issue, f"{stage.bot} append bye.txt: Come again.")
     answer = await stage.answer(issue, turn=7)
-    words = worktree_replies.restored_before_turn(ONE_FILE)
+    words = notices.restored_before_turn(ONE_FILE)
     stage.report.check("the reply says what was brought back", words in answer.body, answer.body)
     pushed = await stage.git("show", "threadtree/issue-3:bye.txt")
     stage.report.check("GitHub has the old line and the new one", pushed == "Goodbye!\nCome again.", pushed)
@@ -87,7 +87,7 @@ async def _a_branch_of_her_own_takes_the_worktree_along(stage: Stage, issue: Iss
     before = await stage.worktree()
     await stage.says(stage.maria, pull, f"{stage.bot} append bye.txt: Safe travels.")
     answer = await stage.answer(pull, turn=8)
-    words = worktree_replies.switched(issue.number, "threadtree/issue-3-2", "farewell")
+    words = notices.switched(issue.number, "threadtree/issue-3-2", "farewell")
     stage.report.check("the reply says which worktree went to her branch", words in answer.body, answer.body)
     told = await stage.new_comment(issue)
     words = worktree_replies.was_switched(pull.number, "threadtree/issue-3-2", "farewell")

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from bot.decide.actions import Close, Reopen
-from bot.messages import replies, worktree_replies
+from bot.messages import reasons, worktree_replies
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations, requests
@@ -23,8 +23,8 @@ async def close(connection: Connection, action: Close) -> None:
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(action.repository, conversation.id)
-    await stop_turns(connection, thread_ref, replies.thread_closed(), asked_before=before, queued=True)
-    for verb, target in await operations.withdraw(connection, conversation.id, before, replies.thread_closed()):
+    await stop_turns(connection, thread_ref, reasons.thread_closed(), asked_before=before, queued=True)
+    for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.thread_closed()):
         if target is not None:
             await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))
     if conversation.worktree_id is not None:

@@ -12,7 +12,7 @@ from bot.handlers.choose_worktree import (
     choose_worktree,
     new_worktree,
 )
-from bot.messages import replies, worktree_replies
+from bot.messages import notices, reasons, replies
 from bot.model import Repository
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
@@ -69,7 +69,7 @@ class RequestContext:
         connection, thread_ref = self.connection, self.thread_ref
         limit = self.facts.turns_per_person_per_day
         if await requests.asked_today(connection, request.requested_by_id) >= limit:
-            reason = replies.over_daily_limit(limit)
+            reason = reasons.over_daily_limit(limit)
             turn_id = await requests.ask(connection, thread_ref.conversation_id, None, request, refused=reason)
             if turn_id is not None:
                 await thread_comments.ended(connection, thread_ref, turn_id, request.target, "refused", reason)
@@ -124,9 +124,9 @@ class RequestContext:
             return await self._make(new_worktree(self.number, self.facts.pull))
         await conversations.use_worktree(self.connection, self.thread_ref.conversation_id, live.id)
         if candidate.issue is not None:
-            words = replies.in_worktree_of(candidate.issue)
+            words = notices.in_worktree_of(candidate.issue)
         else:
-            words = worktree_replies.in_worktree_on_branch(candidate.use.owner, share.switch_to)
+            words = notices.in_worktree_on_branch(candidate.use.owner, share.switch_to)
         return ChosenWorktree(live.id, live.node, share.switch_to, (words,))
 
     async def _make(self, make: NewWorktree) -> ChosenWorktree:
@@ -135,7 +135,7 @@ class RequestContext:
             self.connection, self.repository, node=self.premises.node, path=path, start=make.start
         )
         await conversations.use_worktree(self.connection, self.thread_ref.conversation_id, made)
-        words = (worktree_replies.not_shared(make.instead_of, make.start[2]),) if make.instead_of else ()
+        words = (notices.not_shared(make.instead_of, make.start[2]),) if make.instead_of else ()
         return ChosenWorktree(made, self.premises.node, None, words)
 
     async def status(self) -> str:

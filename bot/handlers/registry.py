@@ -9,7 +9,7 @@ from bot.handlers import bringing_back
 from bot.handlers.close import stop_turns
 from bot.handlers.context import RequestContext
 from bot.handlers.worktree import run_worktree_command
-from bot.messages import replies
+from bot.messages import reasons, replies
 from bot.reply import thread_comments
 from bot.store import conversations, requests
 
@@ -33,7 +33,7 @@ async def run_command(ctx: RequestContext, hear: Request, command: Command | Unk
             words = replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET
             await thread_comments.reply(connection, thread_ref, target, words)
         case "stop":
-            reason = replies.stopped_by(hear.speaker.login)
+            reason = reasons.stopped_by(hear.speaker.login)
             stopped = await stop_turns(
                 connection,
                 thread_ref,
@@ -42,7 +42,7 @@ async def run_command(ctx: RequestContext, hear: Request, command: Command | Unk
                 queued=command.argument == "all",
             )
             if not stopped:
-                await thread_comments.reply(connection, thread_ref, target, replies.stopping(running=False, dropped=0))
+                await thread_comments.reply(connection, thread_ref, target, replies.nothing_to_stop())
         case "retry":
             last = await requests.last_not_done(connection, thread_ref.conversation_id)
             if last is None:

@@ -70,6 +70,11 @@ def inline_text(value: str) -> str:
     return escaped.replace("@", f"@{_WORD_JOINER}")
 
 
+def clause(words: str) -> str:
+    """Return foreign words as text within a sentence of ours, which brings the full stop."""
+    return inline_text(truncate(words.rstrip(" .")))
+
+
 def url_target(url: str) -> str:
     """An address as a link's destination; branch names in it may hold brackets."""
     return url.replace("(", "%28").replace(")", "%29").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, assert_never
+from typing import Literal
 
 from bot.messages.formatting import (
+    clause,
     format_count,
     format_duration,
     format_list,
     inline_code,
-    inline_text,
     truncate,
 )
-from bot.sharing_rules import SharingRefused
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]
 
@@ -161,7 +160,7 @@ def was_reset(
         fresh += f" So {'do those' if plural else 'does that'} of {_threads(others)}, which {uses} this worktree too."
     parts = [f"{words} {fresh}", *_rescued(saved)]
     if submodules is not None:
-        parts.append(f"Its submodules could not be brought up to date: {_clause(submodules)}.")
+        parts.append(f"Its submodules could not be brought up to date: {clause(submodules)}.")
     return "\n\n".join(parts)
 
 
@@ -177,7 +176,7 @@ def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> s
     """What was missing and is there again; `elsewhere`: commits that are in the rescue only."""
     where = f" on {inline_code(branch)}" if branch else ""
     if back.files or back.commits or back.whole:
-        words = f"{_capital(_back(back))} brought back{where}."
+        words = f"{capitalize(restored_clause(back))} brought back{where}."
     else:
         words = "Everything that was rescued is there already."
     if elsewhere:
@@ -187,35 +186,21 @@ def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> s
 
 def kept_whole(name: str, why: str | None = None) -> str:
     """A directory that no commit can hold stays where it is kept; `why` it alone was not brought back."""
-    stays = "The whole directory" if why is None else f"The whole directory was not brought back: {_clause(why)}. It"
+    stays = "The whole directory" if why is None else f"The whole directory was not brought back: {clause(why)}. It"
     return (
         f"{stays} is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; whoever runs the bot "
         "can copy from there."
     )
 
 
-def restored_before_turn(back: Saved) -> str:
-    """In the reply of the turn that began with it; nothing was missing where it was brought back already."""
-    if not back.files and not back.commits and not back.whole:
-        return "The worktree had been removed. What was rescued then is in it again."
-    return f"The worktree had been removed. {_capital(_back(back))} brought back before this request began."
-
-
-def not_restored_before_turn(why: str) -> str:
-    """The same, where it failed; `why` is somebody else's words."""
-    return (
-        f"What was rescued when the worktree was removed is not in it: {_clause(why)}. `/worktree restore` tries again."
-    )
-
-
 def not_restored(why: str) -> str:
     """`why` goes on with what to do."""
-    return f"{_NOT['restore']}: {_clause(why)}. It stays rescued."
+    return f"{_NOT['restore']}: {clause(why)}. It stays rescued."
 
 
 def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
     """`why` is somebody else's words, `next_step` a sentence of ours."""
-    return f"{_NOT[verb]}: {_clause(why)}. {next_step or 'Nothing was lost. Try again in a while.'}"
+    return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again in a while.'}"
 
 
 def refused(verb: WorktreeVerb, why: str) -> str:
@@ -231,72 +216,12 @@ def thread_was_closed(verb: WorktreeVerb) -> str:
     return f"{_NOT[verb]}: the thread was closed before its turn came."
 
 
-# Notices about a worktree that several threads use
-
-
-def in_worktree_on_branch(owner: int, branch: str) -> str:
-    """`owner`: the thread whose worktree it is."""
-    return f"This ran in the worktree of #{owner}, which is on {inline_code(branch)} too."
-
-
-def switched(owner: int, before: str, after: str) -> str:
-    """In the reply of the pull request's turn that brought the worktree to its branch."""
-    return f"For this, the worktree of #{owner} was switched from {inline_code(before)} to {inline_code(after)}."
-
-
 def was_switched(pull: int, before: str, after: str) -> str:
     """To the other threads of that worktree."""
     return (
         f"#{pull} works in this thread's worktree now and took it to its own branch: the next request here changes "
         f"{inline_code(after)}. {inline_code(before)} stays as it is, and {inline_code(after)} has all of its commits."
     )
-
-
-def not_shared(instead_of: SharingRefused, branch: str | None) -> str:
-    """Why the request did not run in the worktree of the issue that the pull request closes."""
-    where = f" on {inline_code(branch)}" if branch else ""
-    return f"{_misfit(instead_of, branch or '')}, so this ran in a worktree of its own{where}."
-
-
-def not_shared_any_more(instead_of: SharingRefused, owner: int, branch: str) -> str:
-    """The same, where another worktree has the branch by now."""
-    return f"{_misfit(instead_of, branch)}, so this ran in the worktree of #{owner}, which is on {inline_code(branch)}."
-
-
-def _misfit(instead_of: SharingRefused, branch: str) -> str:
-    """A clause; `branch` is the pull request's."""
-    its, to = f"#{instead_of.owner}'s worktree", inline_code(branch)
-    match instead_of.why:
-        case "not-made":
-            return f"{its} is not made yet"
-        case "other-pull":
-            return f"{its} is also used by #{instead_of.other_pull}"
-        case "busy":
-            return f"{its} is busy with another request"
-        case "missing":
-            return f"{its} is missing"
-        case "uncommitted":
-            return f"{its} has files that are not committed"
-        case "unfinished":
-            return f"{its} is in the middle of a merge or rebase"
-        case "off-branch":
-            return f"{its} has something else than its branch checked out"
-        case "hidden-edits":
-            return f"{its} has files whose edits git was told not to see"
-        case "only-here":
-            return f"{its} has stashed changes or other work that is on no branch of GitHub's"
-        case "not-contained":
-            return f"{its} has commits that this pull request does not have"
-        case "branch-gone":
-            return f"{to} is not on GitHub any more"
-        case "branch-elsewhere":
-            return f"{to} is checked out elsewhere"
-        case "branch-diverged":
-            return f"{to} has commits on the bot's machine that are not on GitHub"
-        case "in-the-way":
-            return f"{its} has files that {to} would overwrite"
-        case _:
-            assert_never(instead_of.why)
 
 
 def _worktree(line: WorktreeLine) -> str:
@@ -313,7 +238,7 @@ def _worktree(line: WorktreeLine) -> str:
 
 def _old_work(one: OldWork) -> str:
     again = ", brought back once already" if one.restored else ""
-    return f"{_capital(_things(one.saved))}, {_size(one.bytes)}, {format_duration(one.age)} ago{again}"
+    return f"{capitalize(_things(one.saved))}, {_size(one.bytes)}, {format_duration(one.age)} ago{again}"
 
 
 def _rescued(saved: Saved | None, beginning: str = "What was not on GitHub was rescued first") -> list[str]:
@@ -333,7 +258,7 @@ def _things(saved: Saved) -> str:
     return " and ".join(parts) or "its state"
 
 
-def _back(back: Saved) -> str:
+def restored_clause(back: Saved) -> str:
     parts = ["the whole directory"] if back.whole else [format_count(back.files, "file")] if back.files else []
     parts += [format_count(back.commits, "commit")] if back.commits else []
     plural = (1 if back.whole else back.files) + back.commits > 1
@@ -358,10 +283,5 @@ def _size(size: int) -> str:
     return f"{size} bytes" if unit == 0 else f"{scaled:.1f} {units[unit]}"
 
 
-def _capital(words: str) -> str:
+def capitalize(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-def _clause(words: str) -> str:
-    """Somebody else's words within a sentence of ours, which brings the full stop."""
-    return inline_text(truncate(words.rstrip(" .")))

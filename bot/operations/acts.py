@@ -12,7 +12,7 @@ import structlog
 from bot.clones import trash
 from bot.clones.clone import clone_lock
 from bot.github.errors import GitHubError
-from bot.messages import worktree_replies
+from bot.messages import notices, worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.model import WorktreeState
 from bot.node.context import NodeContext
@@ -50,7 +50,7 @@ class Outcome:
 def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) -> Outcome:
     """It was not done; `why` is somebody else's words, `next_step` a sentence of ours."""
     words = worktree_replies.not_done(operation.kind, why, next_step)
-    return Outcome("failed", words, worktree_replies.not_restored_before_turn(why))
+    return Outcome("failed", words, notices.not_restored_before_turn(why))
 
 
 async def perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
@@ -170,7 +170,7 @@ async def _restore(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     if isinstance(restored, RestoreRefused):
         words = worktree_replies.not_restored(restored.why)
         words += f" {worktree_replies.kept_whole(kept)}" if kept is not None else ""
-        notice = worktree_replies.not_restored_before_turn(restored.why)
+        notice = notices.not_restored_before_turn(restored.why)
         return Outcome("failed", words, notice, write_row)
     back, now = Saved(restored.files, restored.commits, restored.whole), ctx.clock()
     done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
@@ -181,7 +181,7 @@ async def _restore(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
             await rescues.restored(connection, rescue_id, now)
 
     words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
-    notice = worktree_replies.restored_before_turn(back)
+    notice = notices.restored_before_turn(back)
     if kept is not None and restored.left is not None:
         stays = worktree_replies.kept_whole(kept, restored.left)
         words, notice = f"{words}\n\n{stays}", f"{notice} {stays}"

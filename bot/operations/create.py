@@ -9,7 +9,7 @@ from bot.clones.entries import Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.messages import replies
+from bot.messages import reasons
 from bot.node.context import NodeContext
 from bot.node.noting import record_use
 from bot.rescue.stored import read_rescue
@@ -46,7 +46,7 @@ async def make(
         return Made(operation.branch, operation.base_branch, fresh=False, again=False)
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
-        return CannotBeMade(replies.no_worktree(made.next_step))
+        return CannotBeMade(reasons.no_worktree(made.next_step))
     await asyncio.to_thread(record_use, ctx, operation, made.branch, made.base_branch or operation.base_branch)
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
@@ -58,7 +58,7 @@ async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation
         await fetch(lock)
     except GitError as error:
         if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
-            return CannotBeMade(replies.cannot_fetch(operation.repository.full_name))
+            return CannotBeMade(reasons.cannot_fetch(operation.repository.full_name))
         raise
     return None
 

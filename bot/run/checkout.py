@@ -8,7 +8,7 @@ from bot.clones.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, re
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.messages import replies
+from bot.messages import notices, reasons
 from bot.run.checkout_state import note_kept, restore_or_sync
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
@@ -63,7 +63,7 @@ async def prepare(
             damage = await fetch(lock, on_progress) or damage
         except GitError as error:
             if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
-                return NotReady(replies.cannot_fetch(turn.repository.full_name))
+                return NotReady(reasons.cannot_fetch(turn.repository.full_name))
             raise
         try:
             ready = await _prepare(ctx, lock, turn, clone_is_whole=False)
@@ -74,7 +74,7 @@ async def prepare(
             ready = await _prepare(ctx, lock, turn, clone_is_whole=True)
     if damage is None or isinstance(ready, NotReady):
         return ready
-    return replace(ready, notices=(replies.clone_remade(damage.kept, damage.lost), *ready.notices))
+    return replace(ready, notices=(notices.clone_remade(damage.kept, damage.lost), *ready.notices))
 
 
 async def _prepare(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool) -> Ready | NotReady:
@@ -86,7 +86,7 @@ async def _prepare(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clon
     start, rescue = start_of(turn), rescue_ref(ctx, turn)
     stood = await restore_or_sync(ctx, lock, turn, start, rescue, clone_is_whole=clone_is_whole)
     if isinstance(stood, Refused):
-        return NotReady(replies.no_worktree(stood.next_step))
+        return NotReady(reasons.no_worktree(stood.next_step))
     notices = (*switched, *stood.notices)
     return Ready(stood.branch, stood.base_branch, stood.head, stood.made_again, stood.remarks, notices)
 
@@ -94,7 +94,7 @@ async def _prepare(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clon
 async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
     made = await _make(ctx, lock, turn)
     if isinstance(made, Refused):
-        return NotReady(replies.no_worktree(made.next_step))
+        return NotReady(reasons.no_worktree(made.next_step))
     await note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     return Ready(made.branch, made.base_branch or turn.base_branch, made.tip)
 
@@ -128,4 +128,4 @@ def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     """A head pushed to a fork after the request was made is not what was asked for: the reason to refuse, or None."""
     now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
-    return None if now == turn.pinned_sha else replies.head_moved(turn.pinned_sha or "")
+    return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha or "")

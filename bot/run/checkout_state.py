@@ -10,7 +10,7 @@ from bot.clones.entries import Missing
 from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.messages import replies
+from bot.messages import notices
 from bot.run import prompt
 from bot.run.context import TurnContext
 from bot.store import rescues, setup_script
@@ -66,7 +66,7 @@ async def restore_or_sync(
         if isinstance(made, Refused):
             return made
         await note_kept(ctx, turn, rescue, made)
-        words = (replies.worktree_remade(made.branch, made.kept),)
+        words = (notices.worktree_remade(made.branch, made.kept),)
         return CheckoutState(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
     if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))
@@ -76,7 +76,7 @@ async def restore_or_sync(
         synced = await sync(lock, path, turn.branch, _issue(turn))
     unfinished = await entries.operation_in_progress(lock.clone, path)
     told, said = _words(synced, turn, unfinished)
-    mended = (replies.worktree_mended(),) if found.mended else ()
+    mended = (notices.worktree_mended(),) if found.mended else ()
     head = await entries.head_of(lock.clone, path) or ""
     if isinstance(synced, Continued):
         return CheckoutState(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
@@ -102,7 +102,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
         return told, said
     return (*told, prompt.unfinished(unfinished)), (
         *said,
-        *(() if turn.resuming else (replies.unfinished(unfinished),)),
+        *(() if turn.resuming else (notices.unfinished(unfinished),)),
     )
 
 
@@ -114,17 +114,17 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
         case FastForwarded(commits=commits):
             return (prompt.fast_forwarded(commits),), ()
         case Dirty(files=files, behind=behind):
-            said = () if by_itself and not behind else (replies.uncommitted(files, behind),)
+            said = () if by_itself and not behind else (notices.uncommitted(files, behind),)
             return (prompt.dirty(files, behind),), said
         case Diverged(rewritten=True, ahead=ahead, behind=behind):
-            return (prompt.rewritten(branch, ahead, behind),), (replies.rewritten(branch),)
+            return (prompt.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
         case Diverged(ahead=ahead, behind=behind):
-            return (prompt.diverged(ahead, behind),), (replies.diverged(branch),)
+            return (prompt.diverged(ahead, behind),), (notices.diverged(branch),)
         case OffBranch(current=current):
-            return (prompt.off_branch(current, branch),), () if by_itself else (replies.off_branch(current, branch),)
+            return (prompt.off_branch(current, branch),), () if by_itself else (notices.off_branch(current, branch),)
         case BranchDeleted():
-            return (prompt.branch_deleted(branch),), (replies.branch_deleted(branch),)
+            return (prompt.branch_deleted(branch),), (notices.branch_deleted(branch),)
         case Continued(branch=after, base_branch=base):
-            return (prompt.continued(branch, after),), (replies.continued(branch, after, base),)
+            return (prompt.continued(branch, after),), (notices.continued(branch, after, base),)
         case _:
             assert_never(synced)

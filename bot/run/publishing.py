@@ -10,7 +10,7 @@ from bot.clones.clone import CloneLock, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.messages import replies
+from bot.messages import notices
 from bot.messages.tracking import Changes, Patch
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
@@ -40,31 +40,31 @@ async def publish(
     ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
 ) -> tuple[Changes | Patch | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread. Raises GitError, OSError."""
-    notices: list[str] = []
+    told: list[str] = []
     path = Path(turn.path)
     async with clone_lock(ctx.clone(turn.folder)) as lock:
         if ready.branch is None:
-            return await _as_patch(ctx, lock, turn, path, head_before, notices), notices
+            return await _as_patch(ctx, lock, turn, path, head_before, told), told
         settled = await settle_head(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
         if isinstance(settled, StrayWork):
-            notices.append(replies.stray_work(settled.ref))
-        if not await _commit(ctx, lock, turn, path, notices):
-            return None, notices
-        branch = await _push(ctx, lock, turn, path, ready.branch, guard, notices)
+            told.append(notices.stray_work(settled.ref))
+        if not await _commit(ctx, lock, turn, path, told):
+            return None, told
+        branch = await _push(ctx, lock, turn, path, ready.branch, guard, told)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
-        return changed, notices
+        return changed, told
 
 
-async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, notices: list[str]) -> bool:
+async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, told: list[str]) -> bool:
     """Commits what is uncommitted; False where conflicts keep it from being committed."""
     result = await commit_all(lock, path, _message(turn), ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
-                notices.append(replies.files_left_out(left_out))
+                told.append(notices.files_left_out(left_out))
             return True
         case Unresolved(files=files):
-            notices.append(replies.unresolved(files))
+            told.append(notices.unresolved(files))
             return False
         case _:
             assert_never(result)
@@ -77,26 +77,26 @@ async def _push(
     path: Path,
     branch: str,
     guard: Guard,
-    notices: list[str],
+    told: list[str],
 ) -> str | None:
     """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
     await import_commits(lock, path, branch)
     if (rule := await guard.forbids(lock.clone, branch)) is not None:
-        notices.append(replies.not_pushed(rule, branch))
+        told.append(notices.not_pushed(rule, branch))
         return None
     result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", ctx.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
-            notices.append(replies.pushed_elsewhere(parked, tree_url(ctx, turn, parked), branch))
+            told.append(notices.pushed_elsewhere(parked, tree_url(ctx, turn, parked), branch))
             return parked
         case Withheld(rule=withheld):
-            notices.append(replies.not_pushed(withheld.value, branch))
+            told.append(notices.not_pushed(withheld.value, branch))
             return None
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
-            notices.append(replies.push_failed(branch))
+            told.append(notices.push_failed(branch))
             return None
         case _:
             assert_never(result)
@@ -121,10 +121,10 @@ def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
 
 
 async def _as_patch(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, notices: list[str]
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, told: list[str]
 ) -> Patch | None:
     """A detached worktree is never pushed: the reply carries its edits."""
-    await _commit(ctx, lock, turn, path, notices)
+    await _commit(ctx, lock, turn, path, told)
     await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.start[3] or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bot.clones.clone import Clone
 from bot.git import refs
+from bot.messages.notices import PushRule
 from bot.messages.redact import holds_secret
-from bot.messages.replies import PushRule
 
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
 WORKFLOW_FOLDERS = (".github/workflows/", ".github/actions/")

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from bot.messages import replies
+from bot.messages import reasons
 from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
@@ -174,7 +174,7 @@ class Runner:
         self.ring()
 
     async def _interrupted(self, connection: Connection, claim: Claim) -> None:
-        reason = replies.interrupted_twice()
+        reason = reasons.interrupted_twice()
         try:
             await turns.end(connection, claim, "interrupted", reason)
         except ClaimLostError:

@@ -15,7 +15,7 @@ import structlog
 from bot.clones import entries
 from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
 from bot.git import refs
-from bot.messages import replies, tracking
+from bot.messages import notices, tracking
 from bot.messages.redact import redact
 from bot.run import prompt
 from bot.run.context import TurnContext
@@ -75,7 +75,7 @@ async def prepare_checkout(
         case NotThere():
             return Prepared(done=True)
         case Unusable(default_branch=branch):
-            return _failed(replies.setup_unusable(branch, MAX_SCRIPT_BYTES), "")
+            return _failed(notices.setup_unusable(branch, MAX_SCRIPT_BYTES), "")
         case Found(text=text):
             progress.enter(tracking.setting_up())
             return await _run(ctx, turn, text, stop, on_overflow)
@@ -120,7 +120,7 @@ async def _run(
         return prepared
     return Prepared(
         prepared.done,
-        (*prepared.notices, replies.setup_left(left)),
+        (*prepared.notices, notices.setup_left(left)),
         (*prepared.remarks, prompt.setup_left(len(left))),
     )
 
@@ -149,16 +149,16 @@ def _outcome(ended: Ended | OutOfTime | OSError, secrets: tuple[str, ...]) -> Pr
         case Ended(status=0):
             return Prepared(done=True)
         case Ended(status=status, output=output):
-            return _failed(replies.setup_ended_with(status), shown(output, secrets))
+            return _failed(notices.setup_ended_with(status), shown(output, secrets))
         case OutOfTime(seconds=seconds, output=output):
-            return _failed(replies.setup_out_of_time(seconds), shown(output, secrets))
+            return _failed(notices.setup_out_of_time(seconds), shown(output, secrets))
         case OSError():
-            return _failed(replies.setup_not_startable(ended.strerror or str(ended)), "")
+            return _failed(notices.setup_not_startable(ended.strerror or str(ended)), "")
         case _:
             assert_never(ended)
 
 
 def _failed(how: str, output: str) -> Prepared:
     return Prepared(
-        done=False, notices=(replies.setup_failed(how, output),), remarks=(prompt.setup_failed(how, output),)
+        done=False, notices=(notices.setup_failed(how, output),), remarks=(prompt.setup_failed(how, output),)
     )

@@ -11,7 +11,7 @@ from bot.clones.start import Checkout, Start, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
-from bot.messages import replies, worktree_replies
+from bot.messages import notices, worktree_replies
 from bot.model import Target
 from bot.node.transactions import persist
 from bot.reply import thread_comments
@@ -45,7 +45,7 @@ async def switch_if_needed(
     if instead_of is not None:
         await _go_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
-    words = worktree_replies.switched(turn.start[1], before, after)
+    words = notices.switched(turn.start[1], before, after)
     told = worktree_replies.was_switched(turn.number, before, after)
 
     async def write(connection: Connection) -> None:
@@ -75,7 +75,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
         holder = await sharing.find_worktree_on_branch(connection, turn, branch)
         if holder is None:
             return False
-        words = worktree_replies.in_worktree_on_branch(holder.owner, branch)
+        words = notices.in_worktree_on_branch(holder.owner, branch)
         await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
         return True
 
@@ -108,21 +108,21 @@ async def _go_elsewhere(
     """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
     own = ctx.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
-    promised = {replies.in_worktree_of(number) for number in turn.sharers}
-    promised.add(worktree_replies.in_worktree_on_branch(turn.start[1], branch))
+    promised = {notices.in_worktree_of(number) for number in turn.sharers}
+    promised.add(notices.in_worktree_on_branch(turn.start[1], branch))
 
     async def write(connection: Connection) -> None:
         noted = [notice for notice in await sharing.lock_turn(connection, turn) if notice not in promised]
         holder = await sharing.find_worktree_on_branch(connection, turn, branch)
         if holder is not None:
-            words = worktree_replies.not_shared_any_more(instead_of, holder.owner, branch)
+            words = notices.not_shared_any_more(instead_of, holder.owner, branch)
             await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
             return
         start = ("head", turn.number, branch, tip)
         made = await conversations.reserve_worktree(
             connection, turn.repository, node=ctx.node, path=str(own), start=start
         )
-        words = worktree_replies.not_shared(instead_of, branch)
+        words = notices.not_shared(instead_of, branch)
         await sharing.move_turn(connection, turn, made, ctx.node, [*noted, words])
 
     await persist(ctx.pool, write)

@@ -20,7 +20,7 @@ from bot.clones.metadata import Metadata
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
-from bot.messages import replies, tracking
+from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import Changes, Patch, TurnResult
 from bot.model import Actor
 from bot.node.noting import record_use
@@ -55,7 +55,7 @@ class TurnRun:
         self._thread_ref = ThreadRef(turn.repository, turn.conversation_id)
         self._notices = list(turn.notices)
         if turn.resuming:
-            self._notices.append(replies.resumed_after_cut_off())
+            self._notices.append(notices.resumed_after_cut_off())
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
         self._progress = Progress()
@@ -97,12 +97,12 @@ class TurnRun:
             return await work
         except (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError) as problem:
             self._log.warning("turn-failed", problem=str(problem))
-            return TurnResult("failed", replies.trouble(str(problem)))
+            return TurnResult("failed", reasons.trouble(str(problem)))
         except ClaimLostError:
             raise
         except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
             self._log.exception("turn-broke")
-            return TurnResult("failed", replies.own_error(self._turn.id))
+            return TurnResult("failed", reasons.own_error(self._turn.id))
         finally:
             for task in (watch, work):
                 task.cancel()
@@ -156,10 +156,10 @@ class TurnRun:
             case Cancelled():
                 return await self._stopped()
             case TimedOut(kind=kind, seconds=seconds):
-                return TurnResult("timed-out", replies.timed_out(kind, seconds))
+                return TurnResult("timed-out", reasons.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
                 self._log.warning("agent-failed", reason=reason)
-                return TurnResult("failed", replies.agent_failed(reason), last_words=stderr_tail)
+                return TurnResult("failed", reasons.agent_failed(reason), last_words=stderr_tail)
             case _:
                 assert_never(outcome)
 
@@ -201,7 +201,7 @@ class TurnRun:
         if self._disk_full is not None:
             return TurnResult("failed", self._disk_full)
         reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
-        return TurnResult("stopped", reason or replies.stopped_by(None))
+        return TurnResult("stopped", reason or reasons.stopped_by(None))
 
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
@@ -219,11 +219,11 @@ class TurnRun:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason)
-                words = replies.agent_not_started(opened.reason, opened.next_step)
+                words = reasons.agent_not_started(opened.reason, opened.next_step)
                 return TurnResult("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
                 self._log.warning("context-lost", why=opened.lost)
-                self._notices.append(replies.context_lost())
+                self._notices.append(notices.context_lost())
             await self._persist(
                 lambda connection: self._join_session(
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
@@ -260,7 +260,7 @@ class TurnRun:
             return await agent.prompt(blocks, self._ctx.limits, self._stop, self._progress.note)
 
     def _disk_overflowed(self, limit_bytes: int) -> None:
-        self._disk_full = replies.disk_full(limit_bytes)
+        self._disk_full = reasons.disk_full(limit_bytes)
         self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
@@ -271,12 +271,12 @@ class TurnRun:
         changes: Changes | Patch | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
-            changes, notices = await publish(self._ctx, self._turn, ready, head_before, guard)
+            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard)
+            self._notices += told
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer is there; what was done stays in the worktree, and the next turn pushes it.
             self._log.warning("not-delivered", problem=str(problem))
-            notices = [replies.push_failed(ready.branch or "the thread")]
-        self._notices += notices
+            self._notices.append(notices.push_failed(ready.branch))
         return TurnResult("done", answer=answer, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:
@@ -329,7 +329,7 @@ async def _denied(ctx: TurnContext, turn: ClaimedTurn) -> str | None:
     verdict = before_asking_github(ctx.policy, sender, turn.repository)
     if verdict is None:
         verdict = by_permission(await ctx.github.permission(turn.repository, turn.requested_by))
-    return replies.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
+    return reasons.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
 
 
 def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import GitHubFacts, NodePaths, RequestContext
-from bot.messages import replies, worktree_replies
+from bot.messages import notices
 from bot.model import Target
 from bot.reply.thread_comments import ThreadRef
 from bot.sharing_rules import SharingRefused, WorktreeUsage
@@ -68,11 +68,11 @@ async def placed(world: TurnRows) -> list[tuple[int, str, str | None, list[str]]
     return [(row["number"], row["path"].rpartition("/")[2], row["switch_to"], row["notices"]) for row in rows]
 
 
-IN_ISSUES = replies.in_worktree_of(ISSUE)
+IN_ISSUES = notices.in_worktree_of(ISSUE)
 
 
 def own(why: SharingRefused, branch: str = "feature") -> str:
-    return worktree_replies.not_shared(why, branch)
+    return notices.not_shared(why, branch)
 
 
 # What decide writes
@@ -146,7 +146,7 @@ async def test_of_two_issues_the_first_that_fits_is_shared(world: TurnRows) -> N
 
     await asks(world.db, PULL, head="feature", closes=(ISSUE, 2))
 
-    assert (await placed(world))[1] == (PULL, "issue-2", "feature", [replies.in_worktree_of(2)])
+    assert (await placed(world))[1] == (PULL, "issue-2", "feature", [notices.in_worktree_of(2)])
 
 
 async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: TurnRows) -> None:
@@ -155,7 +155,7 @@ async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants
 
     await asks(world.db, 10, head="feature", closes=())
 
-    words = worktree_replies.in_worktree_on_branch(ISSUE, "feature")
+    words = notices.in_worktree_on_branch(ISSUE, "feature")
     assert (await placed(world))[1] == (10, "issue-1", "feature", [words])
 
 

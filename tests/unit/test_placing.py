@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from bot.handlers.choose_worktree import Candidate, NewWorktree, PullRequestHead, SharedWorktree, choose_worktree
-from bot.messages import worktree_replies
+from bot.messages import notices
 from bot.model import LiveWorktree
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
@@ -103,7 +103,7 @@ def test_what_is_made_for_one_alone_fits() -> None:
 
 @pytest.mark.parametrize("why", [why for literal in get_args(Misfit) for why in get_args(literal) or (literal,)])
 def test_every_reason_has_a_sentence(why: Misfit) -> None:
-    words = worktree_replies.not_shared(SharingRefused(1, why, 7), "a`b")
+    words = notices.not_shared(SharingRefused(1, why, 7), "a`b")
 
     assert words.endswith(", so this ran in a worktree of its own on ``a`b``.")
     assert words.startswith(("#1's worktree ", "``a`b`` "))

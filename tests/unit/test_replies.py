@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.messages import replies, tracking
+from bot.messages import notices, reasons, replies, tracking
 from bot.messages.formatting import inline_code, inline_text
 from bot.messages.replies import Status
 from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
@@ -30,7 +30,7 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
     (body,) = tracking.final(
-        TurnResult("done", answer="Fixed.", changes=changes, notices=(replies.context_lost(),), steps=("Run `make`",))
+        TurnResult("done", answer="Fixed.", changes=changes, notices=(notices.context_lost(),), steps=("Run `make`",))
     )
     assert body == (
         "Fixed.\n\n"
@@ -48,7 +48,7 @@ def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: tracking.En
 
 
 def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
-    (body,) = tracking.final(TurnResult("refused", reason=replies.over_daily_limit(50)))
+    (body,) = tracking.final(TurnResult("refused", reason=reasons.over_daily_limit(50)))
     assert body.startswith("**This was not started.** You have used your 50 requests")
 
 
@@ -122,18 +122,6 @@ def test_status_says_what_runs_and_what_waits() -> None:
     assert replies.status(Status(None, None, 0, session_active=False)).startswith("Nothing is running, nothing waits.")
 
 
-@pytest.mark.parametrize(
-    ("running", "dropped", "said"),
-    [
-        (False, 0, "Nothing is running, so there is nothing to stop."),
-        (True, 0, "Stopping the running request."),
-        (True, 2, "Stopping the running request. Dropped 2 waiting requests."),
-    ],
-)
-def test_stop_says_what_it_stopped(running: bool, dropped: int, said: str) -> None:
-    assert replies.stopping(running=running, dropped=dropped) == said
-
-
 @given(names)
 def test_a_name_can_hold_no_markup(name: str) -> None:
     for shown in (html(f"x {inline_text(name)} x"), html(f"x {inline_code(name)} x")):
@@ -143,5 +131,5 @@ def test_a_name_can_hold_no_markup(name: str) -> None:
 
 
 def test_a_branch_named_like_markup_stays_a_name() -> None:
-    assert replies.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
-    assert "@octocat" not in replies.agent_failed("@octocat <b>")
+    assert notices.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
+    assert "@octocat" not in reasons.agent_failed("@octocat <b>")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.messages import replies, tracking
+from bot.messages import notices, tracking
 from bot.messages.tracking import PlanEntry, TurnResult
 from bot.run import prompt
 
@@ -46,14 +46,14 @@ def test_what_git_says_of_itself_is_no_markup(detail: str) -> None:
 
 
 def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
-    notice = replies.setup_failed(replies.setup_ended_with(2), "npm ERR!\n\nno such file")
+    notice = notices.setup_failed(notices.setup_ended_with(2), "npm ERR!\n\nno such file")
     (body,) = tracking.final(
         TurnResult(
             "done",
             answer="Done so.",
             notices=(
                 notice,
-                replies.context_lost(),
+                notices.context_lost(),
             ),
         )
     )
@@ -70,7 +70,7 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=300))
 def test_no_output_leaves_its_fold(output: str) -> None:
-    notice = replies.setup_failed(replies.setup_ended_with(2), output)
+    notice = notices.setup_failed(notices.setup_ended_with(2), output)
     (body,) = tracking.final(
         TurnResult(
             "done",
@@ -87,20 +87,20 @@ def test_no_output_leaves_its_fold(output: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (replies.setup_ended_with(-9), "was ended by signal 9"),
-        (replies.setup_out_of_time(600), "was still running after 10 min 0 s and was ended"),
+        (notices.setup_ended_with(-9), "was ended by signal 9"),
+        (notices.setup_out_of_time(600), "was still running after 10 min 0 s and was ended"),
         (
-            replies.setup_not_startable("No such file or directory"),
+            notices.setup_not_startable("No such file or directory"),
             "could not be started (No such file or directory)",
         ),
         (
-            replies.setup_unusable("main", 1 << 20),
+            notices.setup_unusable("main", 1 << 20),
             "on `main` is no ordinary file of at most 1 MiB, and was not run",
         ),
     ],
 )
 def test_how_a_script_failed_is_a_clause(how: str, words: str) -> None:
-    assert replies.setup_failed(how, "").startswith(f"`.threadtree/setup` {words}. The agent worked all the same")
+    assert notices.setup_failed(how, "").startswith(f"`.threadtree/setup` {words}. The agent worked all the same")
 
 
 def test_the_agent_is_told_what_the_script_said_last() -> None:
