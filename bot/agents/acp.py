@@ -127,7 +127,7 @@ async def _await_stop(stop: asyncio.Event, inbox: Inbox) -> None:
 async def _why_broken(link: Link, error: RequestError | ConnectionError) -> str:
     if isinstance(error, RequestError):
         return f"The agent reported an error: {in_its_words(error)}"
-    return f"The agent {await link.how_it_ended()} in the middle of its work."
+    return f"The agent {await link.process.why_output_ended()} in the middle of its work."
 
 
 def _outcome(answer: Mapping[str, Any], progress: PromptProgress, stderr_tail: str) -> Outcome:

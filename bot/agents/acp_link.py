@@ -4,6 +4,7 @@ The bot is the client of the protocol and offers nothing: no file system, no ter
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,43 @@ _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 _log = structlog.get_logger()
 
 
+def is_message(value: dict[str, Any]) -> bool:
+    """Return whether the object has the shape of a JSON-RPC message: https://www.jsonrpc.org/specification"""
+    error = value.get("error")
+    return (
+        isinstance(value.get("method"), str | None)
+        and isinstance(value.get("id"), str | int | None)
+        and (error is None or (isinstance(error, dict) and isinstance(error.get("code", 0), int)))
+        and not value.keys().isdisjoint(("method", "id"))
+    )
+
+
+class _Transport:
+    """JSON-RPC messages over the stdin and stdout of an agent, for an `acp` connection."""
+
+    def __init__(self, process: AgentProcess) -> None:
+        self._process = process
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write one message. A request raises ConnectionError when the agent reads no more; an answer is dropped."""
+        try:
+            await self._process.write(json.dumps(message, separators=(",", ":")) + "\n")
+        except ConnectionError:
+            if "method" in message:
+                raise
+            _log.debug("agent-answer-undeliverable")
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next message; None at the end of the stream."""
+        while (value := await self._process.read_object()) is not None:
+            if is_message(value):
+                return value
+        return None
+
+    async def close(self) -> None:
+        self._process.close_stdin()
+
+
 class Link:
     """`acp`'s own `ClientSideConnection` is not used: one update or stop reason newer than its schema breaks it."""
 
@@ -28,7 +66,7 @@ class Link:
         self.process = process
         self.capabilities: dict[str, Any] = {}
         self.cancelling = False
-        self._connection = Connection(self._handle, process)
+        self._connection = Connection(self._handle, _Transport(process))
         self._listener: tuple[str, Callable[[SessionNotification], None]] | None = None
         self._heard = asyncio.Event()
 
@@ -64,13 +102,6 @@ class Link:
                     await self._heard.wait()
             except TimeoutError:
                 return
-
-    async def how_it_ended(self) -> str:
-        """The end of a connection that broke, as the predicate of a sentence."""
-        status = await self.process.exit_status()
-        if status is None:
-            return "closed its connection"
-        return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
 
     async def close(self) -> None:
         """End the agent with all its processes."""

@@ -148,7 +148,7 @@ class _Opening:
             how = f"gave no answer within {self._patience.answer_seconds:g} s"
             raise self._silent(link, what, how) from error
         except ConnectionError as error:
-            raise self._silent(link, what, await link.how_it_ended()) from error
+            raise self._silent(link, what, await link.process.why_output_ended()) from error
 
     def _refused(self, link: Link, what: str, error: RequestError) -> _CannotOpenError:
         words, tail = in_its_words(error), link.process.stderr_tail
@@ -197,7 +197,7 @@ class _Opening:
             await self.close()
             return f"the agent did not continue it within {self._patience.answer_seconds:g} s", False
         except ConnectionError:
-            how = await link.how_it_ended()
+            how = await link.process.why_output_ended()
             await self.close()
             return f"the agent {how} when it should continue it", True
         if answer.get("sessionId", session) != session:

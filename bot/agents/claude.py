@@ -64,7 +64,7 @@ class _Running:
         try:
             await asyncio.wait({greeting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not greeting.done():
-                return await self.process.how_it_ended() if ended.done() else f"gave no answer within {seconds:g} s"
+                return await self.process.why_output_ended() if ended.done() else f"gave no answer within {seconds:g} s"
             greeting.result()
         except OSError:
             raise
@@ -102,7 +102,7 @@ class _Running:
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of a message that it cannot read
             self.inbox.put_nowait(Broken(f"Claude sent what could not be read: {error}"))
         else:
-            self.inbox.put_nowait(Broken(f"Claude {await self.process.how_it_ended()} in the middle of its work."))
+            self.inbox.put_nowait(Broken(f"Claude {await self.process.why_output_ended()} in the middle of its work."))
 
 
 class ClaudeDriver:
@@ -163,7 +163,7 @@ class ClaudeDriver:
                     await self._leave_prompt(running, limits.cancel_grace_seconds)
                     return timed_out
         except ConnectionError:
-            return Failed(f"Claude {await running.process.how_it_ended()}.", running.process.stderr_tail)
+            return Failed(f"Claude {await running.process.why_output_ended()}.", running.process.stderr_tail)
         finally:
             stopping.cancel()
             await asyncio.gather(stopping, return_exceptions=True)

@@ -5,11 +5,9 @@ and takes no line over 1 MB.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import structlog
 from claude_agent_sdk import Transport
 
 from bot.agents.driver import Launch
@@ -23,33 +21,6 @@ UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "As
 # So that a long answer is heard while it is written.
 HEARD = ("--include-partial-messages",)
 
-_log = structlog.get_logger()
-
-
-class _Process(AgentProcess):
-    """Its messages are JSON objects, but no JSON-RPC."""
-
-    async def objects(self) -> AsyncIterator[dict[str, Any]]:
-        """Every message until the end of the stream; what else found its way to stdout is skipped."""
-        while True:
-            try:
-                line = await self._stdout.readline()
-            except (ValueError, ConnectionError) as error:
-                _log.warning("agent-output-broken", error=str(error))
-                return
-            if not line:
-                return
-            message = _message(line)
-            if message is None:
-                _log.debug("agent-output-skipped", line=line[:200].decode(errors="replace"))
-            else:
-                yield message
-
-    async def write(self, data: str) -> None:
-        """Raises ConnectionError when it reads no more."""
-        self._stdin.write(data.encode())
-        await self._stdin.drain()
-
 
 class ClaudeProcess(Transport):
     """Claude Code in stream-json mode; `session` are the arguments that choose its session."""
@@ -57,7 +28,7 @@ class ClaudeProcess(Transport):
     def __init__(self, launch: Launch, session: tuple[str, ...]) -> None:
         argv = (*launch.argv, *STREAMS_JSON, *CLOSED, *UNATTENDED, *HEARD, *session)
         self._launch = Launch(argv, launch.environment, launch.cwd)
-        self._process: _Process | None = None
+        self._process: AgentProcess | None = None
         self.ended = asyncio.Event()
 
     @property
@@ -66,9 +37,7 @@ class ClaudeProcess(Transport):
 
     async def connect(self) -> None:
         """Start it. Raises OSError if that cannot be done."""
-        started = await _Process.start(self._launch)
-        assert isinstance(started, _Process)  # noqa: S101 - `start` makes what it is called on
-        self._process = started
+        self._process = await AgentProcess.start(self._launch)
 
     async def write(self, data: str) -> None:
         if self._process is None:
@@ -77,8 +46,9 @@ class ClaudeProcess(Transport):
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
         if self._process is not None:
-            async for message in self._process.objects():
-                yield message
+            while (message := await self._process.read_object()) is not None:
+                if isinstance(message.get("type"), str):
+                    yield message
         # The SDK tells nobody who waits for an answer that there will be none.
         self.ended.set()
 
@@ -92,19 +62,8 @@ class ClaudeProcess(Transport):
 
     async def end_input(self) -> None:
         if self._process is not None:
-            await self._process.close()
+            self._process.close_stdin()
 
-    async def how_it_ended(self) -> str:
-        """The end of a process whose output ended, as the predicate of a sentence."""
-        status = await self._process.exit_status() if self._process else None
-        if status is None:
-            return "closed its connection"
-        return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
-
-
-def _message(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) and isinstance(value.get("type"), str) else None
+    async def why_output_ended(self) -> str:
+        """Return the reason why there is no more output, as the predicate of a sentence."""
+        return await self._process.why_output_ended() if self._process else "is not running"

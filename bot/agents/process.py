@@ -1,45 +1,41 @@
-"""An agent's process: one JSON message a line on its stdin and stdout, its last words, the end of its whole group."""
+"""A running agent: one JSON object a line on its stdin and stdout, the end of its stderr, the end of its group."""
 
 import asyncio
 import json
-import os
-import signal
-from asyncio.subprocess import PIPE, SubprocessStreamProtocol
-from contextlib import suppress
+import re
+from asyncio.subprocess import PIPE
 from typing import Any
 
 import structlog
 
 from bot.agents.driver import Launch
+from bot.process import OutputTail, ProcessGroup, start
 
-# asyncio's default of 64 kB a line is less than one diff of a big file.
-MAX_LINE_BYTES = 64 * 1024 * 1024
-STDERR_TAIL_BYTES = 4096
-END_SECONDS = 2.0
+# asyncio's default of 64 kB is less than one diff of a big file.
+MAX_LINE_BYTES = 2 * 1024 * 1024
+_STDERR_TAIL_BYTES = 4096
+_EXIT_SECONDS = 2.0
+# A longer line is parsed in a thread: the event loop serves all turns.
+_SHORT_LINE_BYTES = 32 * 1024
+# JSON can carry NUL and lone surrogates. Postgres stores no NUL, UTF-8 has no surrogates.
+_UNSTORABLE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 _log = structlog.get_logger()
 
 
-def parse_message(line: bytes) -> dict[str, Any] | None:
-    """A line as a JSON-RPC message, its texts storable; None for anything else that found its way to stdout."""
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Return the line as a JSON object whose texts can be stored; None for any other line."""
+    text = line.decode(errors="replace")
     try:
-        message = _storable(json.loads(line))
+        value = json.loads(text)
+        if _UNSTORABLE_ESCAPE.search(text):
+            value = _storable(value)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict):
-        return None
-    error = message.get("error")
-    well_formed = (
-        isinstance(message.get("method"), str | None)
-        and isinstance(message.get("id"), str | int | None)
-        and (error is None or (isinstance(error, dict) and isinstance(error.get("code", 0), int)))
-        and not message.keys().isdisjoint(("method", "id"))
-    )
-    return message if well_formed else None
+    return value if isinstance(value, dict) else None
 
 
 def _storable(value: Any) -> Any:
-    """The value without what JSON can carry and neither UTF-8 nor Postgres can: lone surrogates, NUL."""
     match value:
         case str():
             return value.encode(errors="replace").decode().replace("\0", "")
@@ -51,120 +47,72 @@ def _storable(value: Any) -> Any:
             return value
 
 
-class _StreamProtocol(SubprocessStreamProtocol):
-    """Tells the process's exit from the end of its pipes, which a left-over grandchild can hold open."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=MAX_LINE_BYTES, loop=asyncio.get_running_loop())
-        self.exited = asyncio.Event()
-        self.released = asyncio.Event()
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        self.exited.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.released.set()
-
-
 class AgentProcess:
-    """A running agent; the message transport of an `acp` connection (send, receive, close)."""
+    """A started agent. `end` must be called."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _StreamProtocol) -> None:
-        process = asyncio.subprocess.Process(transport, protocol, asyncio.get_running_loop())
-        if process.stdin is None or process.stdout is None or process.stderr is None:
+    def __init__(self, group: ProcessGroup) -> None:
+        if group.stdin is None or group.stdout is None or group.stderr is None:
             raise RuntimeError("an agent is started with three pipes")
-        self._transport = transport
-        self._protocol = protocol
-        self._pid = process.pid
-        self._stdin, self._stdout = process.stdin, process.stdout
-        self._tail = b""
-        self._stderr_reader = asyncio.create_task(self._keep_tail(process.stderr))
+        self._group = group
+        self._stdin, self._stdout = group.stdin, group.stdout
+        self._stderr = OutputTail(group.stderr, _STDERR_TAIL_BYTES)
+        self._sent_too_long_a_line = False
 
     @classmethod
     async def start(cls, launch: Launch) -> "AgentProcess":
-        """Start it in a session, and so a process group, of its own. Raises OSError if that cannot be done."""
-        transport, protocol = await asyncio.get_running_loop().subprocess_exec(
-            _StreamProtocol,
-            *launch.argv,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=dict(launch.environment),
-            cwd=launch.cwd,
-            start_new_session=True,
-        )
-        return cls(transport, protocol)
+        """Start the agent in a process group of its own. Raises OSError."""
+        return cls(await start(launch.argv, launch.environment, launch.cwd, stdin=PIPE, line_bytes=MAX_LINE_BYTES))
 
     @property
     def stderr_tail(self) -> str:
-        return self._tail.decode(errors="replace").strip()
+        return self._stderr.data.decode(errors="replace").strip()
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Write one message. A request raises ConnectionError when the agent reads no more; an answer is dropped."""
-        try:
-            self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-            await self._stdin.drain()
-        except ConnectionError:
-            if "method" in message:
-                raise
-            _log.debug("agent-answer-undeliverable", pid=self._pid)
+    async def write(self, line: str) -> None:
+        """Write one line. Raises ConnectionError when the agent reads no more."""
+        self._stdin.write(line.encode())
+        await self._stdin.drain()
 
-    async def receive(self) -> dict[str, Any] | None:
-        """The next message; None at the end of the stream or at a line longer than MAX_LINE_BYTES."""
+    async def read_object(self) -> dict[str, Any] | None:
+        """Return the next JSON object; None at the end of the output or at a line longer than MAX_LINE_BYTES."""
         while True:
+            # Lets other tasks take what was read so far, also when more lines are in the buffer.
+            await asyncio.sleep(0)
             try:
                 line = await self._stdout.readline()
-            except (ValueError, ConnectionError) as error:
-                _log.warning("agent-output-broken", pid=self._pid, error=str(error))
+            except ValueError:
+                self._sent_too_long_a_line = True
+                return None
+            except ConnectionError:
                 return None
             if not line:
                 return None
-            message = parse_message(line)
-            if message is not None:
-                return message
-            _log.debug("agent-output-skipped", pid=self._pid, line=line[:200].decode(errors="replace"))
+            short = len(line) <= _SHORT_LINE_BYTES
+            value = parse_object(line) if short else await asyncio.to_thread(parse_object, line)
+            if value is not None:
+                return value
+            _log.debug("agent-output-skipped", pid=self._group.pid, line=line[:200].decode(errors="replace"))
 
-    async def close(self) -> None:
-        """Close the agent's stdin, which asks it to leave."""
+    def close_stdin(self) -> None:
+        """Ask the agent to exit."""
         self._stdin.close()
 
-    async def exit_status(self) -> int | None:
-        """Its exit status (negative: the signal that ended it); None if it is alive a little later."""
-        if not await self._outlives(END_SECONDS):
-            # Its last words may still be in the pipe, which a grandchild can hold open.
-            await asyncio.wait({self._stderr_reader}, timeout=END_SECONDS)
-        return self._transport.get_returncode()
+    async def why_output_ended(self) -> str:
+        """Return the reason why there is no more output, as the predicate of a sentence."""
+        if self._sent_too_long_a_line:
+            return f"sent a message of more than {MAX_LINE_BYTES >> 20} MB"
+        if await self._group.exits_within(_EXIT_SECONDS):
+            # Another process can hold the pipe open.
+            await self._stderr.finish()
+        status = self._group.status
+        if status is None:
+            return "closed its connection"
+        return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
 
     async def end(self) -> None:
-        """End the whole process group, kindly first (it may be writing its session), and give back what it held."""
+        """End the whole process group. The agent gets time to exit by itself: it may be writing its session."""
+        self._stdin.close()
         try:
-            self._stdin.close()
-            if await self._outlives(END_SECONDS):
-                self._signal(signal.SIGTERM)
-                await self._outlives(END_SECONDS)
+            await self._group.exits_within(_EXIT_SECONDS)
         finally:
-            # Also when the agent itself has gone: what it started may not have.
-            self._signal(signal.SIGKILL)
-        await self._protocol.exited.wait()
-        if self._stdin.transport.get_write_buffer_size():
-            # Its close would wait for a reader, and an escaped grandchild may hold that end.
-            self._stdin.transport.abort()
-        self._transport.close()
-        await self._protocol.released.wait()
-        await self._stderr_reader
-
-    async def _outlives(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._protocol.exited.wait()
-        return not self._protocol.exited.is_set()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._pid, number)
-
-    async def _keep_tail(self, stderr: asyncio.StreamReader) -> None:
-        while chunk := await stderr.read(65536):
-            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+            await self._group.end()
+        await self._stderr.finish()

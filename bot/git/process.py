@@ -1,39 +1,35 @@
-"""A process of git's: started, listened to, and ended with everything it started."""
+"""Feed a git command and read its output until its end."""
 
 import asyncio
 import contextlib
-import os
-import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
-# git removes its lock files on SIGTERM; a SIGKILL leaves them behind.
-TERMINATION_GRACE_SECONDS = 2.0
+from bot.process import ProcessGroup
+
 _CHUNK_BYTES = 1 << 16
 
 
-async def start(starting: Coroutine[None, None, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """asyncio waits for ever when cancelled while it connects a process's pipes, so it never is."""
-    task = asyncio.ensure_future(starting)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if task.exception() is None:
-            await asyncio.shield(end(task.result()))
-        raise
-
-
 async def listen(
-    process: asyncio.subprocess.Process,
+    process: ProcessGroup,
     given: bytes | None,
     timeout_seconds: float,
     on_stderr: Callable[[bytes], None] | None,
 ) -> tuple[bytes, bytes]:
-    """Waits for the process's end; what it wrote to stdout and stderr. `on_stderr` is given each piece of stderr.
+    """Return what the command writes to stdout and stderr until its end. `on_stderr` gets each piece of stderr.
 
-    With `on_stderr` the limit is on silence: whoever tells how far it is may take as long as it needs. Raises
-    TimeoutError.
+    With `on_stderr` the limit is on silence: a command that reports progress may take as long as it needs. Raises
+    TimeoutError. After an exception the whole process group has ended.
     """
+    try:
+        return await _listen(process, given, timeout_seconds, on_stderr)
+    except BaseException:
+        await asyncio.shield(process.end())
+        raise
+
+
+async def _listen(
+    process: ProcessGroup, given: bytes | None, timeout_seconds: float, on_stderr: Callable[[bytes], None] | None
+) -> tuple[bytes, bytes]:
     loop = asyncio.get_running_loop()
     pieces: list[bytes] = []
     async with asyncio.timeout(timeout_seconds) as limit:
@@ -63,17 +59,3 @@ async def _feed(stream: asyncio.StreamWriter | None, given: bytes | None) -> Non
         stream.write(given or b"")
         await stream.drain()
     stream.close()
-
-
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Both signals always: the first may end git alone. Waits are bounded: who left the group may keep the pipes."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        _signal_group(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TERMINATION_GRACE_SECONDS):
-                await process.wait()
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)

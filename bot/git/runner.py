@@ -10,8 +10,9 @@ from pathlib import Path
 from bot.git.errors import GitProblem as GitProblem
 from bot.git.errors import problem_of
 from bot.git.errors import redact as redact
-from bot.git.process import end, listen, start
+from bot.git.process import listen
 from bot.git.progress import without_progress
+from bot.process import start
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
@@ -207,16 +208,11 @@ class Git:
         command = next((arg for arg in args if not arg.startswith("-")), "")
         try:
             process = await start(
-                asyncio.create_subprocess_exec(
-                    *program,
-                    *args,
-                    cwd=cwd or "/",
-                    env={**self._environment(), **(environment or {})},
-                    stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
-                    stdout=stdout or asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,
-                )
+                (*program, *args),
+                {**self._environment(), **(environment or {})},
+                cwd or Path("/"),
+                stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
+                stdout=stdout or asyncio.subprocess.PIPE,
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             # Of a cage it is the cage that is missing, which says nothing about the repository.
@@ -231,11 +227,8 @@ class Git:
         except TimeoutError as error:
             limit = f"{timeout_seconds:g} s" + (" without a sign of progress" if on_stderr else "")
             raise GitError(GitProblem.TIMEOUT, command, f"not done after {limit}") from error
-        finally:
-            if process.returncode is None:
-                await asyncio.shield(end(process))
         said = redact(errors.decode(errors="replace"))
-        completed = Completed(output, without_progress(said) if on_stderr else said, process.returncode or 0)
+        completed = Completed(output, without_progress(said) if on_stderr else said, process.status or 0)
         if check and completed.status:
             raise failure(command, completed)
         return completed

@@ -3,18 +3,14 @@
 import asyncio
 import os
 import re
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
-from collections.abc import Coroutine
-from contextlib import suppress
+from asyncio.subprocess import STDOUT
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from bot.agents.driver import Launch
+from bot.process import OutputTail, ProcessGroup, start
 
 _OUTPUT_BYTES = 64 * 1024
-_LAST_WORDS_SECONDS = 2.0
 # Colours, cursor movements and titles: https://man7.org/linux/man-pages/man4/console_codes.4.html
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -66,89 +62,25 @@ def readable(output: bytes) -> str:
 
 
 async def run_script(launch: Launch, limit_seconds: float, stop: asyncio.Event) -> Ended | OutOfTime | Stopped:
-    """Runs it in a process group of its own, which ends with it. Raises OSError if it cannot be started."""
-    process = await _start(launch)
-    stopping = asyncio.create_task(stop.wait())
-    exited = asyncio.create_task(process.exited.wait())
+    """Run the script in a process group of its own, which ends with it. Raises OSError if it cannot be started."""
+    process = await start(launch.argv, launch.environment, launch.cwd, stderr=STDOUT)
+    if process.stdout is None:
+        raise RuntimeError("a script is started with a pipe")
+    output = OutputTail(process.stdout, _OUTPUT_BYTES)
+    waits = {asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())}
     try:
-        done, _ = await asyncio.wait({stopping, exited}, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
-        ended = process.exited.is_set()
+        await asyncio.wait(waits, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+        status, stopped = process.status, stop.is_set()
     finally:
-        stopping.cancel()
-        exited.cancel()
-        await asyncio.shield(process.end())
-    if ended:
-        return Ended(process.status, readable(process.output))
-    return Stopped() if done else OutOfTime(limit_seconds, readable(process.output))
+        for wait in waits:
+            wait.cancel()
+        await asyncio.shield(_end(process, output))
+    if status is not None:
+        return Ended(status, readable(output.data))
+    return Stopped() if stopped else OutOfTime(limit_seconds, readable(output.data))
 
 
-class _Process(asyncio.SubprocessProtocol):
-    """Keeps the end of the output; tells the exit from the end of the pipe, which who left the group may hold open."""
-
-    def __init__(self) -> None:
-        self.output = b""
-        self.exited = asyncio.Event()
-        self._silent = asyncio.Event()
-        self._released = asyncio.Event()
-        self._transport: asyncio.SubprocessTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        self.output = (self.output + (data if isinstance(data, bytes) else data.encode()))[-_OUTPUT_BYTES:]
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._silent.set()
-
-    def process_exited(self) -> None:
-        self.exited.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._released.set()
-
-    @property
-    def status(self) -> int:
-        """Its exit status once it has exited."""
-        return (self._transport.get_returncode() if self._transport else None) or 0
-
-    async def end(self) -> None:
-        """Ends the whole group, hears its last words and gives back what it held."""
-        if self._transport is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._transport.get_pid(), signal.SIGKILL)
-        await self.exited.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                await self._silent.wait()
-        self._transport.close()
-        await self._released.wait()
-
-
-async def _start(launch: Launch) -> _Process:
-    loop = asyncio.get_running_loop()
-    return await _uncancelled(
-        loop.subprocess_exec(
-            _Process,
-            *launch.argv,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            env=dict(launch.environment),
-            cwd=launch.cwd,
-            start_new_session=True,
-        )
-    )
-
-
-async def _uncancelled(starting: Coroutine[None, None, tuple[asyncio.SubprocessTransport, _Process]]) -> _Process:
-    """A start that is cancelled half-way would leave its process to nobody."""
-    task = asyncio.ensure_future(starting)
-    try:
-        return (await asyncio.shield(task))[1]
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if task.exception() is None:
-            await asyncio.shield(task.result()[1].end())
-        raise
+async def _end(process: ProcessGroup, output: OutputTail) -> None:
+    await process.terminate()
+    await output.finish()
+    await process.close()

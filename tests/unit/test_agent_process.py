@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.agents.process import parse_message
+from bot.agents.acp_link import is_message
+from bot.agents.process import parse_object
 from bot.sandbox import agent_argv, agent_environment, command_of
 
 JSON = st.recursive(
@@ -31,23 +32,24 @@ JSON = st.recursive(
         ),
     ],
 )
-def test_what_is_no_message_is_skipped(line: bytes) -> None:
-    assert parse_message(line) is None
+def test_other_lines_are_skipped(line: bytes) -> None:
+    value = parse_object(line)
+    assert value is None or not is_message(value)
 
 
 @given(JSON)
-def test_any_json_is_a_message_or_skipped(value: Any) -> None:
-    message = parse_message(json.dumps(value).encode())
-    assert message is None or {"id", "method"} & message.keys()
+def test_an_object_is_a_message_only_with_an_id_or_a_method(value: Any) -> None:
+    parsed = parse_object(json.dumps(value).encode())
+    assert parsed is None or not is_message(parsed) or {"id", "method"} & parsed.keys()
 
 
-@given(st.text(st.characters()))
-def test_the_texts_of_a_message_can_be_stored(text: str) -> None:
-    line = json.dumps({"method": "m", "params": {"list": [text], text: None}}).encode()
-    message = parse_message(line)
-    assert message is not None
-    assert "\\u0000" not in json.dumps(message)
-    json.dumps(message, ensure_ascii=False).encode()
+@given(st.text(st.characters()), st.booleans())
+def test_the_texts_of_an_object_can_be_stored(text: str, escaped: bool) -> None:
+    value = {"type": "m", "params": {"list": [text], text: None}}
+    parsed = parse_object(json.dumps(value, ensure_ascii=escaped).encode(errors="surrogatepass"))
+    assert parsed is not None
+    assert "\\u0000" not in json.dumps(parsed).replace("\\\\", "")
+    json.dumps(parsed, ensure_ascii=False).encode()
 
 
 @given(st.lists(st.text(), min_size=1))

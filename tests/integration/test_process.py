@@ -1,0 +1,55 @@
+"""A child process in a group of its own: how it starts, how it ends, what is read of it."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL
+from pathlib import Path
+
+import pytest
+
+from bot.process import OutputTail, start
+from tests.support.sleeping_processes import new_sleep, runs
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.mark.parametrize("turns_of_the_loop", range(6))
+async def test_a_cancelled_start_leaves_no_process(tmp_path: Path, turns_of_the_loop: int) -> None:
+    sleep = new_sleep()
+    task = asyncio.create_task(start(sleep.split(), ENVIRONMENT, tmp_path))
+    for _ in range(turns_of_the_loop):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        await task.result().end()
+    assert not runs(sleep)
+
+
+async def test_the_end_ends_what_the_process_left_running(tmp_path: Path) -> None:
+    sleep = new_sleep()
+    process = await start(("sh", "-c", f"{sleep} & echo started"), ENVIRONMENT, tmp_path, stderr=DEVNULL)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"started\n"
+    await process.wait()
+    assert process.status == 0
+    await process.end()
+    assert not runs(sleep)
+
+
+async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    process = await start(("sh", "-c", "trap '' TERM; echo deaf; sleep 1000"), ENVIRONMENT, tmp_path)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    await process.end()
+    assert process.status == -signal.SIGKILL
+
+
+async def test_the_last_bytes_of_an_output_are_kept(tmp_path: Path) -> None:
+    process = await start(("sh", "-c", "head -c 100000 /dev/zero; printf end"), ENVIRONMENT, tmp_path)
+    assert process.stdout is not None
+    tail = OutputTail(process.stdout, 5)
+    await tail.finish(60)
+    assert tail.data == b"\0\0end"
+    await process.end()
