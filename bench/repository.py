@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, ensure, fetch
+from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, update
 from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
@@ -34,8 +34,7 @@ class Repository:
         git(remote, "fast-import", "--quiet", stdin=b"".join(_stream(files)))
         clone = clone_at(directory / "data", "octo", "big", GIT)
         async with clone_lock(clone) as lock:
-            await ensure(lock, remote.as_uri())
-            await fetch(lock)
+            await update(lock, remote.as_uri())
         return cls(directory / "data", clone, (directory / "github").as_uri())
 
     async def worktree(self, number: int) -> Path:

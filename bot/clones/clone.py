@@ -1,8 +1,12 @@
-"""A clone is made, brought up to date, and made again when it is damaged; what the remote says."""
+"""A codebase's bare clone on this node: its lock, how it is made, fetched and replaced, and what can be asked of it."""
 
+import asyncio
+import contextlib
+import fcntl
 import os
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +14,18 @@ from pathlib import Path
 import structlog
 
 from bot import failpoints
-from bot.clones import leftovers, trash
-from bot.clones.bare import Clone as Clone
-from bot.clones.bare import CloneLock as CloneLock
-from bot.clones.bare import clone_at as clone_at
-from bot.clones.bare import clone_lock as clone_lock
-from bot.clones.salvage import salvage
+from bot.clones import trash
+from bot.clones.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
 from bot.git import refs
 from bot.git.progress import Reader
-from bot.git.runner import Git, GitError, GitProblem, failure
+from bot.git.runner import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
+from bot.sandbox.view import View, make_private, private_folder
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
+LOCK_POLL_SECONDS = 0.02
+# Without a cage an agent's git works in the clone at any time: younger files may be in use.
+STALE_LOCK_SECONDS = 60
+STALE_PACK_SECONDS = 3600
 _HEAD = "ref: refs/heads/main\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
@@ -28,18 +33,121 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Remade:
-    """The clone was damaged and was made again; the damaged one is `kept` in DATA_DIR/kept, `lost` are refs of it whose
-    commits could not be read.
-    """
+class Clone:
+    """A bare clone at `path`. What goes out of use is renamed into `trash`, on the same file system."""
 
-    kept: str
-    lost: tuple[str, ...]
+    path: Path
+    trash: Path
+    git: Git
+
+    @property
+    def data_dir(self) -> Path:
+        return self.trash.parent
+
+    async def run(self, *args: str, check: bool = True) -> Completed:
+        """Run ref-level git on this clone. Raises GitError."""
+        return await self.git.on_clone(self.path, *args, check=check)
+
+    async def on_worktree(
+        self,
+        path: Path,
+        *args: str,
+        input: bytes | None = None,  # noqa: A002
+        check: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Completed:
+        """Run a git command that reads a worktree, in its cage if there is one. Raises GitError, OSError."""
+        cage = self.git.cage
+        if cage is None:
+            return await self.git.on_worktree(
+                path, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
+            )
+        view = await self.view(path)
+        return await self.git.in_cage(
+            cage, view, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
+        )
+
+    async def view(self, path: Path) -> View:
+        """Return what a process in the worktree at `path` sees of this clone, in its cage. Raises GitError, OSError."""
+        admin = admin_directory(self.path, path)
+        if isinstance(admin, Missing):
+            raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
+        view = self._view(path, admin)
+        if not view.private.is_dir():
+            branch = branch_on_record(view.admin)
+            ref = refs.local(branch) if branch else None
+            make_private(view, ref, await self.commit_at(ref) if ref else None)
+        return view
+
+    def view_on_record(self, path: Path) -> View | None:
+        """Return the view of a worktree whose private state exists, even if its directory does not.
+
+        No process may work in that directory with it.
+        """
+        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real(path)).is_dir():
+            return None
+        admin = admin_directory(self.path, path)
+        on_record = admin_on_record(self.path, path) if isinstance(admin, Missing) else admin
+        return self._view(path, on_record) if on_record else None
+
+    def _view(self, path: Path, admin: Path) -> View:
+        if self.git.cage is None:
+            raise ValueError("without a cage there is no view")
+        return self.git.cage.view(self.path.resolve(), real(path), real(admin))
+
+    async def state_folder(self, path: Path) -> Path | None:
+        """Return the folder of a worktree's HEAD, index and operations in progress; None if it is no worktree."""
+        admin = admin_directory(self.path, path)
+        if isinstance(admin, Missing):
+            return None
+        return admin if self.git.cage is None else (await self.view(path)).state
+
+    async def commit_at(self, revision: str) -> str | None:
+        """Return the commit that a full ref or object name stands for; None if the clone has none."""
+        found = await self.run(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
+        )
+        return found.text if found.status == 0 else None
+
+    async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
+        """Whether `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot be read."""
+        answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
+        if answer.status not in (0, 1):
+            raise failure("merge-base", answer)
+        return answer.status == 0
+
+    async def count(self, *revisions: str) -> int:
+        """Return how many commits `git rev-list` finds for these revisions. Raises GitError."""
+        return int((await self.run("rev-list", "--count", *revisions)).text)
+
+    async def unpublished(self, revision: str) -> int:
+        """Return how many commits of `revision` no fetched ref reaches. Raises GitError."""
+        return await self.count(revision, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
+
+
+@dataclass(frozen=True, slots=True)
+class CloneLock:
+    """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one."""
+
+    clone: Clone
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept."""
+
+    replaced: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoAccess:
+    """The remote refuses the bot's credentials, or shows it no such repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultBranch:
-    """The branch the remote's HEAD names, and its commit."""
+    """The branch that the remote's HEAD names, and its commit."""
 
     name: str
     tip: str
@@ -52,74 +160,124 @@ class NoDefaultBranch:
     next_step: str
 
 
-async def ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None) -> Remade | None:
-    """Makes the clone, or a damaged one again, and sets `remote_url` (without credentials). Raises GitError, OSError.
+def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
+    """Return the clone in `DATA_DIR/repos/<owner>/<folder>.git`. Raises InvalidNameError.
 
-    A new one is empty; only what replaces a damaged one was fetched already, as `on_progress` hears.
+    `folder` is the repository's name, or another name if that is taken.
+    """
+    path = data_dir / "repos" / refs.checked_owner(owner) / f"{refs.checked_folder(folder)}.git"
+    return Clone(path, data_dir / "trash", git)
+
+
+@contextlib.asynccontextmanager
+async def clone_lock(clone: Clone) -> AsyncIterator[CloneLock]:
+    """Wait until no other task or process holds this clone. The kernel releases the lock of a killed process."""
+    clone.path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(clone.path.with_name(clone.path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Polled: a thread that waits in flock could not be cancelled.
+        while not _try_lock(descriptor):  # noqa: ASYNC110
+            await asyncio.sleep(LOCK_POLL_SECONDS)
+        yield CloneLock(clone)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def update(
+    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None
+) -> Updated | NoAccess:
+    """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
+
+    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
+    """
+    try:
+        replaced = await _ensure(lock, remote_url, on_progress)
+        try:
+            await fetch(lock, on_progress)
+        except GitError as error:
+            if error.problem is not GitProblem.CORRUPT:
+                raise
+            replaced = await replace_if_damaged(lock, on_progress)
+            if replaced is None:
+                raise
+    except GitError as error:
+        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
+            return NoAccess()
+        raise
+    return Updated(replaced)
+
+
+async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None) -> str | None:
+    """Make an empty clone if there is none, replace what is no repository, and configure it.
+
+    Return the name in DATA_DIR/kept of what was replaced.
     """
     clone = lock.clone
-    for leftover in clone.path.parent.glob(f".{clone.path.name}.*.making"):
-        move_to_trash(clone, leftover)
-    remade = None
+    for unfinished in clone.path.parent.glob(f".{clone.path.name}.*.making"):
+        trash.move_to_trash(clone.data_dir, unfinished)
+    replaced = None
     if os.path.lexists(clone.path):  # noqa: ASYNC240
-        move_to_trash(clone, _ready(clone))
+        trash.move_to_trash(clone.data_dir, _ready(clone))
         if not await _is_bare_repository(clone):
-            remade = await _remake(clone, remote_url, on_progress)
+            replaced = await _replace(clone, remote_url, on_progress)
     elif _ready(clone).is_dir():
         _ready(clone).rename(clone.path)
     else:
         making = await _init(clone)
         failpoints.reached("clone-initialised")
         making.rename(clone.path)
-    leftovers.remove_unfinished_packs(clone.path, clone.git)
-    await _configure(clone.git, clone.path, remote_url)
-    return remade
+    _remove_unfinished_packs(clone)
+    await _configure(clone, clone.path, remote_url)
+    return replaced
 
 
-async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> Remade | None:
-    """Brings `refs/remotes/origin/*` up to date and drops what the remote no longer has. Raises GitError, OSError.
+async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
+    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError.
 
-    `on_progress` hears short lines for people ("Receiving objects 43%, 1.2 GiB") while it runs. Locks that a killed git
-    left are removed, and a damaged clone is made again.
+    Locks that a killed git left are removed.
     """
     clone = lock.clone
-    remade = None
     try:
-        await _fetch(clone.git, clone.path, on_progress)
+        await _fetch(clone, clone.path, on_progress)
     except GitError as error:
-        if error.problem is GitProblem.CORRUPT and (remade := await remake_if_damaged(lock, on_progress)) is not None:
-            return remade
-        if error.problem is not GitProblem.LOCKED or not leftovers.remove_stale_locks(clone.path, clone.git):
+        if error.problem is not GitProblem.LOCKED or not _remove_stale_locks(clone, clone.path):
             raise
-        await _fetch(clone.git, clone.path, on_progress)
+        await _fetch(clone, clone.path, on_progress)
     failpoints.reached("clone-fetched")
-    return remade
 
 
-async def remake_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> Remade | None:
-    """Makes the clone again, with all that can be read of it, if git finds damage in it. Reads every object.
+async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:
+    """Fetch the clone anew if git finds damage in it, which reads every object. Raises GitError, OSError.
 
-    Raises GitError, OSError.
+    Return the name of the damaged one in DATA_DIR/kept. The new one knows none of its worktrees, branches and rescues.
     """
     clone = lock.clone
-    whole = ("fsck", "--full", "--no-dangling", "--no-reflogs", "--progress")
-    checked = await clone.git.on_clone(clone.path, *whole, check=False, on_stderr=Reader(on_progress or _nobody))
+    checks = ("fsck", "--full", "--no-dangling", "--no-reflogs", "--progress")
+    checked = await clone.git.on_clone(clone.path, *checks, check=False, on_stderr=Reader(on_progress or _ignore))
     if checked.status == 0:
         return None
     _log.warning("clone-damaged", clone=str(clone.path), found=checked.stderr[:2000])
     url = (await clone.run("config", "--get", "remote.origin.url")).text
-    return await _remake(clone, url, on_progress)
+    return await _replace(clone, url, on_progress)
 
 
 async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
-    """Fetches one ref outside the remote's branches and returns its commit. Raises GitError, InvalidNameError."""
+    """Fetch one ref outside the remote's branches and return its commit. Raises GitError, InvalidNameError."""
     kept_at = refs.fetched(remote_ref)
     await lock.clone.run("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "origin", f"+{remote_ref}:{kept_at}")
     return (await lock.clone.run("rev-parse", "--verify", f"{kept_at}^{{commit}}")).text
 
 
 async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBranch:
-    """The default branch as the remote names it now. Raises GitError."""
+    """Ask the remote for its default branch. Raises GitError."""
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
@@ -134,17 +292,12 @@ async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBra
     return DefaultBranch(name, tip)
 
 
-def move_to_trash(clone: Clone, path: Path) -> Path | None:
-    """Renames `path` out of the way, whatever it is, and returns where to; None if it is gone. Raises OSError."""
-    return trash.move_to_trash(clone.data_dir, path)
-
-
-def _nobody(_: str) -> None:
-    """Hears no progress."""
+def _ignore(_: str) -> None:
+    """Ignore the progress."""
 
 
 def _ready(clone: Clone) -> Path:
-    """Where a clone made again lies, complete, until the damaged one is out of its way."""
+    """The place of a complete new clone until the damaged one is moved away."""
     return clone.path.with_name(f".{clone.path.name}.ready")
 
 
@@ -154,32 +307,35 @@ async def _init(clone: Clone) -> Path:
     return making
 
 
-async def _fetch(git: Git, path: Path, on_progress: Callable[[str], None] | None) -> None:
-    # With --quiet git would not tell of the longest part, receiving.
+async def _fetch(clone: Clone, path: Path, on_progress: Callable[[str], None] | None) -> None:
+    # With --quiet git would report nothing while it receives, which takes longest.
     arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "origin")
-    await git.on_clone(path, *arguments, on_stderr=Reader(on_progress or _nobody))
+    await clone.git.on_clone(path, *arguments, on_stderr=Reader(on_progress or _ignore))
 
 
-async def _remake(clone: Clone, remote_url: str, on_progress: Callable[[str], None] | None) -> Remade:
-    """A new clone with all that can be read of the damaged one, which is out of use only once the new one is whole."""
+async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], None] | None) -> str:
+    """Fetch the clone anew, then move the damaged one whole to DATA_DIR/kept; return its name there.
+
+    The directory of each of its worktrees follows when that worktree is made again, under its own claim: until then
+    another turn may be at work in it.
+    """
     making = await _init(clone)
-    await _configure(clone.git, making, remote_url)
-    await _fetch(clone.git, making, on_progress)
-    lost = await salvage(clone.git, clone.path, making)
+    await _configure(clone, making, remote_url)
+    await _fetch(clone, making, on_progress)
     making.rename(_ready(clone))
     failpoints.reached("clone-remade")
     kept = trash.keep_whole(clone.data_dir, clone.path, datetime.now(UTC))
     failpoints.reached("clone-set-aside")
     _ready(clone).rename(clone.path)
-    _log.warning("clone-remade", clone=str(clone.path), kept=str(kept), lost=lost)
-    return Remade(kept.name, lost)
+    _log.warning("clone-replaced", clone=str(clone.path), kept=str(kept))
+    return kept.name
 
 
 async def _is_bare_repository(clone: Clone) -> bool:
-    """Structure first: a git that fails for another reason must not cost a good clone its place."""
+    """Check the structure first: if git fails for another reason, a good clone stays."""
     if clone.path.is_symlink() or not all((clone.path / name).is_dir() for name in ("objects", "refs")):
         return False
-    await _mend_files(clone)
+    await _rewrite_broken_files(clone)
     try:
         return (await clone.run("rev-parse", "--is-bare-repository")).text == "true"
     except GitError as error:
@@ -188,8 +344,8 @@ async def _is_bare_repository(clone: Clone) -> bool:
         raise
 
 
-async def _mend_files(clone: Clone) -> None:
-    """What a full disk or a power cut leaves half-written holds nothing that cannot be written again."""
+async def _rewrite_broken_files(clone: Clone) -> None:
+    """Write HEAD and config again where a full disk or a power cut left half of them: they hold nothing unique."""
     head, config = clone.path / "HEAD", clone.path / "config"
     if not head.is_file() or not head.read_bytes().startswith(b"ref: refs/heads/"):
         head.write_text(_HEAD)
@@ -198,7 +354,7 @@ async def _mend_files(clone: Clone) -> None:
         config.write_text(_CONFIG)
 
 
-async def _configure(git: Git, path: Path, remote_url: str) -> None:
+async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
     wanted = {
         "core.bare": "true",
         "remote.origin.url": remote_url,
@@ -207,18 +363,47 @@ async def _configure(git: Git, path: Path, remote_url: str) -> None:
         "worktree.guessRemote": "false",
     }
     configured: dict[str, list[str]] = {}
-    for entry in (await git.on_clone(path, "config", "--local", "--list", "-z")).fields:
+    for entry in (await clone.git.on_clone(path, "config", "--local", "--list", "-z")).fields:
         key, _, value = entry.partition("\n")
         configured.setdefault(key.lower(), []).append(value)
     for key, value in wanted.items():
         if configured.get(key.lower()) != [value]:
-            await _set(git, path, key, value)
+            await _set(clone, path, key, value)
 
 
-async def _set(git: Git, path: Path, key: str, value: str) -> None:
+async def _set(clone: Clone, path: Path, key: str, value: str) -> None:
     arguments = ("config", "--local", "--replace-all", key, value)
-    done = await git.on_clone(path, *arguments, check=False)
-    if done.status and leftovers.remove_stale_locks(path, git):
-        done = await git.on_clone(path, *arguments, check=False)
+    done = await clone.git.on_clone(path, *arguments, check=False)
+    if done.status and _remove_stale_locks(clone, path):
+        done = await clone.git.on_clone(path, *arguments, check=False)
     if done.status:
         raise failure("config", done)
+
+
+def _remove_stale_locks(clone: Clone, path: Path) -> bool:
+    """Remove lock files that no living git can hold; return whether there was one. Needs the clone's lock."""
+    found = [*path.glob("*.lock"), *path.glob("objects/info/**/*.lock"), *_lock_files(path / "refs")]
+    removed = [_remove_stale(clone, file, STALE_LOCK_SECONDS) for file in found]
+    return any(removed)
+
+
+def _remove_unfinished_packs(clone: Clone) -> None:
+    """Remove what an interrupted fetch received: it is large and of no use. Needs the clone's lock."""
+    for pattern in ("objects/pack/tmp_*", "objects/pack/.tmp-*"):
+        for file in clone.path.glob(pattern):
+            _remove_stale(clone, file, STALE_PACK_SECONDS)
+
+
+def _lock_files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names if name.endswith(".lock"))
+
+
+def _remove_stale(clone: Clone, file: Path, stale_seconds: float) -> bool:
+    try:
+        if clone.git.cage is None and time.time() - file.lstat().st_mtime < stale_seconds:
+            return False
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True

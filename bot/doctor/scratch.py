@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
-from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.clones.clone import Clone, clone_at, clone_lock, update
 from bot.clones.start import IssueBranch, Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
@@ -103,8 +103,7 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
         worktree = data / "worktrees" / "threadtree" / "scratch" / "doctor"
         try:
             async with clone_lock(clone) as lock:
-                await ensure(lock, source.as_uri())
-                await fetch(lock)
+                await update(lock, source.as_uri())
                 made = await create(lock, worktree, IssueBranch(1), rescue_ref("scratch", datetime.now(UTC)))
             if isinstance(made, Refused):
                 raise OSError(made.next_step)

@@ -37,13 +37,11 @@ def worktree_mended() -> str:
     return "git had lost its record of the worktree and has it again. The files and commits are as they were."
 
 
-def clone_remade(kept: str, lost: Sequence[str]) -> str:
-    """`kept`: the name of the damaged clone on the bot's machine; `lost`: refs of it that could not be read."""
-    rest = f" Not readable any more: {format_list(lost)}." if lost else " Nothing of it was lost."
+def clone_replaced(kept: str) -> str:
+    """`kept`: the name of the damaged clone on the bot's machine."""
     return (
-        "The bot's copy of the repository was damaged and was fetched again."
-        + rest
-        + f" The damaged one is kept on the bot's machine as {inline_code(f'kept/{kept}')}."
+        "The bot's copy of the repository was damaged and was fetched again. The damaged one is kept on the bot's "
+        f"machine as {inline_code(f'kept/{kept}')}, with what was only there: unpushed commits and rescued work."
     )
 
 

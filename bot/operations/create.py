@@ -4,11 +4,10 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.clones.clone import Clone, CloneLock, ensure, fetch
+from bot.clones.clone import Clone, CloneLock, NoAccess, update
 from bot.clones.entries import Valid, inspect
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
 from bot.messages import reasons
 from bot.node.context import NodeContext
 from bot.node.noting import record_use
@@ -52,15 +51,10 @@ async def make(
 
 
 async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
-    """The clone is there and up to date, or why it cannot be."""
-    try:
-        await ensure(lock, f"{ctx.server_url}/{operation.repository.full_name}.git")
-        await fetch(lock)
-    except GitError as error:
-        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
-            return CannotBeMade(reasons.cannot_fetch(operation.repository.full_name))
-        raise
-    return None
+    """Bring the clone up to date; return why that is impossible."""
+    full_name = operation.repository.full_name
+    updated = await update(lock, f"{ctx.server_url}/{full_name}.git")
+    return CannotBeMade(reasons.cannot_fetch(full_name)) if isinstance(updated, NoAccess) else None
 
 
 async def _checkout(

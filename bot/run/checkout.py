@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bot.clones.clone import CloneLock, clone_lock, ensure, fetch, fetch_ref, remake_if_damaged
+from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
 from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
@@ -52,43 +52,43 @@ def start_of(turn: ClaimedTurn) -> Start:
 async def prepare(
     ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
 ) -> Ready | NotReady:
-    """Makes, recovers or updates the turn's worktree; `on_progress` hears how far the fetch is, in short lines.
+    """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch.
 
-    Raises SentOnError where the turn belongs into another worktree: it waits there now. Raises GitError,
-    InvalidNameError, OSError.
+    Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
     """
+    full_name = turn.repository.full_name
     async with clone_lock(ctx.clone(turn.folder)) as lock:
+        updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress)
+        if isinstance(updated, NoAccess):
+            return NotReady(reasons.cannot_fetch(full_name))
+        replaced = updated.replaced
         try:
-            damage = await ensure(lock, f"{ctx.server_url}/{turn.repository.full_name}.git", on_progress)
-            damage = await fetch(lock, on_progress) or damage
-        except GitError as error:
-            if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
-                return NotReady(reasons.cannot_fetch(turn.repository.full_name))
-            raise
-        try:
-            ready = await _prepare(ctx, lock, turn, clone_is_whole=False)
+            ready = await _prepare(ctx, lock, turn, on_progress)
         except GitError as error:
             if error.problem is not GitProblem.CORRUPT:
                 raise
-            damage = await remake_if_damaged(lock, on_progress) or damage
-            ready = await _prepare(ctx, lock, turn, clone_is_whole=True)
-    if damage is None or isinstance(ready, NotReady):
+            replaced = await replace_if_damaged(lock, on_progress)
+            if replaced is None:
+                raise
+            ready = await _prepare(ctx, lock, turn, on_progress)
+    if replaced is None or isinstance(ready, NotReady):
         return ready
-    return replace(ready, notices=(notices.clone_remade(damage.kept, damage.lost), *ready.notices))
+    return replace(ready, notices=(notices.clone_replaced(replaced), *ready.notices))
 
 
-async def _prepare(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool) -> Ready | NotReady:
+async def _prepare(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
+) -> Ready | NotReady:
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree_made:
         return await _made(ctx, lock, turn)
-    turn, switched = await switch_if_needed(ctx, lock, turn, clone_is_whole=clone_is_whole)
-    start, rescue = start_of(turn), rescue_ref(ctx, turn)
-    stood = await restore_or_sync(ctx, lock, turn, start, rescue, clone_is_whole=clone_is_whole)
-    if isinstance(stood, Refused):
-        return NotReady(reasons.no_worktree(stood.next_step))
-    notices = (*switched, *stood.notices)
-    return Ready(stood.branch, stood.base_branch, stood.head, stood.made_again, stood.remarks, notices)
+    turn, switched = await switch_if_needed(ctx, lock, turn)
+    found = await restore_or_sync(ctx, lock, turn, start_of(turn), rescue_ref(ctx, turn), on_progress)
+    if isinstance(found, Refused):
+        return NotReady(reasons.no_worktree(found.next_step))
+    said = (*switched, *found.notices)
+    return Ready(found.branch, found.base_branch, found.head, found.made_again, found.remarks, said)
 
 
 async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:

@@ -1,15 +1,15 @@
 """Before a turn: a worktree that was made is found as it should be, mended, made again, or brought in step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries
-from bot.clones.clone import CloneLock
+from bot.clones.clone import CloneLock, replace_if_damaged
 from bot.clones.entries import Missing
 from bot.clones.start import Refused, RefusedReason, Start, branch_gone
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
 from bot.messages import notices
 from bot.run import prompt
 from bot.run.context import TurnContext
@@ -49,24 +49,30 @@ class CheckoutState:
 
 
 async def restore_or_sync(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start, rescue: str, *, clone_is_whole: bool
+    ctx: TurnContext,
+    lock: CloneLock,
+    turn: ClaimedTurn,
+    start: Start,
+    rescue: str,
+    on_progress: Callable[[str], None] | None,
 ) -> CheckoutState | Refused:
-    """Examines the worktree of a turn, after a fetch. Raises GitError, InvalidNameError, OSError.
+    """Examine the worktree of a turn, after a fetch; make it again or bring it up to date.
 
-    Unless it is known that the `clone_is_whole`, damage that may be the clone's is raised and not the worktree's loss.
+    Raises GitError, InvalidNameError, OSError.
     """
     path, tip = Path(turn.path), turn.pinned_sha or turn.start[3]
     found = await examine(lock, path, turn.branch)
     if isinstance(found.state, Missing):
-        if found.state.corrupt and not clone_is_whole:
-            raise GitError(GitProblem.CORRUPT, "status", found.state.why)
+        # The damage that git met may be the clone's: a worktree made again from that would not last.
+        replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
         async with ctx.pool.acquire() as connection:
             await setup_script.forget(connection, turn.worktree_id)
         made = await recreate(lock, path, turn.branch, tip, rescue, start)
         if isinstance(made, Refused):
             return made
         await note_kept(ctx, turn, rescue, made)
-        words = (notices.worktree_remade(made.branch, made.kept),)
+        clone_words = (notices.clone_replaced(replaced),) if replaced else ()
+        words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
         return CheckoutState(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
     if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))

@@ -10,7 +10,6 @@ from bot.clones.entries import Missing, inspect
 from bot.clones.start import Checkout, Start, resolve
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
 from bot.messages import notices, worktree_replies
 from bot.model import Target
 from bot.node.transactions import persist
@@ -30,18 +29,15 @@ class TurnMovedError(ClaimLostError):
     """The turn waits again, in another worktree: this run stops and writes nothing more."""
 
 
-async def switch_if_needed(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, *, clone_is_whole: bool
-) -> tuple[ClaimedTurn, tuple[str, ...]]:
-    """The turn with its worktree on the branch that it must have, and what the reply says of that; after a fetch.
+async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> tuple[ClaimedTurn, tuple[str, ...]]:
+    """Return the turn with its worktree on the branch it needs, and what the reply says about that; after a fetch.
 
-    Raises SentOnError where the worktree does not fit, GitError, InvalidNameError, OSError. Unless it is known that the
-    `clone_is_whole`, damage that may be the clone's is raised and does not count against the worktree.
+    Raises TurnMovedError if the worktree does not fit; GitError, InvalidNameError, OSError.
     """
     before, after = turn.branch, turn.switch_to
     if after is None or before is None or not turn.worktree_made or before == after:
         return turn, ()
-    instead_of = await _switch(ctx, lock, turn, before, after, clone_is_whole=clone_is_whole)
+    instead_of = await _switch(ctx, lock, turn, before, after)
     if instead_of is not None:
         await _go_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
@@ -85,7 +81,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 
 
 async def _switch(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str, *, clone_is_whole: bool
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str
 ) -> SharingRefused | None:
     """Rows first, then git. None: the worktree has the branch now."""
     owner, path = turn.start[1], Path(turn.path)
@@ -95,8 +91,6 @@ async def _switch(
         return reason
     state = await inspect(lock.clone, path)
     if isinstance(state, Missing):
-        if state.corrupt and not clone_is_whole:
-            raise GitError(GitProblem.CORRUPT, "status", state.why)
         return SharingRefused(owner, "missing")
     outcome = await switch(lock, path, before, after)
     return SharingRefused(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None

@@ -1,4 +1,4 @@
-"""Worktrees and clones that were damaged by hand: mended or made again with their work, and said on the thread."""
+"""Worktrees and clones that were damaged by hand are repaired or made again, and the thread is told."""
 
 import shutil
 from collections.abc import Callable
@@ -87,22 +87,42 @@ async def test_a_deleted_clone_is_fetched_again_and_the_files_are_kept(world: Wo
     assert kept.read_text() == "nobody committed this"
 
 
-async def test_a_clone_that_git_cannot_read_is_fetched_again_with_what_was_only_there(world: World) -> None:
+async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and_fetched_anew(world: World) -> None:
     issue = await world.maria.opens_issue("Half done")
     await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nfail after the commit")
     await issue.hears("**This failed.**")
+    other = await world.maria.opens_issue("Another", "@threadtree-bot remember red\nwrite other.txt: other")
+    await other.hears("1 commit, 1 file")
+    leave_a_file(str(world.data_dir / "worktrees" / "acme" / "shop" / "issue-2"))
     clone = world.data_dir / "repos" / "acme" / "shop.git"
+    unpushed = git(clone, "rev-parse", "threadtree/issue-1")
     (clone / "refs" / "heads" / "broken").write_text(f"{'01' * 20}\n")
 
     await issue.says("@threadtree-bot recall\nwrite rest.txt: rest")
 
-    await issue.hears(
-        "The bot's copy of the repository was damaged and was fetched again. Not readable any more: "
-        "`refs/heads/broken`. The damaged one is kept on the bot's machine as `kept/shop.git.",
-        "I remember: blue.",
+    answer = await issue.hears(
+        "The bot's copy of the repository was damaged and was fetched again.",
+        "The worktree was damaged. It was made again from `threadtree/issue-1`",
+        "I remember: nothing.",
         "1 commit, 1 file",
     )
-    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt"}
+    [kept] = (world.data_dir / "kept").glob("shop.git.*")
+    assert f"kept on the bot's machine as `kept/{kept.name}`" in answer
+    assert git(kept, "rev-parse", "threadtree/issue-1") == unpushed
+    [directory] = (world.data_dir / "kept").glob("issue-1.*/half.txt")
+    assert f"`kept/{directory.parent.name}`" in answer
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "rest.txt"}
+
+    await other.says("@threadtree-bot recall\nappend other.txt: again")
+
+    answer = await other.hears(
+        "It was made again from `threadtree/issue-2`", "I remember: nothing.", "1 commit, 1 file"
+    )
+    [directory] = (world.data_dir / "kept").glob("issue-2.*/precious.txt")
+    assert f"`kept/{directory.parent.name}`" in answer
+    assert (await world.files("threadtree/issue-2"))["other.txt"] == "other\nagain"
+    reasons = await world.database.fetch("select end_reason from sessions where end_reason is not null")
+    assert [row["end_reason"] for row in reasons] == ["worktree-missing", "worktree-missing"]
 
 
 async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_again(world: World) -> None:
@@ -112,13 +132,10 @@ async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_
     (clone / "objects" / tree[:2] / tree[2:]).unlink()
 
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
-    await other.hears(
-        "The bot's copy of the repository was damaged and was fetched again. Nothing of it was lost.",
-        "1 commit, 1 file",
-    )
+    await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 commit, 1 file")
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
-    answer = await issue.hears("I remember: blue.", "1 commit, 1 file")
-    assert "damaged" not in answer
+    await issue.hears("It was made again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file")
+    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
 
 
 async def test_what_an_earlier_request_left_on_another_branch_is_said(world: World) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, ensure, fetch, remote_default_branch
+from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, fetch, remote_default_branch, update
 from bot.git import refs
 from bot.git.runner import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
@@ -30,8 +30,7 @@ async def test_a_fetch_tells_how_far_it_is(world: GitRepositories) -> None:
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     heard: list[str] = []
     async with clone_lock(world.clone) as lock:
-        await ensure(lock, world.url)
-        await fetch(lock, heard.append)
+        await update(lock, world.url, heard.append)
     assert any(line.startswith("Receiving objects 100%") for line in heard)
 
 
@@ -88,14 +87,13 @@ async def test_two_processes_at_once_make_one_clone(world: GitRepositories) -> N
     program = """
 import asyncio, sys
 from pathlib import Path
-from bot.clones.clone import clone_at, clone_lock, ensure, fetch
+from bot.clones.clone import clone_at, clone_lock, fetch, update
 from bot.git.runner import Git
 
 async def main():
     clone = clone_at(Path(sys.argv[1]), "octo", "hello", Git(protocols=("file",)))
     async with clone_lock(clone) as lock:
-        await ensure(lock, sys.argv[2])
-        await fetch(lock)
+        await update(lock, sys.argv[2])
 
 asyncio.run(main())
 """
@@ -112,9 +110,8 @@ async def test_the_remotes_address_is_brought_up_to_date(world: GitRepositories,
     async with clone_lock(world.clone) as lock:
         with pytest.raises(GitError):
             await fetch(lock)
-        await ensure(lock, renamed.as_uri())
-        await fetch(lock)
-        await ensure(lock, renamed.as_uri())
+        await update(lock, renamed.as_uri())
+        await update(lock, renamed.as_uri())
     assert git(world.clone.path, "config", "--get-all", "remote.origin.url") == renamed.as_uri()
     assert git(world.clone.path, "config", "--get-all", "remote.origin.fetch") == "+refs/heads/*:refs/remotes/origin/*"
 

@@ -1,4 +1,4 @@
-"""A clone that was damaged: noticed, made again, and nothing of it lost that can be read."""
+"""A damaged clone is noticed, kept whole beside its worktrees' directories, and fetched anew."""
 
 import asyncio
 import os
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.clone import Remade, clone_lock, ensure, fetch, remake_if_damaged
-from bot.clones.entries import Valid, inspect
+from bot.clones.clone import NoAccess, Updated, clone_lock, replace_if_damaged, update
+from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.start import IssueBranch
 from bot.git import refs
 from bot.git.runner import GitError
+from bot.worktrees.create import Created, examine, recreate
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -41,9 +43,17 @@ async def with_work(world: GitRepositories) -> dict[str, str]:
     return {refs.local(BRANCH): mine, RESCUE: rescued}
 
 
-async def brought_up_to_date(world: GitRepositories) -> Remade | None:
+async def brought_up_to_date(world: GitRepositories) -> Updated | NoAccess:
     async with clone_lock(world.clone) as lock:
-        return await ensure(lock, world.url) or await fetch(lock)
+        return await update(lock, world.url)
+
+
+async def replaced(world: GitRepositories) -> Path:
+    """The clone is brought up to date; where the damaged one is kept."""
+    updated = await brought_up_to_date(world)
+    assert isinstance(updated, Updated)
+    assert updated.replaced is not None
+    return world.root / "data" / "kept" / updated.replaced
 
 
 async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
@@ -54,6 +64,31 @@ async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
     assert state == Valid(own[refs.local(BRANCH)], BRANCH, dirty=True)
     assert (world.path / "uncommitted").read_text() == "2"
     git(world.clone.path, "fsck", "--full")
+
+
+async def assert_fetched_anew(world: GitRepositories) -> None:
+    assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
+    git(world.clone.path, "fsck", "--full")
+    # It stays where it is until its next turn holds its claim.
+    assert (world.path / "uncommitted").read_text() == "2"
+
+
+async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, str]) -> None:
+    """The worktree is there again at the same path, and what was only in it is there too or kept whole."""
+    async with clone_lock(world.clone) as lock:
+        examined = await examine(lock, world.path, BRANCH)
+        if world.clone.git.cage is not None:
+            # The cage's private state holds its commits and its index.
+            assert examined.state == Valid(own[refs.local(BRANCH)], BRANCH, dirty=True)
+            assert (world.path / "uncommitted").read_text() == "2"
+            return
+        assert isinstance(examined.state, Missing)
+        made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
+    assert isinstance(made, Created)
+    assert made.kept is not None
+    assert (world.root / "data" / "kept" / made.kept / "uncommitted").read_text() == "2"
+    assert (world.root / "data" / "kept" / made.kept / "mine").read_text() == "1"
+    assert await inspect(world.clone, world.path) == Valid(world.remote_tip("main"), BRANCH, dirty=False)
 
 
 def half_a_config(clone: Path) -> None:
@@ -72,7 +107,7 @@ def empty_head(clone: Path) -> None:
 async def test_what_can_be_written_again_is(world: GitRepositories, damage: Callable[[Path], None]) -> None:
     own = await with_work(world)
     damage(world.clone.path)
-    assert await brought_up_to_date(world) is None
+    assert await brought_up_to_date(world) == Updated(None)
     await assert_whole(world, own)
 
 
@@ -111,17 +146,25 @@ def no_refs_folder(clone: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [garbled_history, garbage_in_packed_refs, empty_remote_ref, ref_to_nothing, no_refs_folder]
 )
-async def test_a_damaged_clone_is_made_again_with_all_that_can_be_read(
+async def test_a_damaged_clone_is_kept_whole_and_fetched_anew(
     world: GitRepositories, damage: Callable[[Path], None]
 ) -> None:
     own = await with_work(world)
     damage(world.clone.path)
-    remade = await brought_up_to_date(world)
-    assert remade is not None
-    assert (world.root / "data" / "kept" / remade.kept / "objects").is_dir()
-    assert remade.lost == (("refs/heads/nothing",) if damage is ref_to_nothing else ())
-    await assert_whole(world, own)
-    assert await brought_up_to_date(world) is None
+    before = contents(world.clone.path)
+    kept = await replaced(world)
+    assert kept.name.startswith("hello.git.")
+    left = contents(kept)
+    assert {name: left.get(name) for name in before} == before
+    await assert_fetched_anew(world)
+    assert await brought_up_to_date(world) == Updated(None)
+    await assert_next_turn_loses_nothing(world, own)
+
+
+def contents(clone: Path) -> dict[str, bytes]:
+    """All that git does not write again by itself, by its name in the clone."""
+    files = (path for path in clone.rglob("*") if path.is_file() and path.parent != clone)
+    return {str(path.relative_to(clone)): path.read_bytes() for path in files if path.parent.name != "origin"}
 
 
 async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: GitRepositories) -> None:
@@ -130,37 +173,37 @@ async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: 
     history = packs(world.clone.path)[-1]
     for file in history.parent.glob(f"{history.stem}.*"):
         file.unlink()
-    assert await brought_up_to_date(world) is None
+    assert await brought_up_to_date(world) == Updated(None)
     async with clone_lock(world.clone) as lock:
-        assert await remake_if_damaged(lock) is not None
-        assert await remake_if_damaged(lock) is None
-    await assert_whole(world, own)
+        assert await replace_if_damaged(lock) is not None
+        assert await replace_if_damaged(lock) is None
+    await assert_fetched_anew(world)
+    await assert_next_turn_loses_nothing(world, own)
 
 
-async def test_a_branch_that_cannot_be_read_is_named_and_costs_no_other(world: GitRepositories) -> None:
+async def test_unpushed_commits_and_rescues_can_be_fetched_from_the_damaged_clone(world: GitRepositories) -> None:
     own = await with_work(world)
-    lost = own.pop(RESCUE)
-    (world.clone.path / "objects" / lost[:2] / lost[2:]).unlink()
-    remade = await brought_up_to_date(world)
-    assert remade is not None
-    assert remade.lost == (RESCUE,)
-    await assert_whole(world, own)
+    ref_to_nothing(world.clone.path)
+    kept = await replaced(world)
+    git(world.clone.path, "fetch", "-q", str(kept), *(f"{ref}:refs/found/{commit}" for ref, commit in own.items()))
+    for commit in own.values():
+        assert await world.clone.commit_at(commit) == commit
 
 
 async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: GitRepositories) -> None:
     own = await with_work(world)
     ref_to_nothing(world.clone.path)
     away = world.remote.rename(world.root / "away.git")
-    with pytest.raises(GitError):
-        await brought_up_to_date(world)
+    assert await brought_up_to_date(world) == NoAccess()
     assert not (world.root / "data" / "kept").exists()
     away.rename(world.remote)
-    assert await brought_up_to_date(world) is not None
-    await assert_whole(world, own)
+    await replaced(world)
+    await assert_fetched_anew(world)
+    await assert_next_turn_loses_nothing(world, own)
 
 
 @pytest.mark.parametrize("place", ["clone-remade", "clone-set-aside"])
-async def test_making_it_again_can_be_cut_off_anywhere(
+async def test_replacing_it_can_be_cut_off_anywhere(
     world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = await with_work(world)
@@ -175,8 +218,11 @@ async def test_making_it_again_can_be_cut_off_anywhere(
         await brought_up_to_date(world)
     monkeypatch.undo()
     await brought_up_to_date(world)
-    await assert_whole(world, own)
     assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
+    [kept] = (world.root / "data" / "kept").iterdir()
+    assert (kept / "refs" / "heads" / "nothing").is_file()
+    await assert_fetched_anew(world)
+    await assert_next_turn_loses_nothing(world, own)
 
 
 LOCKS = ["refs/remotes/origin/main.lock", "packed-refs.lock", "shallow.lock", "config.lock", "HEAD.lock"]
@@ -191,8 +237,7 @@ async def test_locks_of_a_killed_git_stop_nobody(world: GitRepositories, lock: s
     git(world.remote, "update-ref", "refs/heads/soon-gone", "main")
     moved = world.remote.rename(world.root / "moved.git")
     async with clone_lock(world.clone) as held:
-        await ensure(held, moved.as_uri())
-        await fetch(held)
+        await update(held, moved.as_uri())
     moved.rename(world.remote)
     await world.update()
     await assert_whole(world, own)
@@ -212,7 +257,7 @@ async def test_a_fetch_killed_in_the_middle_is_done_again_and_leaves_nothing_beh
     world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", {"large": os.urandom(3_000_000).hex()})
     async with clone_lock(world.clone) as lock:
-        await ensure(lock, world.url)
+        await update(lock, world.url)
     pack = world.clone.path / "objects" / "pack"
     fetching = await asyncio.create_subprocess_exec(
         "git", "fetch", "-q", "origin", cwd=world.clone.path, start_new_session=True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.clone import clone_lock, ensure, fetch
+from bot.clones.clone import clone_lock, update
 from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
 from bot.clones.linked import real
 from bot.clones.start import DetachedHead, IssueBranch, Refused, RefusedReason
@@ -124,8 +124,7 @@ async def with_work(world: GitRepositories) -> str:
 async def recovered(world: GitRepositories) -> Created:
     """What a turn does before it starts."""
     async with clone_lock(world.clone) as lock:
-        await ensure(lock, world.url)
-        await fetch(lock)
+        await update(lock, world.url)
         examined = await examine(lock, world.path, BRANCH)
         if isinstance(examined.state, Valid):
             return Created(BRANCH, None, examined.state.head or "")

@@ -49,7 +49,7 @@ class WithWork(Scenario):
 
 
 class BrokenClone(WithWork):
-    """The clone is found damaged, and made again under the worktree."""
+    """The clone is found damaged, kept whole and fetched anew; so is the worktree."""
 
     async def act(self) -> None:
         await self.git("pack-refs", "--all")
@@ -58,8 +58,12 @@ class BrokenClone(WithWork):
 
     async def check(self) -> None:
         await self.answers(self.issue, "Ready.", "It broke.", "Here it is.")
-        await self.pushed("threadtree/issue-1", hello="hello", mine="mine", left="unfinished")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine")
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
+        [clone] = (self.here.data_dir / "kept").glob("shop.git.*")
+        assert "refs/heads/threadtree/issue-1" in (clone / "packed-refs").read_text()
+        [left] = (self.here.data_dir / "kept").glob("issue-1.*/left.txt")
+        assert left.read_text().strip() == "unfinished"
 
 
 class Switch(Scenario):

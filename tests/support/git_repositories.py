@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from bot.clones.clone import Clone, clone_at, clone_lock, ensure, fetch
+from bot.clones.clone import Clone, clone_at, clone_lock, update
 from bot.clones.importing import import_commits
 from bot.clones.linked import admin_directory, real
 from bot.clones.start import IssueBranch, Refused, Start
@@ -105,13 +105,11 @@ class GitRepositories:
 
     async def update(self) -> None:
         async with clone_lock(self.clone) as lock:
-            await ensure(lock, self.url)
-            await fetch(lock)
+            await update(lock, self.url)
 
     async def create(self, start: Start | None = None, path: Path | None = None) -> Created | Refused:
         async with clone_lock(self.clone) as lock:
-            await ensure(lock, self.url)
-            await fetch(lock)
+            await update(lock, self.url)
             return await create(lock, path or self.path, start or IssueBranch(1), RESCUE)
 
     async def created(self, start: Start | None = None, path: Path | None = None) -> Created:
