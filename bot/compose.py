@@ -236,8 +236,8 @@ async def _worker(
             session_ttl_seconds=settings.session_ttl_seconds,
         )
         runner = Runner(ctx, name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        premises = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
-        decider = Decider(pool, github, settings.platform, policy, premises, around.clock, around.sleep)
+        paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
+        decider = Decider(pool, github, settings.platform, policy, paths, around.clock, around.sleep)
         rounds = OutboxRounds(Sender(pool, github, secrets, around.clock, around.sleep), around.clock, around.sleep)
 
         async def ring() -> None:

@@ -12,8 +12,8 @@ import typer
 from bot.cli.touch import touch
 from bot.cli.worktrees_list import OpenNode
 from bot.github.errors import NotFound
+from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import NodePaths
-from bot.handlers.reserve_worktree import reserve_worktree
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
@@ -96,17 +96,17 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
         fail("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH: a thread is asked for.", 2)
     try:
         repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
-        premises = NodePaths(ctx.node, str(ctx.data_dir / "worktrees"))
-        place = await reserve_worktree(ctx.pool, github, premises, ctx.clock, repository, number)
+        paths = NodePaths(ctx.node, str(ctx.data_dir / "worktrees"))
+        assigned = await assign_worktree_for_operator(ctx.pool, github, paths, ctx.clock, repository, number)
     except NotFound:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
-    if place.node != ctx.node:
-        fail(f"Its worktree {place.worktree_id} is on the node {place.node}; run this there.", 2)
+    if assigned.node != ctx.node:
+        fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     async with ctx.pool.acquire() as connection, connection.transaction():
         asker = Asker(OPERATOR, ctx.clock())
-        operation_id = await operations.ask(connection, place.worktree_id, "create", asker)
+        operation_id = await operations.ask(connection, assigned.worktree_id, "create", asker)
     await carry_out(ctx, operation_id)
-    found = await find(ctx, str(place.worktree_id))
+    found = await find(ctx, str(assigned.worktree_id))
     typer.echo(f"It is worktree {found.id}: {found.path}")
 
 

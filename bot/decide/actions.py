@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import assert_never
 
 from bot.authority import Policy
-from bot.decide.parsing import Mention, ParsedComment, parse_comment, request_from_label
+from bot.decide.parsing import CommentParser, ParsedComment
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,
@@ -76,40 +76,33 @@ class Request:
 Action = Ignore | Close | Reopen | Request
 
 
-def action_of(event: Event, policy: Policy) -> Action:
-    """What one event asks for."""
+def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
+    """Return what one event asks for."""
     match event:
         case CommentCreated(remark=remark):
-            return _hear(event, policy, remark, Target("comment", remark.id))
+            return _hear(event, policy, parser, remark, Target("comment", remark.id))
         case CommentEdited(remark=remark, body_before=before):
-            return _hear(event, policy, remark, Target("comment", remark.id), before=before)
+            return _hear(event, policy, parser, remark, Target("comment", remark.id), before=before)
         case ReviewCommentCreated(remark=remark, place=place):
-            return _hear(event, policy, remark, Target("review-comment", remark.id), place=place)
+            return _hear(event, policy, parser, remark, Target("review-comment", remark.id), place=place)
         case ReviewCommentEdited(remark=remark, place=place, body_before=before):
-            return _hear(event, policy, remark, Target("review-comment", remark.id), place=place, before=before)
+            return _hear(event, policy, parser, remark, Target("review-comment", remark.id), place=place, before=before)
         case ReviewSubmitted(remark=remark):
-            return _hear(event, policy, remark, Target("review", remark.id), review_id=remark.id)
+            return _hear(event, policy, parser, remark, Target("review", remark.id), review_id=remark.id)
         case ReviewEdited(remark=remark, body_before=before):
-            return _hear(event, policy, remark, Target("review", remark.id), before=before)
+            return _hear(event, policy, parser, remark, Target("review", remark.id), before=before)
         case ThreadOpened():
-            return _hear_thread(
-                event, policy, parse_comment(event.thread.body, Mention(policy.bot_name)), event.thread.created_at
-            )
+            return _hear_thread(event, policy, parser.parse(event.thread.body), event.thread.created_at)
         case ThreadEdited(body_before=before):
-            asks = parse_comment(event.thread.body, Mention(policy.bot_name), before)
-            return _hear_thread(event, policy, asks, event.thread.updated_at)
+            return _hear_thread(event, policy, parser.parse(event.thread.body, before), event.thread.updated_at)
         case ThreadLabeled(label=label):
             if label.casefold() != policy.label.casefold():
                 return Ignore("another label")
-            return _hear_thread(
-                event, policy, request_from_label(event.thread.body, Mention(policy.bot_name)), by_gesture=True
-            )
+            return _hear_thread(event, policy, parser.parse_labeled(event.thread.body), by_gesture=True)
         case ThreadAssigned(assignee=assignee):
             if assignee.id != policy.bot_id:
                 return Ignore("somebody else was assigned")
-            return _hear_thread(
-                event, policy, request_from_label(event.thread.body, Mention(policy.bot_name)), by_gesture=True
-            )
+            return _hear_thread(event, policy, parser.parse_labeled(event.thread.body), by_gesture=True)
         case ThreadClosed(closed_at=closed_at):
             # GitHub does not date a transfer or a deletion: the thread's last change is when it happened.
             return Close(event.repository, event.thread.number, closed_at or event.thread.updated_at)
@@ -128,6 +121,7 @@ _ThreadEvent = ThreadOpened | ThreadEdited | ThreadLabeled | ThreadAssigned
 def _hear(
     event: _SpokenEvent,
     policy: Policy,
+    parser: CommentParser,
     remark: Remark,
     target: Target,
     *,
@@ -137,7 +131,7 @@ def _hear(
 ) -> Ignore | Request:
     if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
         return Ignore("the bot's own words")
-    asks = parse_comment(remark.body, Mention(policy.bot_name), before)
+    asks = parser.parse(remark.body, before)
     if not asks:
         return Ignore("nothing asked")
     context = ""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -12,21 +12,39 @@ import structlog
 
 from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Close, Ignore, Reopen, Request, action_of
-from bot.decide.parsing import Command
-from bot.decide.pull_requests import closed_issues, pull_head
-from bot.github.answers import ReviewComment
+from bot.decide.parsing import CommentParser, ParsedComment
+from bot.github.answers import ReviewComment, ThreadState
 from bot.github.client import GitHub
 from bot.github.errors import Transient
 from bot.github.payloads import Unreadable, read
+from bot.handlers.agent_request import request_agent
+from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
-from bot.handlers.context import GitHubFacts, NodePaths
-from bot.handlers.request import handle_request, refuse_request, report_failure
-from bot.store import decisions
+from bot.handlers.command import Command
+from bot.handlers.context import NodePaths, RequestContext, save_thread
+from bot.handlers.pull_requests import look_up_pull_request
+from bot.handlers.registry import HANDLERS, run_command
+from bot.messages import replies
+from bot.reply import thread_comments
+from bot.reply.thread_comments import ThreadRef
+from bot.store import conversations, decisions
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class GitHubFacts:
+    """What was looked up on GitHub before the transaction began. `text` is what the agent is asked, if anything is.
+
+    `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing.
+    """
+
+    text: str | None = None
+    pull: PullRequestHead | None = None
+    thread: ThreadState | None = None
 
 
 class Decider:
@@ -38,7 +56,7 @@ class Decider:
         github: GitHub,
         platform: str,
         policy: Policy,
-        premises: NodePaths,
+        paths: NodePaths,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -46,7 +64,8 @@ class Decider:
         self._github = github
         self._platform = platform
         self._policy = policy
-        self._premises = premises
+        self._parser = CommentParser(policy.bot_name, [handler.syntax for handler in HANDLERS.values()])
+        self._paths = paths
         self._clock = clock
         self._sleep = sleep
 
@@ -86,7 +105,7 @@ class Decider:
         event = read(delivery.event, orjson.loads(delivery.body), self._platform)
         if event is None or isinstance(event, Unreadable):
             return Ignore(event.why if event else "unused")
-        return action_of(event, self._policy)
+        return action_of(event, self._policy, self._parser)
 
     async def _act(self, guid: str, action: Action) -> str:
         """Looks up what the action needs, then writes everything in one transaction. Returns a word for the log."""
@@ -105,16 +124,16 @@ class Decider:
         match action:
             case Request():
                 if facts is not None:
-                    await handle_request(connection, self._premises, action, facts)
+                    await handle_request(connection, self._paths, self._policy, self._clock(), action, facts)
                     return "served"
                 if isinstance(verdict, Denied) and verdict.visible:
                     await refuse_request(connection, action)
                 return f"denied: {verdict.why}" if isinstance(verdict, Denied) else "denied"
             case Close():
-                await close(connection, action)
+                await close(connection, action.repository, action.number, action.closed_at)
                 return "closed"
             case Reopen():
-                await reopen(connection, action)
+                await reopen(connection, action.repository, action.number, action.at)
                 return "reopened"
             case Ignore(why=why):
                 return why
@@ -129,26 +148,17 @@ class Decider:
         return by_permission(await self._github.permission(hear.repository, hear.speaker.login))
 
     async def _facts(self, hear: Request) -> GitHubFacts:
-        request = hear.asks.request
-        facts = GitHubFacts(
-            self._clock(),
-            request=request,
-            turns_per_person_per_day=self._policy.turns_per_person_per_day,
-            bot_name=self._policy.bot_name,
-        )
-        if request is not None:
+        number = hear.thread.number
+        text, thread, pull = hear.asks.request, None, None
+        if text is not None:
             # The payload may be older than a close that was handled before it.
-            facts = replace(facts, thread=await self._github.thread_state(hear.repository, hear.thread.number))
-        if hear.review_id is not None and request is not None:
-            facts = replace(facts, request=await self._whole_review(hear, hear.review_id, request))
-        if hear.thread.kind == "issue" or not (request is not None or Command("retry") in hear.asks.commands):
-            return facts  # nothing that runs: an answer at once waits for nothing
-        pull = await self._github.pull(hear.repository, hear.thread.number)
-        place = await pull_head(self._github, hear.repository, pull)
-        if not place.same_repository:
-            return replace(facts, pull=place)
-        closes = await closed_issues(self._github, hear.repository, pull, self._clock, self._sleep)
-        return replace(facts, pull=place, closes=closes)
+            thread = await self._github.thread_state(hear.repository, number)
+            if hear.review_id is not None:
+                text = await self._whole_review(hear, hear.review_id, text)
+        # Other commands are answered at once and wait for nothing.
+        if hear.thread.kind == "pull" and (text is not None or _queues_turn(hear.asks)):
+            pull = await look_up_pull_request(self._github, hear.repository, number, self._clock, self._sleep)
+        return GitHubFacts(text, pull, thread)
 
     async def _whole_review(self, hear: Request, review_id: int, request: str) -> str:
         """The review's text and its inline comments by the same person as one request (DESIGN.md §3.2)."""
@@ -173,6 +183,55 @@ class Decider:
             if hear is not None:
                 await report_failure(connection, hear, guid)
             await decisions.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
+
+
+async def handle_request(
+    connection: Connection, paths: NodePaths, policy: Policy, now: datetime, hear: Request, facts: GitHubFacts
+) -> None:
+    """Run the commands in order, then queue one turn for the rest; each only if it was not done before."""
+    thread_ref, folder = await _save_thread(connection, hear)
+    if facts.thread is not None:
+        await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
+    ctx = RequestContext(
+        connection=connection,
+        paths=paths,
+        thread_ref=thread_ref,
+        number=hear.thread.number,
+        folder=folder,
+        pull=facts.pull,
+        policy=policy,
+        author=hear.speaker,
+        asked_at=hear.asked_at,
+        target=hear.target,
+        now=now,
+    )
+    for index, command in enumerate(hear.asks.commands):
+        if await conversations.first_seen(connection, hear.effect(index)):
+            await run_command(ctx, command)
+    if facts.text is not None and await conversations.first_seen(connection, hear.effect(len(hear.asks.commands))):
+        await request_agent(ctx, facts.text, context=hear.context, review_id=hear.review_id)
+
+
+async def refuse_request(connection: Connection, hear: Request) -> None:
+    """React with 😕 to what addressed the bot: its author may not ask."""
+    thread_ref, _ = await _save_thread(connection, hear)
+    await thread_comments.confused(connection, thread_ref, hear.target)
+
+
+async def report_failure(connection: Connection, hear: Request, guid: str) -> None:
+    """Tell the thread that the request could not be handled: 😕 and one sentence."""
+    thread_ref, _ = await _save_thread(connection, hear)
+    await thread_comments.confused(connection, thread_ref, hear.target)
+    await thread_comments.reply(connection, thread_ref, hear.target, replies.gave_up(guid))
+
+
+async def _save_thread(connection: Connection, hear: Request) -> tuple[ThreadRef, str]:
+    thread = hear.thread
+    return await save_thread(connection, hear.repository, thread.number, thread.kind, thread.title, thread.closed_at)
+
+
+def _queues_turn(asks: ParsedComment) -> bool:
+    return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in asks.commands)
 
 
 def _with_its_place(remark: ReviewComment) -> str:

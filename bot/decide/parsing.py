@@ -3,37 +3,13 @@
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from bot.decide.markdown import SpokenLine, spoken_lines
+from bot.handlers.command import Command, CommandSyntax, UnknownCommand
 
-CommandName = Literal["help", "status", "stop", "retry", "reset-context", "reset", "worktree"]
-COMMANDS: tuple[CommandName, ...] = get_args(CommandName)
-WorktreeVerb = Literal["list", "reset", "remove", "restore", "prune"]
-WORKTREE_VERBS: tuple[WorktreeVerb, ...] = get_args(WorktreeVerb)
-_ARGUMENTS: dict[CommandName, tuple[str, ...]] = {"stop": ("all",), "worktree": WORKTREE_VERBS}
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A slash command of ours, with the one argument it may take. `worktree` without one was written wrongly."""
-
-    name: CommandName
-    argument: str | None = None
-
-
-def worktree_verb(command: Command) -> WorktreeVerb | None:
-    """What `/worktree` was followed by; None: by nothing it knows."""
-    return next((verb for verb in WORKTREE_VERBS if verb == command.argument), None)
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownCommand:
-    """A slash command after a mention that is none of ours."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +46,73 @@ class Mention:
         return line[begins.end() :].lstrip(" \t,:;.!?-–—") if begins else None
 
 
-def parse_comment(text: str, mention: Mention, before: str = "") -> ParsedComment:
-    """What `text` asks for; of an edit (`before` is the old text) only what was not asked there already."""
-    new, old = _read(text, mention), _read(before, mention)
-    known = Counter(old.commands)
-    commands = []
-    for command in new.commands:
-        if known[command]:
-            known[command] -= 1
-        else:
-            commands.append(command)
-    asked_anew = new.mentions > old.mentions
-    return ParsedComment(tuple(commands), new.request if asked_anew else None)
+class CommentParser:
+    """Reads what texts ask of the bot that people call `@bot_name` and that knows these commands."""
 
+    def __init__(self, bot_name: str, commands: Iterable[CommandSyntax]) -> None:
+        self._mention = Mention(bot_name)
+        self._commands = {command.name: command for command in commands}
 
-def request_from_label(text: str, mention: Mention) -> ParsedComment:
-    """What a label or an assignment asks for: the thread's own text, mention or not."""
-    return ParsedComment(request=_read(text, mention).rest or text.strip())
+    def parse(self, text: str, before: str = "") -> ParsedComment:
+        """Return what `text` asks for; of an edit (`before` is the old text) only what was not asked there already."""
+        new, old = self._read(text), self._read(before)
+        known = Counter(old.commands)
+        commands = []
+        for command in new.commands:
+            if known[command]:
+                known[command] -= 1
+            else:
+                commands.append(command)
+        return ParsedComment(tuple(commands), new.request if new.mentions > old.mentions else None)
+
+    def parse_labeled(self, text: str) -> ParsedComment:
+        """Return what a label or an assignment asks for: the thread's own text, with or without a mention."""
+        return ParsedComment(request=self._read(text).rest or text.strip())
+
+    def _read(self, text: str) -> "_Reading":
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        source = _Source(text)
+        commands: list[Command | UnknownCommand] = []
+        mentions = 0
+        for line in spoken_lines(text):
+            mentions += self._mention.count(line.text)
+            found = self._find_command(line.text)
+            if found is not None and source.take(line, found):
+                commands.append(found.command)
+        rest = source.rest
+        if commands and not re.search(r"\w", self._mention.strip(rest)):
+            rest = ""
+        return _Reading(tuple(commands), mentions, rest.strip("\n"))
+
+    def _find_command(self, line: str) -> "_Found | None":
+        """Return the command at the beginning of a spoken line; words after it that it does not take are dropped."""
+        after_mention = self._mention.after(line)
+        is_addressed = after_mention is not None
+        spoken = line if after_mention is None else after_mention
+        begins = _COMMAND.match(spoken)
+        if begins is None:
+            return self._find_without_slash(spoken) if is_addressed else None
+        name, words = begins.group(1).lower(), spoken[begins.end() :].strip()
+        syntax = self._commands.get(name)
+        if syntax is None:
+            # Without a mention it is the command of another bot, such as `/lgtm`.
+            return _Found(UnknownCommand(name), begins.group(), is_addressed) if is_addressed else None
+        argument, left_over = syntax.parse_argument(words)
+        if left_over and not is_addressed:
+            return None  # prose that begins with a slash: a command without a mention stands alone on its line
+        next_word = left_over.partition(" ")[0].lower()
+        if f"{name}-{next_word}" in self._commands:  # `/reset context` must not reset the files
+            return _Found(UnknownCommand(f"{name} {next_word}"), begins.group(), is_addressed)
+        return _Found(Command(name, argument), begins.group(), is_addressed)
+
+    def _find_without_slash(self, words: str) -> "_Found | None":
+        """Return the command in `@bot help`, which is nothing but its name and argument after the mention."""
+        written, _, further = words.rstrip(" \t.!?").partition(" ")
+        syntax = self._commands.get(written.lower())
+        if syntax is None or not syntax.needs_no_slash:
+            return None
+        argument, left_over = syntax.parse_argument(further.strip())
+        return None if left_over else _Found(Command(syntax.name, argument), written, is_addressed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,52 +128,13 @@ class _Reading:
         return self.rest
 
 
-def _read(text: str, mention: Mention) -> _Reading:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    source = _Source(text)
-    commands: list[Command | UnknownCommand] = []
-    mentions = 0
-    for line in spoken_lines(text):
-        mentions += mention.count(line.text)
-        found = _command_of(line.text, mention)
-        if found is not None and source.take(line, found):
-            commands.append(found.command)
-    rest = source.rest
-    if commands and not re.search(r"\w", mention.strip(rest)):
-        rest = ""
-    return _Reading(tuple(commands), mentions, rest.strip("\n"))
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A command at the beginning of a spoken line: its words as written there, and what of the line is left."""
+    """A command at the beginning of a spoken line: its name as written there, and whether a mention precedes it."""
 
     command: Command | UnknownCommand
-    words: str
-    remainder: str
-    addressed: bool
-
-
-def _command_of(line: str, mention: Mention) -> _Found | None:
-    addressed = mention.after(line)
-    spoken = line if addressed is None else addressed
-    begins = _COMMAND.match(spoken)
-    if begins is None:
-        return None
-    name, remainder = begins.group(1).lower(), spoken[begins.end() :].strip()
-    known = next((command for command in COMMANDS if command == name), None)
-    if known is None:
-        if addressed is None:
-            return None  # a bare `/lgtm` is someone else's
-        return _Found(UnknownCommand(name), begins.group(), "", addressed=True)
-    first, _, further = remainder.partition(" ")
-    argument = first.lower() if first.lower() in _ARGUMENTS.get(known, ()) else None
-    remainder = further.strip() if argument else remainder
-    if known == "worktree" and argument is None and (addressed is not None or not further):
-        remainder = ""  # whatever was meant, it is no request
-    if addressed is None and remainder:
-        return None  # prose that begins with a slash, not a command that stands alone
-    return _Found(Command(known, argument), begins.group(), remainder, addressed is not None)
+    written: str
+    is_addressed: bool
 
 
 class _Source:
@@ -155,9 +142,9 @@ class _Source:
 
     def __init__(self, text: str) -> None:
         self._lines: list[str | None] = list(text.split("\n"))
-        self._places: dict[str, list[int]] = defaultdict(list)
+        self._positions: dict[str, list[int]] = defaultdict(list)
         for index, line in enumerate(text.split("\n")):
-            self._places[line.strip()].append(index)
+            self._positions[line.strip()].append(index)
         self._next = 0
 
     @property
@@ -166,20 +153,17 @@ class _Source:
         return "\n".join(line for line in self._lines if line is not None)
 
     def take(self, line: SpokenLine, found: _Found) -> bool:
-        """Takes the command out, and leaves what else its line says; False where it has no line of its own."""
+        """Take the command's line out; return False where it has no line of its own."""
         first = max(line.first, self._next)
-        places = self._places[line.text]
-        place = bisect_left(places, first)
-        if place < len(places) and places[place] < line.end:
-            index, remainder = places[place], found.remainder
-        elif found.addressed and line.first == first < line.end:
-            # Of a list item, an emphasised mention and the like the source is not what is read.
-            _, written, remainder = (self._lines[first] or "").partition(found.words)
-            if not written:
-                return False
-            index, remainder = first, remainder.strip() if found.remainder else ""
+        positions = self._positions[line.text]
+        at = bisect_left(positions, first)
+        if at < len(positions) and positions[at] < line.end:
+            index = positions[at]
+        elif found.is_addressed and line.first == first < line.end and found.written in (self._lines[first] or ""):
+            # The source of a list item or of an emphasised mention differs from what a reader sees.
+            index = first
         else:
             return False
-        self._lines[index] = remainder or None
+        self._lines[index] = None
         self._next = index + 1
         return True

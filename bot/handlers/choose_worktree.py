@@ -9,13 +9,14 @@ from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 @dataclass(frozen=True, slots=True)
 class PullRequestHead:
-    """What matters of a pull request: whose head it is, and whether that branch may be pushed to."""
+    """The head of a pull request: whose it is, whether its branch may be pushed to, which issues it closes."""
 
     number: int
     head_ref: str
     head_sha: str
     same_repository: bool
     head_is_protected: bool
+    closes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

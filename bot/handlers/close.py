@@ -2,27 +2,28 @@
 
 from datetime import datetime, timedelta
 
-from bot.decide.actions import Close, Reopen
+from bot.handlers.stop import stop_turns
 from bot.messages import reasons, worktree_replies
+from bot.model import Repository
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
-from bot.store import conversations, operations, requests
+from bot.store import conversations, operations
 from bot.store.database import Connection
 
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
 
 
-async def close(connection: Connection, action: Close) -> None:
-    """Ends the conversation's session and its earlier turns and lets its worktree go, in the caller's transaction."""
-    conversation = await conversations.find_conversation(connection, action.repository, action.number)
+async def close(connection: Connection, repository: Repository, number: int, closed_at: datetime) -> None:
+    """End the conversation's session and its earlier turns and release its worktree, in the caller's transaction."""
+    conversation = await conversations.find_conversation(connection, repository, number)
     if conversation is None:
         return
-    if not await conversations.close_conversation(connection, conversation.id, action.closed_at):
+    if not await conversations.close_conversation(connection, conversation.id, closed_at):
         return
     await conversations.end_session(connection, conversation.id, "conversation-closed")
-    before = action.closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
-    thread_ref = ThreadRef(action.repository, conversation.id)
+    before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
+    thread_ref = ThreadRef(repository, conversation.id)
     await stop_turns(connection, thread_ref, reasons.thread_closed(), asked_before=before, queued=True)
     for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.thread_closed()):
         if target is not None:
@@ -31,19 +32,8 @@ async def close(connection: Connection, action: Close) -> None:
         await conversations.let_go(connection, conversation.worktree_id)
 
 
-async def reopen(connection: Connection, action: Reopen) -> None:
-    """Marks the conversation open; its next turn starts a new session in the worktree that is there, or a new one."""
-    conversation = await conversations.find_conversation(connection, action.repository, action.number)
+async def reopen(connection: Connection, repository: Repository, number: int, at: datetime) -> None:
+    """Mark the conversation open; its next turn starts a new session in the worktree that is there, or a new one."""
+    conversation = await conversations.find_conversation(connection, repository, number)
     if conversation is not None:
-        await conversations.reopen_conversation(connection, conversation.id, action.at)
-
-
-async def stop_turns(
-    connection: Connection, thread_ref: ThreadRef, reason: str, *, asked_before: datetime, queued: bool
-) -> int:
-    """Stops the conversation's running turn and, if asked, its waiting ones; returns how many were found."""
-    conversation_id = thread_ref.conversation_id
-    ended = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
-    for turn_id, target in ended:
-        await thread_comments.ended(connection, thread_ref, turn_id, target, "stopped", reason)
-    return len(ended) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
+        await conversations.reopen_conversation(connection, conversation.id, at)

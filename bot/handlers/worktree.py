@@ -1,97 +1,62 @@
-"""`/reset` and `/worktree …`: answered at once from rows, or queued for the node that has the worktree."""
+"""`/worktree list|reset|remove|restore|prune`: the worktree's files, and the work that was rescued from it."""
 
-from typing import Literal
-
-from bot.decide.actions import Request
-from bot.decide.parsing import WorktreeVerb
+from bot.handlers.command import CommandSyntax, one_of
 from bot.handlers.context import RequestContext
-from bot.messages import worktree_replies as sentences
+from bot.handlers.handler import Handler
+from bot.handlers.worktree_operation import queue_operation
+from bot.messages import replies, worktree_replies
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
-from bot.reply import thread_comments
-from bot.store import conversations, operations, rescues, worktrees
-from bot.store.operations import Asker
-from bot.store.rescues import Rescue
+from bot.store import conversations, rescues, worktrees
 
-Operation = Literal["reset", "remove", "restore"]
+WORKTREE_VERBS = ("list", "reset", "remove", "restore", "prune")
+
+_parse_verb = one_of(*WORKTREE_VERBS)
 
 
-async def run_worktree_command(ctx: RequestContext, hear: Request, verb: WorktreeVerb | None) -> None:
-    """Does what `/worktree` was followed by, in the caller's transaction; None: by nothing it knows."""
-    match verb:
-        case None:
-            await _answer(ctx, hear, sentences.USAGE)
+def parse_argument(words: str) -> tuple[str | None, str]:
+    """Return the verb, or None where a single unknown word stands in its place: the answer then shows the usage."""
+    verb, left_over = _parse_verb(words)
+    return (None, "") if verb is None and " " not in left_over else (verb, left_over)
+
+
+async def _run(ctx: RequestContext, argument: str | None) -> None:
+    match argument:
         case "list":
-            await _answer(ctx, hear, await _list(ctx))
+            await ctx.reply(await _list(ctx))
+        case "reset":
+            await queue_operation(ctx, "reset")
+        case "remove":
+            await queue_operation(ctx, "remove")
+        case "restore":
+            await queue_operation(ctx, "restore")
         case "prune":
-            await _answer(ctx, hear, sentences.pruning(await _prune(ctx)))
-        case "reset" | "remove" | "restore":
-            await _operate(ctx, hear, verb)
-
-
-async def _answer(ctx: RequestContext, hear: Request, words: str) -> None:
-    await thread_comments.reply(ctx.connection, ctx.thread_ref, hear.target, words)
+            await ctx.reply(worktree_replies.pruning(await _prune(ctx)))
+        case _:
+            await ctx.reply(worktree_replies.USAGE)
 
 
 async def _list(ctx: RequestContext) -> str:
-    connection, conversation_id, now = ctx.connection, ctx.thread_ref.conversation_id, ctx.facts.now
-    own = await worktrees.glance(connection, conversation_id)
     line = None
+    own = await worktrees.glance(ctx.connection, ctx.conversation_id)
     if own is not None:
-        line = WorktreeLine(own.branch, own.detached, own.state == "ready", own.others, now - own.active_at)
-    rescued = await rescues.of_conversation(connection, conversation_id)
-    return sentences.worktree_list(
-        line, [OldWork(saved(one), now - one.created_at, one.bytes, one.restored_at is not None) for one in rescued]
-    )
-
-
-def saved(rescue: Rescue) -> Saved:
-    """What was rescued, in words' terms."""
-    return Saved(rescue.files, rescue.commits, rescue.kept is not None)
+        line = WorktreeLine(own.branch, own.detached, own.state == "ready", own.others, ctx.now - own.active_at)
+    found = await rescues.of_conversation(ctx.connection, ctx.conversation_id)
+    rescued = [
+        OldWork(
+            saved=Saved(rescue.files, rescue.commits, rescue.kept is not None),
+            age=ctx.now - rescue.created_at,
+            bytes=rescue.bytes,
+            restored=rescue.restored_at is not None,
+        )
+        for rescue in found
+    ]
+    return worktree_replies.worktree_list(line, rescued)
 
 
 async def _prune(ctx: RequestContext) -> int:
-    """Lets go the repository's worktrees whose threads are all closed and that nothing needs; how many go."""
-    connection = ctx.connection
-    found = await worktrees.left_over(connection, ctx.repository)
-    return sum([await conversations.let_go(connection, worktree_id) for worktree_id in found])
+    """Release the repository's worktrees that no open thread uses and nothing needs; return how many are removed."""
+    found = await worktrees.left_over(ctx.connection, ctx.repository)
+    return sum([await conversations.let_go(ctx.connection, worktree_id) for worktree_id in found])
 
 
-async def _operate(ctx: RequestContext, hear: Request, verb: Operation) -> None:
-    connection, conversation_id = ctx.connection, ctx.thread_ref.conversation_id
-    own = await conversations.worktree_of(connection, conversation_id)
-    live = await conversations.live_worktree(connection, own) if own is not None else None
-    worktree_id = live.id if live else None
-    if verb == "restore":
-        place = await _to_restore_in(ctx, worktree_id)
-        if isinstance(place, str):
-            await _answer(ctx, hear, place)
-            return
-        worktree_id = place
-    if worktree_id is None:
-        await _answer(ctx, hear, sentences.no_worktree(verb))
-        return
-    asker = Asker(hear.speaker.login, hear.asked_at, conversation_id, hear.target)
-    asked = await operations.ask(connection, worktree_id, verb, asker)
-    turns = (await operations.status_of(connection, asked)).turns_ahead
-    if turns:
-        await _answer(ctx, hear, sentences.in_line(verb, turns))
-
-
-async def _to_restore_in(ctx: RequestContext, own: int | None) -> int | str:
-    """The worktree that the latest rescue comes back to: the thread's own, or the one it was in; or why there is none.
-
-    In its own something may be on its way that rescues more.
-    """
-    connection, conversation_id = ctx.connection, ctx.thread_ref.conversation_id
-    latest = next(iter(await rescues.of_conversation(connection, conversation_id, 1)), None)
-    if own is not None and (latest is not None or await operations.any_waits(connection, own)):
-        return own
-    if latest is None:
-        return sentences.nothing_to_restore()
-    if await conversations.is_closed(connection, conversation_id):
-        return sentences.closed_to_restore()
-    if await worktrees.revive(connection, latest.worktree_id):
-        await worktrees.rejoin(connection, latest.worktree_id, latest.conversations)
-    elif not await worktrees.is_going(connection, latest.worktree_id):
-        return sentences.rescued_elsewhere(await worktrees.users_of_place(connection, latest.worktree_id))
-    return latest.worktree_id
+WORKTREE = Handler(CommandSyntax("worktree", parse_argument), replies.WORKTREE_SUMMARY, _run)

@@ -1,20 +1,19 @@
 """Every sentence that people read on GitHub, except a turn's own comment (`bot.messages.tracking`)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 
 from bot.messages.formatting import format_duration, inline_code, truncate
 
-COMMANDS = {
-    "/help": "shows this list",
-    "/status": "says what is running, what waits, and on which branch",
-    "/stop": "stops the running request; `/stop all` also drops those that wait",
-    "/retry": "runs the last request again that did not finish",
-    "/reset-context": "starts a fresh conversation with the agent and keeps the files as they are",
-    "/reset": "starts both over, the conversation and the files; what is not on GitHub is rescued first",
-    "/worktree": "with `list`, `reset`, `remove`, `restore` or `prune`: the files, and what was rescued of them",
-}
+HELP_SUMMARY = "shows this list"
+STATUS_SUMMARY = "says what is running, what waits, and on which branch"
+STOP_SUMMARY = "stops the running request; `/stop all` also drops those that wait"
+RETRY_SUMMARY = "runs the last request again that did not finish"
+RESET_CONTEXT_SUMMARY = "starts a fresh conversation with the agent and keeps the files as they are"
+RESET_SUMMARY = "starts both over, the conversation and the files; what is not on GitHub is rescued first"
+WORKTREE_SUMMARY = "with `list`, `reset`, `remove`, `restore` or `prune`: the files, and what was rescued of them"
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
 )
@@ -34,20 +33,20 @@ class Status:
 # Answers to commands
 
 
-def help_text(mention: str) -> str:
-    """`mention`: the bot's name without the `@`."""
-    commands = "\n".join(f"- `{name}` {does}" for name, does in COMMANDS.items())
+def help_text(mention: str, commands: Iterable[tuple[str, str]]) -> str:
+    """`mention`: the bot's name without the `@`; `commands`: the name and the summary of each."""
+    lines = "\n".join(f"- `/{name}` {summary}" for name, summary in commands)
     return (
         f"Mention {inline_code(f'@{mention}')} with a request, and an agent works on it in this conversation's "
-        f"worktree. A command stands alone on its line:\n\n{commands}"
+        f"worktree. A command stands alone on its line:\n\n{lines}"
     )
 
 
-def unknown_command(written: str) -> str:
-    """A command that does not exist, written after a mention."""
-    near = get_close_matches(written.lower(), COMMANDS, n=1)
-    advice = f"Did you mean `{near[0]}`?" if near else "`/help` lists the commands."
-    return f"There is no command {inline_code(truncate(written))}. {advice}"
+def unknown_command(words: str, names: Iterable[str]) -> str:
+    """Words after a mention that are no command; `names`: the commands that exist."""
+    near = get_close_matches(words.lower(), list(names), n=1)
+    advice = f"Did you mean `/{near[0]}`?" if near else "`/help` lists the commands."
+    return f"There is no command {inline_code(truncate(f'/{words}'))}. {advice}"
 
 
 def status(now: Status) -> str:

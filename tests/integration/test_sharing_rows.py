@@ -7,11 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from bot.authority import Policy
+from bot.handlers.agent_request import queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import GitHubFacts, NodePaths, RequestContext
+from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.messages import notices
-from bot.model import Target
-from bot.reply.thread_comments import ThreadRef
+from bot.model import Actor, Target
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
@@ -39,15 +40,28 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
     """What decide writes down, in its transaction, for a request on an issue or (`head`) a pull request."""
-    folder = await conversations.save_codebase(db, repository())
-    row = await conversations.save_conversation(db, repository(), number, "pull" if head else "issue", "A title", None)
-    pull = PullRequestHead(number, head, SHA, same_repository=True, head_is_protected=False) if head else None
-    facts = GitHubFacts(NOON, pull, closes if head else ())
-    ctx = RequestContext(
-        db, NodePaths(NODE, "/worktrees"), repository(), number, ThreadRef(repository(), row.id), folder, facts
+    thread_ref, folder = await save_thread(db, repository(), number, "pull" if head else "issue", "A title", None)
+    pull = (
+        PullRequestHead(number, head, SHA, same_repository=True, head_is_protected=False, closes=closes)
+        if head
+        else None
     )
-    await ctx.queue(request(target=Target("comment", number)))
-    return row.id
+    turn = request(target=Target("comment", number))
+    ctx = RequestContext(
+        connection=db,
+        paths=NodePaths(NODE, "/worktrees"),
+        thread_ref=thread_ref,
+        number=number,
+        folder=folder,
+        pull=pull,
+        policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
+        author=Actor(turn.requested_by, turn.requested_by_id),
+        asked_at=turn.asked_at,
+        target=turn.target,
+        now=NOON,
+    )
+    await queue_turn(ctx, turn)
+    return thread_ref.conversation_id
 
 
 async def made(world: TurnRows, number: int = ISSUE, branch: str | None = None) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from bot.authority import Policy
 from bot.decide.actions import Action, Close, Ignore, Reopen, Request, action_of
-from bot.decide.parsing import Command, ParsedComment
+from bot.decide.parsing import CommentParser, ParsedComment
 from bot.github.payloads import (
     CodePlace,
     CommentCreated,
@@ -26,6 +26,8 @@ from bot.github.payloads import (
     ThreadOpened,
     ThreadReopened,
 )
+from bot.handlers.command import Command
+from bot.handlers.registry import HANDLERS
 from bot.model import Actor, Repository, Target
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -66,7 +68,7 @@ def comment(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -
 
 
 def decide(event: Event, policy: Policy = POLICY) -> Action:
-    return action_of(event, policy)
+    return action_of(event, policy, CommentParser(policy.bot_name, [one.syntax for one in HANDLERS.values()]))
 
 
 def hear(event: Event, policy: Policy = POLICY) -> Request:

@@ -2,9 +2,9 @@
 
 from hypothesis.stateful import rule
 
-from bot.decide.actions import Close, Reopen
-from bot.decide.parsing import Command, ParsedComment
+from bot.decide.parsing import ParsedComment
 from bot.handlers import close as closing
+from bot.handlers.command import Command
 from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.store import operations
@@ -26,7 +26,7 @@ class CommandRules(TurnRules):
 
         async def reopen() -> None:
             async with self.ground.pool.acquire() as connection, connection.transaction():
-                await closing.reopen(connection, Reopen(REPOSITORY, number, self.ground.later()))
+                await closing.reopen(connection, REPOSITORY, number, self.ground.later())
 
         self.bot(reopen())
 
@@ -44,7 +44,7 @@ class CommandRules(TurnRules):
 
         async def close() -> None:
             async with self.ground.pool.acquire() as connection, connection.transaction():
-                await closing.close(connection, Close(REPOSITORY, number, self.ground.later()))
+                await closing.close(connection, REPOSITORY, number, self.ground.later())
             await self.ground.stop()
 
         self.bot(close())

@@ -19,13 +19,13 @@ from bot.authority import Policy
 from bot.clones.clone import Clone
 from bot.clones.linked import admin_directory, real
 from bot.decide.actions import Request
+from bot.decide.decider import GitHubFacts, handle_request
 from bot.decide.parsing import ParsedComment
 from bot.git.runner import Identity
 from bot.github.answers import ThreadState
 from bot.github.client import GitHub
 from bot.github.payloads import Thread
-from bot.handlers.context import GitHubFacts, NodePaths
-from bot.handlers.request import handle_request
+from bot.handlers.context import NodePaths
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
 from bot.run.context import TurnContext
@@ -182,9 +182,9 @@ class HistoryNode:
         )
         comment = next(self.numbers)
         hear = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
-        premises = NodePaths(NODE, str(self.ctx.data_dir / "worktrees"))
+        paths = NodePaths(NODE, str(self.ctx.data_dir / "worktrees"))
         async with self.pool.acquire() as connection, connection.transaction():
-            await handle_request(connection, premises, hear, facts)
+            await handle_request(connection, paths, self.ctx.policy, self.now, hear, facts)
 
     def later(self) -> datetime:
         """The time, which goes on."""
@@ -198,7 +198,7 @@ class HistoryNode:
 
     def facts(self, **more: Any) -> GitHubFacts:
         """What decide looked up: an open thread, unless told otherwise."""
-        return GitHubFacts(self.now, **{"thread": ThreadState(None), **more})
+        return GitHubFacts(**{"thread": ThreadState(None), **more})
 
     # What workers do
 

@@ -84,10 +84,9 @@ class TurnRules(Machine):
     def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
         """Somebody says something in the thread."""
         kind, _, text = talk.partition(" ")
-        number, facts = int(text), self.ground.facts(request=asks.request)
+        number, facts = int(text), self.ground.facts(text=asks.request)
         if kind != "issue":
-            closes = () if kind == "fork" else (1,)
-            facts = self.ground.facts(request=asks.request, pull=self.pull(talk, number), closes=closes)
+            facts = self.ground.facts(text=asks.request, pull=self.pull(talk, number))
         self.bot(self.ground.ask(number, facts, asks, "issue" if kind == "issue" else "pull"))
 
     def pull(self, talk: Talk, number: int) -> PullRequestHead:
@@ -100,7 +99,9 @@ class TurnRules(Machine):
             with self.hands():
                 self.ground.push(ref, {head.replace("/", "-"): self.ground.content(head)}, onto=base)
         sha = refs_of(self.ground.remote)[ref]
-        return PullRequestHead(number, head, sha, same_repository=talk != "fork 5", head_is_protected=False)
+        is_fork = talk == "fork 5"
+        closes = () if is_fork else (1,)
+        return PullRequestHead(number, head, sha, not is_fork, head_is_protected=False, closes=closes)
 
     def begin(self, worker: Worker | None = None) -> Run | None:
         """Claims the next turn and waits until its agent is at work; None where there is none, or it was refused."""

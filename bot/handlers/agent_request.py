@@ -1,0 +1,69 @@
+"""A request to the agent: it becomes a queued turn."""
+
+from bot.handlers.assign_worktree import assign_worktree
+from bot.handlers.context import RequestContext
+from bot.messages import reasons
+from bot.reply import thread_comments
+from bot.store import bells, operations, requests, rescues, worktrees
+from bot.store.jobs import defer
+from bot.store.requests import NewTurn
+
+
+async def request_agent(ctx: RequestContext, text: str, *, context: str, review_id: int | None) -> None:
+    """Queue a turn for what a comment, review or thread asks of the agent.
+
+    A thread's own text is one request, whether opened, labelled or assigned within a minute.
+    """
+    is_own_text = ctx.target.id is None
+    if is_own_text and await requests.asked_just_now(ctx.connection, ctx.conversation_id, text, ctx.asked_at):
+        return
+    await queue_turn(
+        ctx,
+        NewTurn(
+            text=text,
+            requested_by=ctx.author.login,
+            requested_by_id=ctx.author.id,
+            asked_at=ctx.asked_at,
+            target=ctx.target,
+            review_id=review_id,
+            pinned_sha=ctx.pull.head_sha if ctx.pull and not ctx.pull.same_repository else None,
+            context=context,
+        ),
+    )
+
+
+async def queue_turn(ctx: RequestContext, turn: NewTurn) -> None:
+    """Queue the turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
+    connection, conversation_id = ctx.connection, ctx.conversation_id
+    rescue = await rescues.to_bring_back(connection, conversation_id)
+    if rescue is not None and await worktrees.revive(connection, rescue.worktree_id):
+        await worktrees.rejoin(connection, rescue.worktree_id, rescue.conversations)
+    # A removal in progress may still find work to rescue.
+    is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
+    await _queue(ctx, turn)
+    if rescue is not None or is_being_removed:
+        await operations.restore_before_newest_turn(connection, conversation_id)
+
+
+async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
+    """Write the turn and its tracking comment and ring its node; over the daily limit, write a refused turn."""
+    connection, thread_ref = ctx.connection, ctx.thread_ref
+    limit = ctx.policy.turns_per_person_per_day
+    if await requests.asked_today(connection, turn.requested_by_id) >= limit:
+        reason = reasons.over_daily_limit(limit)
+        turn_id = await requests.ask(connection, ctx.conversation_id, None, turn, refused=reason)
+        if turn_id is not None:
+            await thread_comments.ended(connection, thread_ref, turn_id, turn.target, "refused", reason)
+        return
+    assigned = await assign_worktree(ctx)
+    if assigned.notice is not None:
+        turn = turn.with_notice(assigned.notice)
+    turn_id = await requests.ask(
+        connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
+    )
+    if turn_id is None:
+        return  # the review already is one turn
+    await thread_comments.seen(connection, thread_ref, turn.target)
+    turns_ahead = await requests.place_in_line(connection, turn_id)
+    await thread_comments.queued(connection, thread_ref, turn_id, turn.target, turns_ahead)
+    await defer(connection, bells.turns_bell(assigned.node))

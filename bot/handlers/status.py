@@ -1,0 +1,21 @@
+"""`/status`: what runs and waits here, the branch, the session."""
+
+from bot.handlers.command import CommandSyntax
+from bot.handlers.context import RequestContext
+from bot.handlers.handler import Handler
+from bot.messages import replies
+from bot.store import conversations, sharing
+
+
+async def _run(ctx: RequestContext, _argument: str | None) -> None:
+    now = await conversations.overview(ctx.connection, ctx.conversation_id)
+    worktree_id = await conversations.worktree_of(ctx.connection, ctx.conversation_id)
+    next_branch = None
+    if worktree_id is not None:
+        next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id, worktree_id)
+    running_for = ctx.now - now.running_since if now.running_since else None
+    branch = now.branch and (next_branch or now.branch)
+    await ctx.reply(replies.status(replies.Status(branch, running_for, now.waiting, now.session_active)))
+
+
+STATUS = Handler(CommandSyntax("status", needs_no_slash=True), replies.STATUS_SUMMARY, _run)

@@ -1,0 +1,41 @@
+"""`/stop [all]`: the running turn ends, with `all` the queued turns too."""
+
+from datetime import datetime, timedelta
+
+from bot.handlers.command import CommandSyntax, one_of
+from bot.handlers.context import RequestContext
+from bot.handlers.handler import Handler
+from bot.messages import reasons, replies
+from bot.reply import thread_comments
+from bot.reply.thread_comments import ThreadRef
+from bot.store import requests
+from bot.store.database import Connection
+
+# GitHub's times are whole seconds: what was asked in the same second was asked before.
+_GITHUB_CLOCK_TICK = timedelta(seconds=1)
+
+
+async def _run(ctx: RequestContext, argument: str | None) -> None:
+    stopped = await stop_turns(
+        ctx.connection,
+        ctx.thread_ref,
+        reasons.stopped_by(ctx.author.login),
+        asked_before=ctx.asked_at + _GITHUB_CLOCK_TICK,
+        queued=argument == "all",
+    )
+    if not stopped:
+        await ctx.reply(replies.nothing_to_stop())
+
+
+async def stop_turns(
+    connection: Connection, thread_ref: ThreadRef, reason: str, *, asked_before: datetime, queued: bool
+) -> int:
+    """Stop the conversation's running turn and, with `queued`, its queued turns; return how many there were."""
+    conversation_id = thread_ref.conversation_id
+    stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
+    for turn_id, target in stopped:
+        await thread_comments.ended(connection, thread_ref, turn_id, target, "stopped", reason)
+    return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
+
+
+STOP = Handler(CommandSyntax("stop", one_of("all"), needs_no_slash=True), replies.STOP_SUMMARY, _run)

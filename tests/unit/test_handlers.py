@@ -1,0 +1,11 @@
+"""The chat commands that there are."""
+
+from bot.handlers.registry import HANDLERS
+
+
+def test_help_lists_the_commands_in_this_order() -> None:
+    assert list(HANDLERS) == ["help", "status", "stop", "retry", "reset-context", "reset", "worktree"]
+
+
+def test_only_retry_may_start_a_turn() -> None:
+    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry"]
