@@ -151,7 +151,7 @@ def unattended_choice(options: list[PermissionOption]) -> str | None:
     return next((by_kind[kind] for kind in _UNATTENDED if kind in by_kind), None)
 
 
-def in_its_words(error: RequestError) -> str:
+def error_text(error: RequestError) -> str:
     """The error as the agent put it, with the detail that JSON-RPC keeps apart."""
     data = error.data
     detail = data.get("details") or data.get("message") if isinstance(data, dict) else data

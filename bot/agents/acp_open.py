@@ -11,7 +11,7 @@ from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
 
-from bot.agents.acp_link import Link, as_object, in_its_words
+from bot.agents.acp_link import Link, as_object, error_text
 from bot.agents.driver import Launch, Opened, OpenFailed
 from bot.agents.process import AgentProcess
 from bot.sandbox import command_of
@@ -151,7 +151,7 @@ class _Opening:
             raise self._silent(link, what, await link.process.why_output_ended()) from error
 
     def _refused(self, link: Link, what: str, error: RequestError) -> _CannotOpenError:
-        words, tail = in_its_words(error), link.process.stderr_tail
+        words, tail = error_text(error), link.process.stderr_tail
         if error.code == _AUTH_REQUIRED:
             step = "Give the agent its key or login; AGENT_ENV names the variables it is handed."
             return _CannotOpenError(f"`{self._command}` wants to be logged in: {words}", step, tail)
@@ -185,7 +185,7 @@ class _Opening:
         try:
             answer = await link.ask(method, params, self._patience.answer_seconds)
         except RequestError as error:
-            words = in_its_words(error)
+            words = error_text(error)
             busy = any(word in words.lower() for word in _BUSY)
             if error.code == _AUTH_REQUIRED and not busy:
                 raise self._refused(link, "continue its session", error) from error

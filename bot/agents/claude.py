@@ -11,15 +11,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
-from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage
 
 from bot.agents.claude_process import ClaudeProcess
-from bot.agents.claude_progress import Broken, ClaudeProgress, Inbox, Stopped, follow
+from bot.agents.claude_progress import ClaudeProgress
 from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
     Cancelled,
-    Completed,
     Failed,
     Launch,
     Limits,
@@ -28,10 +27,13 @@ from bot.agents.driver import (
     Outcome,
     TimedOut,
 )
+from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
 
 START_SECONDS = 60.0
-LOST_WORDS = ("no conversation found", "not a uuid", "requires a valid session id")
-"""What Claude Code says on stderr when it cannot continue a session."""
+# What Claude Code writes to stderr when it cannot continue a session.
+_LOST_SESSION_ERRORS = ("no conversation found", "not a uuid", "requires a valid session id")
+
+Inbox = asyncio.Queue[Message | Broken]
 
 _log = structlog.get_logger()
 
@@ -47,34 +49,35 @@ async def claude_agent(launch: Launch, start_seconds: float = START_SECONDS) -> 
 
 
 class _Running:
-    """A started Claude Code and what it sends, in the order it came."""
+    """A started Claude Code. Between prompts, what it sends is dropped."""
 
     def __init__(self, process: ClaudeProcess, session: str) -> None:
         self.process = process
         self.session = session
-        self.inbox: Inbox = asyncio.Queue()
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
         self.client = ClaudeSDKClient(ClaudeAgentOptions(verbatim_prompts=True), transport=process)
-        self._listening: asyncio.Task[None] | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._inbox: Inbox | None = None
+        self._broken: Broken | None = None
 
     async def connect(self, seconds: float) -> str | None:
-        """Start it and greet it; why that failed, if it did. Raises OSError if it cannot be started."""
-        greeting = asyncio.create_task(self.client.connect())
+        """Start the program and the protocol; return the reason if that failed. Raises OSError."""
+        connecting = asyncio.create_task(self.client.connect())
         ended = asyncio.create_task(self.process.ended.wait())
         try:
-            await asyncio.wait({greeting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not greeting.done():
+            await asyncio.wait({connecting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
                 return await self.process.why_output_ended() if ended.done() else f"gave no answer within {seconds:g} s"
-            greeting.result()
+            connecting.result()
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for what the program answered
             return f"answered with an error: {error}"
         finally:
-            for task in (greeting, ended):
+            for task in (connecting, ended):
                 task.cancel()
-            await asyncio.gather(greeting, ended, return_exceptions=True)
-        self._listening = asyncio.create_task(self._listen())
+            await asyncio.gather(connecting, ended, return_exceptions=True)
+        self._receiving = asyncio.create_task(self._receive())
         return None
 
     async def ask(self, blocks: Sequence[str]) -> None:
@@ -87,22 +90,37 @@ class _Running:
         await self.client.query(message(), self.session)
 
     async def close(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
         try:
             await self.client.disconnect()
         finally:
             await self.process.close()
 
-    async def _listen(self) -> None:
+    def listen(self) -> Inbox:
+        """Return the queue that gets the messages of one prompt."""
+        self._inbox = Inbox(INBOX_ITEMS)
+        if self._broken is not None:
+            self._inbox.put_nowait(self._broken)
+        return self._inbox
+
+    def unlisten(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        while inbox is not None and not inbox.empty():
+            inbox.get_nowait()  # `_receive` may wait for room
+
+    async def _receive(self) -> None:
         try:
             async for message in self.client.receive_messages():
-                self.inbox.put_nowait(message)
-        except Exception as error:  # noqa: BLE001 - whatever the SDK makes of a message that it cannot read
-            self.inbox.put_nowait(Broken(f"Claude sent what could not be read: {error}"))
+                if self._inbox is not None:
+                    await self._inbox.put(message)
+        except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for a message that it cannot read
+            self._broken = Broken(f"Claude sent what could not be read: {error}")
         else:
-            self.inbox.put_nowait(Broken(f"Claude {await self.process.why_output_ended()} in the middle of its work."))
+            self._broken = Broken(f"Claude {await self.process.why_output_ended()} in the middle of its work.")
+        if self._inbox is not None:
+            await self._inbox.put(self._broken)
 
 
 class ClaudeDriver:
@@ -121,7 +139,7 @@ class ClaudeDriver:
         if failure is None:
             return Opened(resume, resumed=True, lost=None)
         tail = failure.stderr_tail.lower()
-        if not any(words in tail for words in LOST_WORDS):
+        if not any(words in tail for words in _LOST_SESSION_ERRORS):
             # What went wrong may pass by itself, or have nothing to do with the session.
             failure = await self._start(resume, f"--resume={resume}")
             if failure is None:
@@ -145,28 +163,24 @@ class ClaudeDriver:
             raise RuntimeError("a prompt needs an open session")
         if stop.is_set():
             return Cancelled()
-        _drain(running.inbox)
-        stopping = asyncio.create_task(_await_stop(stop, running.inbox))
-        progress = ClaudeProgress(running.session)
+        inbox = running.listen()
         try:
             await running.ask(blocks)
-            match await follow(running.inbox, limits, progress, on_event):
-                case Completed() as completed:
-                    return completed
-                case Broken(reason):
-                    await self.close()
-                    return Failed(reason, running.process.stderr_tail)
-                case Stopped():
-                    await self._leave_prompt(running, limits.cancel_grace_seconds)
-                    return Cancelled()
-                case TimedOut() as timed_out:
-                    await self._leave_prompt(running, limits.cancel_grace_seconds)
-                    return timed_out
+            ended = await follow(inbox, limits, stop, ClaudeProgress(running.session), on_event)
+            if isinstance(ended, Stopped | TimedOut):
+                await self._cancel(running, inbox, limits.cancel_grace_seconds)
         except ConnectionError:
-            return Failed(f"Claude {await running.process.why_output_ended()}.", running.process.stderr_tail)
+            ended = Broken(f"Claude {await running.process.why_output_ended()}.")
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+            running.unlisten()
+        match ended:
+            case Broken(reason):
+                await self.close()
+                return Failed(reason, running.process.stderr_tail)
+            case Stopped():
+                return Cancelled()
+            case _:
+                return ended
 
     async def _begin(self, lost: str | None) -> Opened | OpenFailed:
         session = str(uuid.uuid4())
@@ -196,13 +210,13 @@ class ClaudeDriver:
             process.stderr_tail,
         )
 
-    async def _leave_prompt(self, running: _Running, grace_seconds: float) -> None:
-        """Ask Claude to stop working; if it does not end its prompt within the grace, end it."""
+    async def _cancel(self, running: _Running, inbox: Inbox, grace_seconds: float) -> None:
+        """Ask Claude to stop working. If it does not end its prompt within the grace, end it."""
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(grace_seconds):
                 interrupting = asyncio.create_task(running.client.interrupt())
                 try:
-                    while not isinstance(await running.inbox.get(), ResultMessage | Broken):
+                    while not isinstance(await inbox.get(), ResultMessage | Broken):
                         pass
                     return
                 finally:
@@ -210,13 +224,3 @@ class ClaudeDriver:
                     await asyncio.gather(interrupting, return_exceptions=True)
         _log.info("agent-did-not-cancel", session=running.session)
         await self.close()
-
-
-def _drain(inbox: Inbox) -> None:
-    while not inbox.empty():
-        inbox.get_nowait()
-
-
-async def _await_stop(stop: asyncio.Event, inbox: Inbox) -> None:
-    await stop.wait()
-    inbox.put_nowait(Stopped())

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from bot.messages.tracking import PlanEntry
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -27,17 +29,6 @@ class AgentText:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentThought:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanEntry:
-    content: str
-    status: Literal["pending", "in_progress", "completed"]
-
-
-@dataclass(frozen=True, slots=True)
 class PlanChanged:
     """The whole plan as it is now; it replaces the one before."""
 
@@ -46,31 +37,18 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    call_id: str
     title: str
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """Comes once for each `ToolStarted` that the agent brings to an end."""
+    """Comes once for each `ToolStarted` whose end the agent reports."""
 
-    call_id: str
     title: str
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UsageReported:
-    """The context window in tokens, and what the session has cost since it began."""
-
-    context_used: int
-    context_size: int
-    session_cost: float | None
-    currency: str | None
-
-
-AgentEvent = AgentText | AgentThought | PlanChanged | ToolStarted | ToolEnded | UsageReported
+AgentEvent = AgentText | PlanChanged | ToolStarted | ToolEnded
 
 
 # How opening a session ends.

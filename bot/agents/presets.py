@@ -6,19 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from bot.agents.acp_open import Wishes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """A vendor's API: the variables its key and another address for it are kept in, where it is, the key's header."""
+    """A vendor's API: the variables that hold its key and another address for it, and its own address."""
 
     key: str
     base_url: str
     upstream: str
-    header: Literal["x-api-key", "authorization", "x-goog-api-key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +28,9 @@ class Access:
     key: str
 
 
-ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com", "x-api-key")
-OPENAI = ModelApi("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com", "authorization")
-GEMINI = ModelApi(
-    "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com", "x-goog-api-key"
-)
+ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com")
+OPENAI = ModelApi("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com")
+GEMINI = ModelApi("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,6 @@ class Preset:
     """Files of a worktree that the agent runs as its own code whatever it is told."""
     plugin_lists: tuple[str, ...] = ()
     """Files of a worktree that can name such files; those that hold the word `plugin` count."""
-    tells_cost: bool = False
-    """Whether it tells what the session has cost; that is the sum since the session began, over all processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +220,6 @@ PRESETS = {
             apis=(ANTHROPIC,),
             environment=_claude_sdk,
             version=("--version",),
-            tells_cost=True,
         ),
         Preset(
             agent="claude-acp",
@@ -242,7 +235,6 @@ PRESETS = {
                 },
                 mode="bypassPermissions",
             ),
-            tells_cost=True,
         ),
         Preset(
             agent="codex",
@@ -277,7 +269,6 @@ PRESETS = {
             plugin_lists=tuple(
                 folder + name for folder in ("", ".opencode/") for name in ("opencode.json", "opencode.jsonc")
             ),
-            tells_cost=True,
         ),
     )
 }

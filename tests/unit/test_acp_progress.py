@@ -8,11 +8,23 @@ import pytest
 from acp.schema import PermissionOption, SessionNotification
 
 from bot.agents.acp_link import unattended_choice
-from bot.agents.acp_progress import Answered, Inbox, PromptProgress, Stopped, follow
-from bot.agents.driver import AgentEvent, AgentText, Limits, TimedOut, ToolEnded, ToolStarted, Usage
+from bot.agents.acp_progress import AcpProgress, Answered
+from bot.agents.driver import (
+    AgentEvent,
+    AgentText,
+    Completed,
+    Limits,
+    PlanChanged,
+    TimedOut,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
+from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, Broken, Stopped, follow
 
 LIMITS = Limits(total_seconds=100, idle_seconds=10)
 END = Answered({"stopReason": "end_turn"})
+STOP = object()
 
 
 class _Jump(selectors.SelectSelector):
@@ -52,11 +64,15 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """How following a prompt ends when these items come in at these seconds."""
 
     async def run() -> Any:
-        inbox: Inbox = asyncio.Queue()
+        inbox: asyncio.Queue[SessionNotification | Answered | Broken] = asyncio.Queue()
+        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for at, item in script:
-            loop.call_at(at, inbox.put_nowait, item)
-        return await follow(inbox, LIMITS, PromptProgress(), lambda _: None)
+        for at, item in ((0, text("x")), *script):
+            if item is STOP:
+                loop.call_at(at, stop.set)
+            else:
+                loop.call_at(at, inbox.put_nowait, item)
+        return await follow(inbox, LIMITS, stop, AcpProgress(), lambda _: None)
 
     with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
         return runner.run(run())
@@ -68,11 +84,11 @@ def test_silence_ends_a_prompt() -> None:
 
 def test_every_sign_of_life_starts_the_idle_clock_again() -> None:
     commands = update(sessionUpdate="available_commands_update", availableCommands=[])
-    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == END
+    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == Completed("xab", None)
 
 
 def test_the_idle_clock_pauses_while_a_tool_call_is_open() -> None:
-    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == END
+    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == Completed("x", None)
 
 
 def test_the_idle_clock_goes_on_after_the_tool_call() -> None:
@@ -88,43 +104,69 @@ def test_the_total_time_ends_a_prompt_that_never_is_silent() -> None:
 
 
 def test_a_stop_ends_the_following() -> None:
-    assert isinstance(follow_script((1, text("a")), (2, Stopped()), (3, END)), Stopped)
+    assert isinstance(follow_script((1, text("a")), (2, STOP), (3, END)), Stopped)
 
 
 def events_of(*notifications: SessionNotification) -> list[AgentEvent]:
-    progress = PromptProgress()
-    return [event for notification in notifications for event in progress.apply(notification)]
+    progress = AcpProgress()
+    return [event for notification in notifications for event in progress.events(notification)]
 
 
 def test_a_tool_call_starts_once_and_ends_once() -> None:
     start = update(sessionUpdate="tool_call", toolCallId="1", title="Look", kind="read")
     assert events_of(start, start, tool("in_progress"), tool("completed"), tool("completed")) == [
-        ToolStarted("1", "Look", "read"),
-        ToolEnded("1", "Look", ok=True),
+        ToolStarted("Look"),
+        ToolEnded("Look", ok=True),
     ]
 
 
 def test_a_tool_call_that_is_only_heard_of_at_its_end_is_told_whole() -> None:
-    assert events_of(tool("failed")) == [ToolStarted("1", "Look", "other"), ToolEnded("1", "Look", ok=False)]
+    assert events_of(tool("failed")) == [ToolStarted("Look"), ToolEnded("Look", ok=False)]
 
 
 def test_the_pieces_of_text_are_the_answer() -> None:
-    progress = PromptProgress()
+    progress = AcpProgress()
     pieces = [
         event.text
         for item in (text("One"), text(" two."), tool("in_progress"), tool("completed"), text("Three."))
-        for event in progress.apply(item)
+        for event in progress.events(item)
         if isinstance(event, AgentText)
     ]
-    assert "".join(pieces) == progress.text == "One two.\n\nThree."
+    assert "".join(pieces) == progress.answer == "One two.\n\nThree."
 
 
 def test_usage_comes_from_updates_and_from_the_answer() -> None:
-    progress = PromptProgress()
-    assert progress.usage({}) is None
-    list(progress.apply(update(sessionUpdate="usage_update", used=5, size=9, cost={"amount": 0.5, "currency": "USD"})))
-    told = {"usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}}
-    assert progress.usage(told) == Usage(1, 2, 3, session_cost=0.5, currency="USD")
+    progress = AcpProgress()
+    list(progress.events(text("x")))
+    assert progress.end(END) == Completed("x", None)
+    list(progress.events(update(sessionUpdate="usage_update", used=5, size=9, cost={"amount": 0.5, "currency": "USD"})))
+    usage = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
+    assert progress.end(Answered({"stopReason": "end_turn", "usage": usage})) == Completed(
+        "x", Usage(1, 2, 3, session_cost=0.5, currency="USD")
+    )
+
+
+def test_the_rest_of_a_very_long_answer_is_left_out_and_counted() -> None:
+    progress = AcpProgress()
+    told = [event for _ in range(3) for event in progress.events(text("x" * (MAX_ANSWER_CHARACTERS - 1)))]
+    assert sum(len(event.text) for event in told if isinstance(event, AgentText)) == MAX_ANSWER_CHARACTERS
+    left_out = 2 * MAX_ANSWER_CHARACTERS - 3
+    assert progress.answer == "x" * MAX_ANSWER_CHARACTERS + f"\n\n[{left_out} more characters were left out.]"
+
+
+def test_a_plan_is_bounded() -> None:
+    entries = [{"content": "x" * 10_000, "status": "pending", "priority": "low"}] * 1000
+    [plan] = AcpProgress().events(update(sessionUpdate="plan", entries=entries))
+    assert isinstance(plan, PlanChanged)
+    assert (len(plan.entries), len(plan.entries[0].text)) == (50, 200)
+
+
+def test_tool_calls_are_bounded() -> None:
+    progress = AcpProgress()
+    starts = (update(sessionUpdate="tool_call", toolCallId=str(number), title="x" * 10_000) for number in range(5000))
+    events = [event for start in starts for event in progress.events(start)]
+    assert len(events) == 1000
+    assert all(event == ToolStarted("x" * 200) for event in events)
 
 
 @pytest.mark.parametrize(
