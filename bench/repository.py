@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, update
-from bot.clones.start import IssueBranch, Refused
+from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
+from bot.model import IssueBranch
 from bot.rescue.save import Label
 from bot.worktrees.create import create
 

@@ -1,6 +1,7 @@
 """The words every module shares: identities, states and what a request comes from. Values only, no I/O."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
@@ -57,6 +58,65 @@ class Actor:
     login: str
     id: int
     is_bot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IssueBranch:
+    """The branch of an issue: continued while it has unmerged commits, else new from the default branch."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBranch:
+    """The head branch of a pull request from the same repository; `sha` is its tip at the request, where known."""
+
+    branch: str
+    sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedHead:
+    """A pull request's head that is never pushed to; `ref_to_fetch` is the remote's `refs/pull/N/head`."""
+
+    sha: str
+    ref_to_fetch: str
+
+
+Start = IssueBranch | HeadBranch | DetachedHead
+"""What a new worktree checks out."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeRow:
+    """A worktree's row with its repository.
+
+    `owner` is the number of the thread it was made for, `conversations` are the numbers of the threads that use it.
+    """
+
+    id: int
+    repository: Repository
+    folder: str
+    node: str
+    path: str
+    state: WorktreeState
+    branch: str | None
+    base_branch: str | None
+    owner: int
+    start: Start
+    conversations: tuple[int, ...]
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its checkout was made; it may have been lost since."""
+        return self.state == "ready"
+
+    @property
+    def start_sha(self) -> str | None:
+        """The commit that its first request was about, None for an issue or where unknown."""
+        return None if isinstance(self.start, IssueBranch) else self.start.sha
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,31 +8,7 @@ from bot.clones import last_pushed
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.merged import is_merged
 from bot.git import refs
-
-
-@dataclass(frozen=True, slots=True)
-class IssueBranch:
-    """The branch of an issue: continued while it has unmerged commits, else new from the default branch."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeadBranch:
-    """The head branch of a pull request from the same repository."""
-
-    branch: str
-
-
-@dataclass(frozen=True, slots=True)
-class DetachedHead:
-    """A pull request's head that is never pushed to; `ref_to_fetch` is the remote's `refs/pull/N/head`."""
-
-    sha: str
-    ref_to_fetch: str
-
-
-Start = IssueBranch | HeadBranch | DetachedHead
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
 
 class RefusedReason(StrEnum):
@@ -68,12 +44,23 @@ def branch_gone(branch: str) -> str:
     return f"The branch `{branch}` is not on GitHub any more. Restore it there, then ask again."
 
 
+def start_again(worktree: WorktreeRow) -> Start:
+    """Return what a checkout that is made again starts from.
+
+    An issue's worktree that was switched to the branch of a pull request goes on there.
+    """
+    branch, start = worktree.branch, worktree.start
+    if isinstance(start, IssueBranch) and branch is not None and refs.sequel_of(branch, start.number) is None:
+        return HeadBranch(branch)
+    return start
+
+
 async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
     """Decides branch and commit, after a fetch; changes nothing. Raises GitError, InvalidNameError."""
     match start:
         case IssueBranch(number):
             return await _issue(lock, number)
-        case HeadBranch(branch):
+        case HeadBranch(branch=branch):
             tip = await lock.clone.commit_at(refs.remote(branch))
             if tip is None:
                 return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(branch))

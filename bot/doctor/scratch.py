@@ -13,9 +13,10 @@ from pydantic import SecretStr
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
 from bot.clones.clone import Clone, clone_at, clone_lock, update
-from bot.clones.start import IssueBranch, Refused
+from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
+from bot.model import IssueBranch
 from bot.network.models import ModelRoute
 from bot.network.turn_network import open_network
 from bot.run.context import shown_for

@@ -10,7 +10,7 @@ from bot.handlers.choose_worktree import Candidate, NewWorktree, SharedWorktree,
 from bot.handlers.context import NodePaths, ThreadContext, save_thread
 from bot.handlers.pull_requests import look_up_pull_request
 from bot.messages import notices
-from bot.model import Repository
+from bot.model import HeadBranch, Repository
 from bot.store import conversations, sharing, upkeep
 from bot.store.database import Pool
 
@@ -97,8 +97,9 @@ async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree
 async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
     path = f"{ctx.paths.worktrees}/{ctx.folder}/{new.folder}"
     worktree_id = await conversations.reserve_worktree(
-        ctx.connection, ctx.repository, node=ctx.paths.node, path=path, start=new.start
+        ctx.connection, ctx.repository, node=ctx.paths.node, path=path, owner=ctx.number, start=new.start
     )
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, worktree_id)
-    notice = notices.not_shared(new.instead_of, new.start[2]) if new.instead_of else None
+    branch = new.start.branch if isinstance(new.start, HeadBranch) else None
+    notice = notices.not_shared(new.instead_of, branch) if new.instead_of else None
     return AssignedWorktree(worktree_id, ctx.paths.node, None, notice)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.model import LiveWorktree
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
 from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 
@@ -44,7 +44,7 @@ class NewWorktree:
     """
 
     folder: str
-    start: tuple[str, int, str | None, str | None]
+    start: Start
     instead_of: SharingRefused | None = None
 
 
@@ -74,7 +74,7 @@ def choose_worktree(
 def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> NewWorktree:
     """A worktree of the thread's own: an issue's branch, a pull request's head branch, or its head without a branch."""
     if pull is None:
-        return NewWorktree(f"issue-{number}", ("issue", number, None, None), instead_of)
+        return NewWorktree(f"issue-{number}", IssueBranch(number), instead_of)
     if not pull.same_repository or pull.head_is_protected:
-        return NewWorktree(f"pr-{number}", ("detached", number, f"refs/pull/{number}/head", pull.head_sha))
-    return NewWorktree(f"pr-{number}", ("head", number, pull.head_ref, pull.head_sha), instead_of)
+        return NewWorktree(f"pr-{number}", DetachedHead(pull.head_sha, f"refs/pull/{number}/head"))
+    return NewWorktree(f"pr-{number}", HeadBranch(pull.head_ref, pull.head_sha), instead_of)

@@ -13,6 +13,7 @@ from bot.clones.clone import Clone
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.git.runner import GitError
 from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.store import reconciliation, retention
 from bot.store.reconciliation import PlaceRow
@@ -26,7 +27,7 @@ class Found:
 
     path: Path
     place: Place
-    row: PlaceRow | None
+    row: WorktreeRow | None
     entry: entries.Entry | None
     known: Metadata | Absent | Corrupt
 
@@ -51,7 +52,7 @@ async def take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str 
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
     async with ctx.pool.acquire() as connection:
-        rows = {row.path: row for row in await reconciliation.live_in(connection, folder, ctx.node)}
+        rows = {row.worktree.path: row for row in await reconciliation.live_in(connection, folder, ctx.node)}
         strangers = {*on_disk, *(records or ())} - rows.keys()
         strangers -= await retention.claimed_paths(connection, sorted(strangers))
         paths = sorted(rows.keys() | strangers)
@@ -77,16 +78,16 @@ def _found(
         if row is None and isinstance(one, Metadata) and one.id.isdecimal():
             row = named.get(int(one.id))
             # A number that meanwhile is another worktree's tells nothing about this one.
-            row = row if row is not None and row.path == path else None
+            row = row if row is not None and row.worktree.path == path else None
         entry = records.get(path) if records is not None else None
         place = Place(
-            row=row.state if row else None,
+            row=row.worktree.state if row else None,
             directory=os.path.lexists(path),
             entry=_entry_state(entry) if records is not None else "unknown",
             metadata=_metadata_state(one),
             busy=row.busy if row else False,
         )
-        found.append(Found(Path(path), place, row, entry, one))
+        found.append(Found(Path(path), place, row.worktree if row else None, entry, one))
     return found
 
 

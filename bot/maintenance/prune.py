@@ -122,7 +122,7 @@ class _Sweep:
         due: list[Candidate] = []
         for start in range(0, len(candidates), LOOKS_AT_ONCE):
             some = candidates[start : start + LOOKS_AT_ONCE]
-            self._progress(f"looking at {some[0].path} ({start + 1} of {len(candidates)})")
+            self._progress(f"looking at {some[0].worktree.path} ({start + 1} of {len(candidates)})")
             looked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
             for candidate, facts in zip(some, looked, strict=True):
                 if await self._is_due(candidate, facts):
@@ -145,7 +145,7 @@ class _Sweep:
 
     async def _prune_all(self, due: list[Candidate]) -> None:
         for number, candidate in enumerate(due, start=1):
-            self._progress(f"removing {candidate.path} ({number} of {len(due)})")
+            self._progress(f"removing {candidate.worktree.path} ({number} of {len(due)})")
             try:
                 await self._prune(candidate)
             except (GitError, OSError, refs.InvalidNameError) as problem:
@@ -154,7 +154,7 @@ class _Sweep:
     async def _prune(self, candidate: Candidate) -> None:
         ctx = self._ctx
         if self._report.dry_run:
-            size = await asyncio.to_thread(trash.size_of, Path(candidate.path))
+            size = await asyncio.to_thread(trash.size_of, Path(candidate.worktree.path))
             self._report.bytes_reclaimed += size
             self._deleted(candidate)
             return
@@ -176,24 +176,24 @@ class _Sweep:
             return
         # That it could not go is no activity: the next sweep tries again.
         async with ctx.pool.acquire() as connection:
-            await retention.set_activity(connection, candidate.id, candidate.updated_at)
+            await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
         self._skipped(candidate, Skip(result.why))
 
     async def _claim(self, candidate: Candidate) -> ClaimedRemoval | None:
         """None where the row is not what it was when it was judged."""
         ctx = self._ctx
         async with ctx.pool.acquire() as connection, connection.transaction():
-            if await retention.lock_at_rest(connection, candidate.id) != candidate.updated_at:
+            if await retention.lock_at_rest(connection, candidate.worktree.id) != candidate.worktree.updated_at:
                 return None
-            return await removals.claim_for(connection, ctx.node, candidate.id, self._worker, "retention")
+            return await removals.claim_for(connection, ctx.node, candidate.worktree.id, self._worker, "retention")
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Raises GitError, OSError, InvalidNameError."""
-        path, clone = Path(candidate.path), self._ctx.clone(candidate.folder)
+        path, clone = Path(candidate.worktree.path), self._ctx.clone(candidate.worktree.folder)
         known = await asyncio.to_thread(metadata.read, path)
         return Facts(
-            kind=kind_of(candidate.start_kind, candidate.conversations),
-            row_at=candidate.updated_at,
+            kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
+            row_at=candidate.worktree.updated_at,
             directory=os.path.lexists(path),  # noqa: ASYNC240
             metadata=_STATES[type(known)],
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
@@ -205,17 +205,17 @@ class _Sweep:
 
     async def _rebuild_metadata(self, candidate: Candidate) -> None:
         """Under the clone's lock, which a turn takes before it does anything in the worktree."""
-        ctx, path = self._ctx, Path(candidate.path)
+        ctx, path = self._ctx, Path(candidate.worktree.path)
         async with (
-            clone_lock(ctx.clone(candidate.folder)),
+            clone_lock(ctx.clone(candidate.worktree.folder)),
             ctx.pool.acquire() as connection,
             connection.transaction(),
         ):
-            if await retention.lock_at_rest(connection, candidate.id) is None:
+            if await retention.lock_at_rest(connection, candidate.worktree.id) is None:
                 return
             if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
-                await asyncio.to_thread(metadata.write, path, metadata_of(candidate, ctx.node))
-                _log.info("metadata-rebuilt", path=candidate.path)
+                await asyncio.to_thread(metadata.write, path, metadata_of(candidate.worktree, ctx.node))
+                _log.info("metadata-rebuilt", path=candidate.worktree.path)
 
     async def _end_orphans(self) -> None:
         ctx, report = self._ctx, self._report
@@ -232,17 +232,24 @@ class _Sweep:
                 _log.warning("prune-error", path=path, error=str(problem))
 
     def _deleted(self, candidate: Candidate) -> None:
-        idle = self._policy.now - candidate.updated_at
-        self._report.deleted.append(Line(candidate.id, candidate.path, f"Last used {describe(idle)} ago."))
-        _log.info("worktree-pruned", worktree=candidate.id, path=candidate.path, dry_run=self._report.dry_run)
+        idle = self._policy.now - candidate.worktree.updated_at
+        self._report.deleted.append(
+            Line(candidate.worktree.id, candidate.worktree.path, f"Last used {describe(idle)} ago.")
+        )
+        _log.info(
+            "worktree-pruned",
+            worktree=candidate.worktree.id,
+            path=candidate.worktree.path,
+            dry_run=self._report.dry_run,
+        )
 
     def _skipped(self, candidate: Candidate, skip: Skip) -> None:
-        self._report.skipped.append(Line(candidate.id, candidate.path, skip.why))
-        _log.info("worktree-prune-skipped", worktree=candidate.id, path=candidate.path, why=skip.why)
+        self._report.skipped.append(Line(candidate.worktree.id, candidate.worktree.path, skip.why))
+        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=candidate.worktree.path, why=skip.why)
 
     def _failed(self, candidate: Candidate, problem: Exception) -> None:
-        self._report.errors.append(Line(candidate.id, candidate.path, str(problem)))
-        _log.warning("prune-error", worktree=candidate.id, path=candidate.path, error=str(problem))
+        self._report.errors.append(Line(candidate.worktree.id, candidate.worktree.path, str(problem)))
+        _log.warning("prune-error", worktree=candidate.worktree.id, path=candidate.worktree.path, error=str(problem))
 
 
 _STATES: dict[type, Literal["ok", "missing", "corrupt"]] = {Metadata: "ok", Absent: "missing", Corrupt: "corrupt"}

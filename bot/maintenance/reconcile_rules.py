@@ -7,8 +7,8 @@ from typing import Literal, assert_never
 
 from bot.clones.metadata import Metadata
 from bot.git import refs
+from bot.model import WorktreeState
 
-Row = Literal["reserved", "ready", "removing", "removed", "lost"]
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unfinished", "unknown"]
 MetadataState = Literal["ok", "missing", "corrupt"]
@@ -37,7 +37,7 @@ class Place:
     `busy`: a turn or an operation waits or runs there, or its removal is claimed.
     """
 
-    row: Row | None
+    row: WorktreeState | None
     directory: bool
     entry: EntryState
     metadata: MetadataState

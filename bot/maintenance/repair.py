@@ -18,14 +18,14 @@ from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
 from bot.maintenance.reconcile_rules import Action, decide, start_of
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_all
 from bot.rescue.save import KeepWhole, Label
 from bot.rescue.stored import list_rescues
 from bot.store import reconciliation, rescues, retention
-from bot.store.reconciliation import LostRow, PlaceRow
-from bot.store.retention import Candidate
+from bot.store.reconciliation import LostRow
 from bot.worktrees.unlink import rescue_first, unlink_worktree, what_is_rescued
 
 Progress = Callable[[str], None]
@@ -69,13 +69,13 @@ async def repair(
     return done
 
 
-def metadata_of(row: PlaceRow | Candidate, node: str) -> Metadata:
+def metadata_of(row: WorktreeRow, node: str) -> Metadata:
     """The metadata of a worktree as its row tells it; how often it was used is lost."""
     return Metadata(
         id=str(row.id),
-        platform=row.platform,
-        repository_id=row.repository_id,
-        full_name=row.full_name,
+        platform=row.repository.platform,
+        repository_id=row.repository.id,
+        full_name=row.repository.full_name,
         conversations=row.conversations,
         branch=row.branch,
         base=row.base_branch,

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
+from bot.model import DetachedHead, Start
+
 BRAKE_ABOVE = 10
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
@@ -106,11 +108,11 @@ def parse_age(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def kind_of(start_kind: str, conversations: Sequence[int]) -> Kind:
-    """The kind of a worktree by its row, as `store.retention.CANDIDATES` tells it."""
+def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
+    """Return the kind of a worktree, by the rule of `store.retention.CANDIDATES`."""
     if not conversations:
         return Kind.ORPHAN
-    return Kind.DETACHED if start_kind == "detached" else Kind.BRANCH
+    return Kind.DETACHED if isinstance(start, DetachedHead) else Kind.BRANCH
 
 
 def judge(facts: Facts, policy: Policy) -> Due | Skip:

@@ -4,28 +4,25 @@ from pathlib import Path
 
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.store.operations import ClaimedOperation
-from bot.store.turns import ClaimedTurn
 
 
-def record_use(
-    ctx: NodeContext, claimed: ClaimedTurn | ClaimedOperation, branch: str | None, base_branch: str | None
-) -> None:
+def record_use(ctx: NodeContext, worktree: WorktreeRow, branch: str | None, base_branch: str | None) -> None:
     """Writes down whose worktree it is and on which branch; how often it was used stays as it was. Raises OSError."""
-    now, path = ctx.clock(), Path(claimed.path)
+    now, path = ctx.clock(), Path(worktree.path)
     known = metadata.read(path)
     before = known if isinstance(known, Metadata) else None
     metadata.write(
         path,
         Metadata(
-            id=str(claimed.worktree_id),
-            platform=claimed.repository.platform,
-            repository_id=claimed.repository.id,
-            full_name=claimed.repository.full_name,
-            conversations=claimed.sharers if isinstance(claimed, ClaimedTurn) else claimed.threads,
+            id=str(worktree.id),
+            platform=worktree.repository.platform,
+            repository_id=worktree.repository.id,
+            full_name=worktree.repository.full_name,
+            conversations=worktree.conversations,
             branch=branch,
-            base=base_branch or claimed.base_branch,
+            base=base_branch or worktree.base_branch,
             node=ctx.node,
             created_at=before.created_at if before else now,
             updated_at=now,

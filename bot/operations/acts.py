@@ -11,6 +11,7 @@ import structlog
 
 from bot.clones import trash
 from bot.clones.clone import clone_lock
+from bot.clones.start import start_again
 from bot.github.errors import GitHubError
 from bot.messages import notices, worktree_replies
 from bot.messages.worktree_replies import Saved
@@ -19,7 +20,7 @@ from bot.node.context import NodeContext
 from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.operations import remove, rescued
-from bot.operations.create import CannotBeMade, Made, fetched, make, start_of
+from bot.operations.create import CannotBeMade, Made, fetched, make
 from bot.rescue.restore import RestoreRefused
 from bot.rescue.restore_directory import restore_all
 from bot.rescue.save import Label
@@ -56,8 +57,8 @@ def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) 
 async def perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Does it. Every step can be repeated by whoever goes on with it. Raises GitError, InvalidNameError, OSError."""
     fits = {"restore": _LIVE | {"removed"}, "remove": _LIVE | {"removed"}}.get(operation.kind, _LIVE)
-    if operation.worktree_state not in fits:
-        return failed(operation, f"it is {operation.worktree_state}", "The next request makes a new one.")
+    if operation.worktree.state not in fits:
+        return failed(operation, f"it is {operation.worktree.state}", "The next request makes a new one.")
     match operation.kind:
         case "create":
             return await _create(ctx, operation)
@@ -72,7 +73,7 @@ async def perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
 
 
 async def _create(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
-    async with clone_lock(ctx.clone(operation.folder)) as lock:
+    async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
         made = await make(ctx, lock, operation)
     if isinstance(made, CannotBeMade):
         return Outcome("failed", made.words)
@@ -80,21 +81,25 @@ async def _create(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
 
 
 async def _reset(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
-    path, merged_head = Path(operation.path), await _merged_head(ctx, operation)
+    path, merged_head = Path(operation.worktree.path), await _merged_head(ctx, operation)
     # The same however often it is repeated: what was rescued before is found again.
-    label = Label(operation.worktree_id, operation.branch, operation.threads, operation.created_at)
-    clone = ctx.clone(operation.folder)
+    label = Label(
+        operation.worktree.id, operation.worktree.branch, operation.worktree.conversations, operation.created_at
+    )
+    clone = ctx.clone(operation.worktree.folder)
     async with clone_lock(clone) as lock:
         if (unfetched := await fetched(ctx, lock, operation)) is not None:
             return Outcome("failed", unfetched.words)
-        result = await reset(lock, path, start_of(operation), label, merged_head)
+        result = await reset(lock, path, start_again(operation.worktree), label, merged_head)
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
         size = await rescued.size_of(clone, result.rescue, result.kept)
-    await asyncio.to_thread(record_use, ctx, operation, result.branch, result.base_branch or operation.base_branch)
+    await asyncio.to_thread(
+        record_use, ctx, operation.worktree, result.branch, result.base_branch or operation.worktree.base_branch
+    )
 
     async def write(connection: Connection) -> None:
-        worktree_id = operation.worktree_id
+        worktree_id = operation.worktree.id
         await rescued.record(connection, label, result.rescue, result.kept, size)
         await worktrees.made(connection, worktree_id, result.branch, result.base_branch, fresh=True)
         await worktrees.end_sessions(connection, worktree_id, "worktree-reset")
@@ -104,29 +109,29 @@ async def _reset(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
         files, commits = (result.rescue.files, result.rescue.commits) if result.rescue else (0, 0)
         saved = Saved(files, commits, result.kept is not None)
     words = worktree_replies.was_reset(
-        operation.branch, result.branch, result.base_branch, saved, operation.others, result.submodules
+        operation.worktree.branch, result.branch, result.base_branch, saved, operation.others, result.submodules
     )
     return Outcome("done", words, write=write, trashed=result.trashed)
 
 
 async def _merged_head(ctx: NodeContext, operation: ClaimedOperation) -> str | None:
     """The last commit that GitHub says was merged from the worktree's branch; None where it cannot be asked."""
-    if ctx.github is None or operation.branch is None:
+    if ctx.github is None or operation.worktree.branch is None:
         return None
     try:
-        return await ctx.github.merged_head(operation.repository, operation.branch)
+        return await ctx.github.merged_head(operation.worktree.repository, operation.worktree.branch)
     except GitHubError as error:
-        _log.warning("merged-unknown", branch=operation.branch, error=str(error))
+        _log.warning("merged-unknown", branch=operation.worktree.branch, error=str(error))
         return None
 
 
 async def _remove(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     trashed: tuple[Path, ...] = ()
-    if operation.worktree_state != "removed":
+    if operation.worktree.state != "removed":
         mine = operation.claim
         claim = partial(removals.claim_for, removal="command", operation_id=mine.operation_id)
         removal = await persist(
-            ctx.pool, lambda connection: claim(connection, ctx.node, operation.worktree_id, mine.worker)
+            ctx.pool, lambda connection: claim(connection, ctx.node, operation.worktree.id, mine.worker)
         )
         if removal is None:
             return failed(operation, "something else needs it at this moment")
@@ -140,7 +145,7 @@ async def _remove(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
 
 async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
     """What was rescued since the operation was asked for, also by somebody who had begun it and died."""
-    found = await rescues.of_worktree(connection, operation.worktree_id, 2)
+    found = await rescues.of_worktree(connection, operation.worktree.id, 2)
     last = [one for one in found if one.created_at == found[0].created_at >= operation.created_at]
     files, commits = sum(one.files for one in last), sum(one.commits for one in last)
     return Saved(files, commits, any(one.kept is not None for one in last)) if last else None
@@ -153,11 +158,11 @@ async def _restore(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     rescue, commit, kept = found.latest, found.commit, found.kept
     if rescue.node != ctx.node:
         return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
-    if operation.worktree_state == "removed":
+    if operation.worktree.state == "removed":
         if not await persist(ctx.pool, lambda connection: _revive(connection, operation, rescue)):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
-        operation = replace(operation, worktree_state="reserved")
-    async with clone_lock(ctx.clone(operation.folder)) as lock:
+        operation = replace(operation, worktree=replace(operation.worktree, state="reserved"))
+    async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
         sha = await lock.clone.commit_at(commit) if commit else None
         if commit is not None and sha is None:
             return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
@@ -165,7 +170,7 @@ async def _restore(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
         if isinstance(made, CannotBeMade):
             return Outcome("failed", made.words, made.words)
         directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
-        restored = await restore_all(lock, Path(operation.path), made.branch, sha, directory)
+        restored = await restore_all(lock, Path(operation.worktree.path), made.branch, sha, directory)
     write_row = _row_of(operation, made)
     if isinstance(restored, RestoreRefused):
         words = worktree_replies.not_restored(restored.why)
@@ -213,7 +218,7 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _
     elif operation.conversation_id is not None:
         latest = next(iter(await rescues.of_conversation(connection, operation.conversation_id, 1)), None)
     else:
-        latest = next(iter(await rescues.of_worktree(connection, operation.worktree_id, 1)), None)
+        latest = next(iter(await rescues.of_worktree(connection, operation.worktree.id, 1)), None)
     if latest is None:
         return None
     of_worktree = await rescues.of_worktree(connection, latest.worktree_id)
@@ -222,16 +227,16 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:
     await operations.must_be_mine(connection, operation.claim)
-    if not await worktrees.revive(connection, operation.worktree_id):
+    if not await worktrees.revive(connection, operation.worktree.id):
         return False
-    await worktrees.rejoin(connection, operation.worktree_id, rescue.conversations)
+    await worktrees.rejoin(connection, operation.worktree.id, rescue.conversations)
     return True
 
 
 def _row_of(operation: ClaimedOperation, made: Made) -> Callable[[Connection], Awaitable[None]]:
     async def write(connection: Connection) -> None:
-        await worktrees.made(connection, operation.worktree_id, made.branch, made.base_branch, fresh=made.fresh)
+        await worktrees.made(connection, operation.worktree.id, made.branch, made.base_branch, fresh=made.fresh)
         if made.again:
-            await worktrees.end_sessions(connection, operation.worktree_id, "worktree-missing")
+            await worktrees.end_sessions(connection, operation.worktree.id, "worktree-missing")
 
     return write

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.clones.clone import Clone, CloneLock, NoAccess, update
 from bot.clones.entries import Valid, inspect
-from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, Start
+from bot.clones.start import Refused, start_again
 from bot.git import refs
 from bot.messages import reasons
 from bot.node.context import NodeContext
@@ -37,22 +37,24 @@ async def make(
     ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
 ) -> Made | CannotBeMade:
     """The clone is fetched and the checkout is there, from the commit `rescue` where GitHub lacks what that has."""
-    path = Path(operation.path)
+    path = Path(operation.worktree.path)
     if (unfetched := await fetched(ctx, lock, operation)) is not None:
         return unfetched
-    ready = operation.worktree_state == "ready"
+    ready = operation.worktree.state == "ready"
     if ready and isinstance(await inspect(lock.clone, path), Valid):
-        return Made(operation.branch, operation.base_branch, fresh=False, again=False)
+        return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
         return CannotBeMade(reasons.no_worktree(made.next_step))
-    await asyncio.to_thread(record_use, ctx, operation, made.branch, made.base_branch or operation.base_branch)
+    await asyncio.to_thread(
+        record_use, ctx, operation.worktree, made.branch, made.base_branch or operation.worktree.base_branch
+    )
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
 async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
     """Bring the clone up to date; return why that is impossible."""
-    full_name = operation.repository.full_name
+    full_name = operation.worktree.repository.full_name
     updated = await update(lock, f"{ctx.server_url}/{full_name}.git")
     return CannotBeMade(reasons.cannot_fetch(full_name)) if isinstance(updated, NoAccess) else None
 
@@ -60,15 +62,15 @@ async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation
 async def _checkout(
     ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
 ) -> Created | Refused:
-    clone, path, branch = lock.clone, Path(operation.path), operation.branch
-    displaced = refs.rescue_ref(str(operation.worktree_id), ctx.clock())
+    clone, path, branch = lock.clone, Path(operation.worktree.path), operation.worktree.branch
+    displaced = refs.rescue_ref(str(operation.worktree.id), ctx.clock())
     tip = await _tip_of(clone, rescue) if rescue is not None else None
-    if operation.worktree_state == "ready":
-        return await recreate(lock, path, branch, tip or operation.start[3], displaced)
+    if operation.worktree.state == "ready":
+        return await recreate(lock, path, branch, tip or operation.worktree.start_sha, displaced)
     on_github = branch is not None and await clone.commit_at(refs.remote(branch)) is not None
     if tip is not None and branch is not None and not on_github and await clone.unpublished(tip):
         return await recreate(lock, path, branch, tip, displaced)
-    made = await create(lock, path, start_of(operation), displaced)
+    made = await create(lock, path, start_again(operation.worktree), displaced)
     if isinstance(made, Refused) and tip is not None:
         return await recreate(lock, path, branch, tip, displaced)
     return made
@@ -78,18 +80,3 @@ async def _tip_of(clone: Clone, rescue: str) -> str | None:
     """The commit the worktree's branch was at when it was rescued."""
     kept = await read_rescue(clone, rescue)
     return (kept.head or kept.tip) if kept is not None else None
-
-
-def start_of(operation: ClaimedOperation) -> Start:
-    """An issue's worktree that went to the branch of a pull request goes on there."""
-    match operation.start:
-        case ("issue", number, _, _):
-            branch = operation.branch
-            elsewhere = branch is not None and refs.sequel_of(branch, number) is None
-            return HeadBranch(branch) if branch is not None and elsewhere else IssueBranch(number)
-        case ("head", _, str(branch), _):
-            return HeadBranch(branch)
-        case ("detached", _, str(ref), str(sha)):
-            return DetachedHead(sha, ref)
-        case _:
-            raise ValueError(f"worktree {operation.worktree_id} has no usable start")

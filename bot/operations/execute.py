@@ -33,7 +33,7 @@ async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     """Ends when the operation has ended, was given back, or is no longer ours. Raises nothing but cancellation, and
     what a database that stays away raises: then it is given back later, as those of dead workers are.
     """
-    log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree_id)
+    log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree.id)
     log.info("operation-started", asked_by=operation.requested_by)
     try:
         outcome = await _to_an_outcome(ctx, operation)
@@ -67,13 +67,13 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOp
     if outcome.write is not None:
         await outcome.write(connection)
     if operation.conversation_id is not None and operation.target is not None:
-        thread_ref = ThreadRef(operation.repository, operation.conversation_id)
+        thread_ref = ThreadRef(operation.worktree.repository, operation.conversation_id)
         await thread_comments.reply(connection, thread_ref, operation.target, outcome.words)
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
         # A close that came meanwhile. What an operator made or brought back stays to be looked at.
-        await conversations.let_go(connection, operation.worktree_id)
+        await conversations.let_go(connection, operation.worktree.id)
 
 
 async def _give_back(ctx: NodeContext, operation: ClaimedOperation) -> None:

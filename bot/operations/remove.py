@@ -50,10 +50,12 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
 
     Every step can be repeated by whoever goes on with it. The bytes are left in the trash. Raises InvalidNameError.
     """
-    path = Path(removal.path)
+    path = Path(removal.worktree.path)
     merged_head = await _merged_head(ctx, removal)
-    label = Label(removal.worktree_id, removal.branch, removal.conversations, removal.decided_at)
-    clone = ctx.clone(removal.folder)
+    label = Label(
+        removal.worktree.id, removal.worktree.branch, removal.worktree.conversations, removal.worktree.updated_at
+    )
+    clone = ctx.clone(removal.worktree.folder)
     async with clone_lock(clone) as lock:
         counts = await _fetched(ctx, lock, removal)
         if isinstance(counts, NotRemoved):
@@ -61,14 +63,16 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
         elif not await _is_mine(ctx, removal):
             return NotRemoved("somebody else removes it")
         else:
-            remote = Remote(removal.base_branch or removal.repository.default_branch, merged_head, counts)
+            remote = Remote(
+                removal.worktree.base_branch or removal.worktree.repository.default_branch, merged_head, counts
+            )
             way = remove_if_clean if removal.removal == "purged" else remove
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
         kept = result
         await persist(ctx.pool, lambda connection: removals.kept(connection, removal, ctx.node))
         log = _log.info if kept.in_use else _log.warning
-        log("worktree-kept", path=removal.path, removal=removal.removal, why=kept.why)
+        log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
         return kept
     await asyncio.to_thread(metadata.delete, path)
     reached("metadata-deleted")
@@ -77,7 +81,7 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
     await persist(ctx.pool, lambda connection: _write(connection, ctx, removal, label, removed, size))
     _log.info(
         "worktree-removed",
-        path=removal.path,
+        path=removal.worktree.path,
         removal=removal.removal,
         rescue=result.rescue.ref if result.rescue else None,
         kept=result.kept.name if result.kept else None,
@@ -98,18 +102,18 @@ async def delete_trashed(trashed: Sequence[Path]) -> int:
 
 
 async def _merged_head(ctx: NodeContext, removal: ClaimedRemoval) -> str | None:
-    if ctx.github is None or removal.branch is None:
+    if ctx.github is None or removal.worktree.branch is None:
         return None
     try:
-        return await ctx.github.merged_head(removal.repository, removal.branch)
+        return await ctx.github.merged_head(removal.worktree.repository, removal.worktree.branch)
     except GitHubError as error:
-        _log.warning("merged-unknown", path=removal.path, branch=removal.branch, error=str(error))
+        _log.warning("merged-unknown", path=removal.worktree.path, branch=removal.worktree.branch, error=str(error))
         return None
 
 
 async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -> bool | NotRemoved:
     """Whether what GitHub has counts; Kept while it cannot be asked."""
-    url = f"{ctx.server_url}/{removal.repository.full_name}.git"
+    url = f"{ctx.server_url}/{removal.worktree.repository.full_name}.git"
     try:
         await lock.clone.run("rev-parse", "--git-dir")
         # It may have been renamed since, and its old name be another's.
@@ -118,7 +122,7 @@ async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -
     except GitError as error:
         if error.problem not in _GONE:
             return NotRemoved(f"GitHub could not be asked what it has: {error}")
-        _log.warning("nothing-counts-as-published", path=removal.path, why=str(error))
+        _log.warning("nothing-counts-as-published", path=removal.worktree.path, why=str(error))
         return False
     return True
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
-from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start
+from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
 from bot.messages import notices, reasons
+from bot.model import DetachedHead, HeadBranch, Start
 from bot.run.checkout_state import note_kept, restore_or_sync
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
@@ -35,20 +36,6 @@ class NotReady:
     reason: str
 
 
-def start_of(turn: ClaimedTurn) -> Start:
-    """What the turn's worktree starts from, as its row tells."""
-    kind, number, ref, sha = turn.start
-    match kind:
-        case "issue":
-            return IssueBranch(number)
-        case "head" if ref is not None:
-            return HeadBranch(ref)
-        case "detached" if ref is not None and sha is not None:
-            return DetachedHead(turn.pinned_sha or sha, ref)  # of a fork the head that was asked for last
-        case _:
-            raise ValueError(f"worktree {turn.worktree_id} has no usable start")
-
-
 async def prepare(
     ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
 ) -> Ready | NotReady:
@@ -56,8 +43,8 @@ async def prepare(
 
     Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
     """
-    full_name = turn.repository.full_name
-    async with clone_lock(ctx.clone(turn.folder)) as lock:
+    full_name = turn.worktree.repository.full_name
+    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress)
         if isinstance(updated, NoAccess):
             return NotReady(reasons.cannot_fetch(full_name))
@@ -81,10 +68,12 @@ async def _prepare(
 ) -> Ready | NotReady:
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
-    if not turn.worktree_made:
+    if not turn.worktree.is_made:
         return await _made(ctx, lock, turn)
     turn, switched = await switch_if_needed(ctx, lock, turn)
-    found = await restore_or_sync(ctx, lock, turn, start_of(turn), rescue_ref(ctx, turn), on_progress)
+    found = await restore_or_sync(
+        ctx, lock, turn, _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn), on_progress
+    )
     if isinstance(found, Refused):
         return NotReady(reasons.no_worktree(found.next_step))
     said = (*switched, *found.notices)
@@ -96,33 +85,30 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
     if isinstance(made, Refused):
         return NotReady(reasons.no_worktree(made.next_step))
     await note_kept(ctx, turn, rescue_ref(ctx, turn), made)
-    return Ready(made.branch, made.base_branch or turn.base_branch, made.tip)
+    return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip)
 
 
 async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
     """On the branch that the turn needs, or that the worktree had before it was purged; else as its row says."""
-    path, rescue = Path(turn.path), rescue_ref(ctx, turn)
-    start = HeadBranch(turn.switch_to) if turn.switch_to else _start_again(turn)
+    path, rescue = Path(turn.worktree.path), rescue_ref(ctx, turn)
+    start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(start_again(turn.worktree), turn)
     made = await create(lock, path, start, rescue)
     if isinstance(made, Refused) and made.reason is RefusedReason.NO_REMOTE_BRANCH and turn.switch_to is None:
-        start = start_of(turn)
+        start = _at_pinned_head(turn.worktree.start, turn)
         made = await create(lock, path, start, rescue)
     if isinstance(made, Refused) and made.reason is RefusedReason.BRANCH_IN_USE:
         await join_worktree_on_branch(ctx, lock, turn, start)
     return made
 
 
-def _start_again(turn: ClaimedTurn) -> Start:
-    """An issue's worktree that went to the branch of a pull request goes on there."""
-    kind, number, _, _ = turn.start
-    if kind == "issue" and turn.branch is not None and refs.sequel_of(turn.branch, number) is None:
-        return HeadBranch(turn.branch)
-    return start_of(turn)
+def _at_pinned_head(start: Start, turn: ClaimedTurn) -> Start:
+    """Of a fork, start from the head that was asked for last."""
+    return replace(start, sha=turn.pinned_sha or start.sha) if isinstance(start, DetachedHead) else start
 
 
 def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
     """Where work of this worktree is kept that would be in the way."""
-    return refs.rescue_ref(str(turn.worktree_id), ctx.clock())
+    return refs.rescue_ref(str(turn.worktree.id), ctx.clock())
 
 
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:

@@ -8,9 +8,10 @@ from typing import assert_never
 from bot.clones import entries
 from bot.clones.clone import CloneLock, replace_if_damaged
 from bot.clones.entries import Missing
-from bot.clones.start import Refused, RefusedReason, Start, branch_gone
+from bot.clones.start import Refused, RefusedReason, branch_gone
 from bot.git import refs
 from bot.messages import notices
+from bot.model import HeadBranch, IssueBranch, Start
 from bot.run import prompt
 from bot.run.context import TurnContext
 from bot.store import rescues, setup_script
@@ -60,50 +61,53 @@ async def restore_or_sync(
 
     Raises GitError, InvalidNameError, OSError.
     """
-    path, tip = Path(turn.path), turn.pinned_sha or turn.start[3]
-    found = await examine(lock, path, turn.branch)
+    path, tip = Path(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
+    found = await examine(lock, path, turn.worktree.branch)
     if isinstance(found.state, Missing):
         # The damage that git met may be the clone's: a worktree made again from that would not last.
         replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
         async with ctx.pool.acquire() as connection:
-            await setup_script.forget(connection, turn.worktree_id)
-        made = await recreate(lock, path, turn.branch, tip, rescue, start)
+            await setup_script.forget(connection, turn.worktree.id)
+        made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
         if isinstance(made, Refused):
             return made
         await note_kept(ctx, turn, rescue, made)
         clone_words = (notices.clone_replaced(replaced),) if replaced else ()
         words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
-        return CheckoutState(made.branch, made.base_branch or turn.base_branch, made.tip, found.state.why, (), words)
-    if turn.start[0] == "head" and turn.branch and await lock.clone.commit_at(refs.remote(turn.branch)) is None:
-        return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(turn.branch))
+        return CheckoutState(
+            made.branch, made.base_branch or turn.worktree.base_branch, made.tip, found.state.why, (), words
+        )
+    branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
+    if branch and await lock.clone.commit_at(refs.remote(branch)) is None:
+        return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(branch))
     if turn.pinned_sha is not None:
         synced = await follow_head(lock, path, turn.pinned_sha, rescue)
     else:
-        synced = await sync(lock, path, turn.branch, _issue(turn))
+        synced = await sync(lock, path, turn.worktree.branch, _issue(turn))
     unfinished = await entries.operation_in_progress(lock.clone, path)
     told, said = _words(synced, turn, unfinished)
     mended = (notices.worktree_mended(),) if found.mended else ()
     head = await entries.head_of(lock.clone, path) or ""
     if isinstance(synced, Continued):
         return CheckoutState(synced.branch, synced.base_branch, head, None, told, (*mended, *said))
-    return CheckoutState(turn.branch, turn.base_branch, head, None, told, (*mended, *said))
+    return CheckoutState(turn.worktree.branch, turn.worktree.base_branch, head, None, told, (*mended, *said))
 
 
 async def note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
     """Puts a directory that was kept whole into the index of rescues."""
     if made.kept is not None:
         async with ctx.pool.acquire() as connection:
-            await rescues.record(connection, turn.worktree_id, refs.rescue_time(rescue), kept=made.kept)
+            await rescues.record(connection, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
 
 
 def _issue(turn: ClaimedTurn) -> OfIssue | None:
-    kind, number, _, _ = turn.start
-    # A pull request that shares the issue's worktree stays on its own branch.
-    return OfIssue(number, turn.base_branch) if kind == "issue" and turn.kind == "issue" else None
+    """None for a pull request that shares the issue's worktree: it stays on its own branch."""
+    of_issue = isinstance(turn.worktree.start, IssueBranch) and turn.kind == "issue"
+    return OfIssue(turn.worktree.owner, turn.worktree.base_branch) if of_issue else None
 
 
 def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
-    told, said = _of_sync(synced, turn.branch or "", by_itself=turn.resuming)
+    told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
     if unfinished is None:
         return told, said
     return (*told, prompt.unfinished(unfinished)), (

@@ -51,7 +51,7 @@ class TurnContext(NodeContext):
         With `script` it is that which is started, in the agent's place, with no way to a model and no variable of the
         agent's.
         """
-        home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.path)
+        home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.worktree.path)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         chosen = preset(self.agent)
         cage = self.git.cage
@@ -65,7 +65,7 @@ class TurnContext(NodeContext):
                 if cage is None:
                     yield Launch(agent_argv(script.command if script else self.agent_command), environment, path), None
                     return
-                view = await self.clone(turn.folder).view(path)
+                view = await self.clone(turn.worktree.folder).view(path)
                 own = [Bind(script.path)] if script else []
                 argv = cage.agent_argv(
                     view,

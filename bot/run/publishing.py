@@ -30,8 +30,8 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
 
     Raises GitHubError.
     """
-    protected = {name for name in (turn.repository.default_branch, ready.base_branch) if name}
-    if ready.branch and await ctx.github.is_protected(turn.repository, ready.branch):
+    protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
+    if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
         protected.add(ready.branch)
     return Guard(frozenset(protected), ctx.secrets, ctx.allow_workflow_changes)
 
@@ -41,8 +41,8 @@ async def publish(
 ) -> tuple[Changes | Patch | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread. Raises GitError, OSError."""
     told: list[str] = []
-    path = Path(turn.path)
-    async with clone_lock(ctx.clone(turn.folder)) as lock:
+    path = Path(turn.worktree.path)
+    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         if ready.branch is None:
             return await _as_patch(ctx, lock, turn, path, head_before, told), told
         settled = await settle_head(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
@@ -111,13 +111,13 @@ async def _changes(
         return None
     commits = await lock.clone.count(after, f"^{head_before}")
     stat = await changes(lock.clone, head_before, after)
-    url = f"{ctx.server_url}/{turn.repository.full_name}/compare/{head_before}...{after}"
+    url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/compare/{head_before}...{after}"
     return Changes(branch, url, commits, stat.files, stat.insertions, stat.deletions)
 
 
 def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
     """The branch's page."""
-    return f"{ctx.server_url}/{turn.repository.full_name}/tree/{quote(branch)}"
+    return f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(branch)}"
 
 
 async def _as_patch(
@@ -126,7 +126,7 @@ async def _as_patch(
     """A detached worktree is never pushed: the reply carries its edits."""
     await _commit(ctx, lock, turn, path, told)
     await import_commits(lock, path, None)
-    base = turn.pinned_sha or turn.start[3] or head_before
+    base = turn.pinned_sha or turn.worktree.start_sha or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
     return Patch(patch) if patch else None
 
@@ -135,9 +135,9 @@ def _message(turn: ClaimedTurn) -> str:
     """The commit's message: what was asked, in one line, and where."""
     first = next((line.strip() for line in turn.request.splitlines() if line.strip()), turn.title)
     subject = first if len(first) <= 72 else f"{first[:71].rstrip()}…"
-    return f"{subject}\n\nAsked in {turn.repository.full_name}#{turn.number}, turn {turn.id}."
+    return f"{subject}\n\nAsked in {turn.worktree.repository.full_name}#{turn.number}, turn {turn.id}."
 
 
 def _requester(turn: ClaimedTurn) -> Identity:
-    host = turn.repository.platform.partition(":")[0]
+    host = turn.worktree.repository.platform.partition(":")[0]
     return Identity(turn.requested_by, f"{turn.requested_by_id}+{turn.requested_by}@{NOREPLY_HOST}.{host}")

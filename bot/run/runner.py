@@ -155,7 +155,7 @@ class Runner:
 
     def _removal_is_gone(self, worktree_id: int, worker: str) -> bool:
         if worker == self._worker:
-            asked = any(operation.worktree_id == worktree_id for operation, _ in self._operations.values())
+            asked = any(operation.worktree.id == worktree_id for operation, _ in self._operations.values())
             return self._removing is None and not asked
         return not is_alive(self._ctx.workers, worker)
 

@@ -69,7 +69,7 @@ async def prepare_checkout(
 
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
-    async with clone_lock(ctx.clone(turn.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         found = await script_of(lock)
     match found:
         case NotThere():
@@ -107,7 +107,7 @@ def shown(output: str, secrets: tuple[str, ...]) -> str:
 async def _run(
     ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
-    clone, path = ctx.clone(turn.folder), Path(turn.path)
+    clone, path = ctx.clone(turn.worktree.folder), Path(turn.worktree.path)
     before = {name for _, name in await entries.changed_files(clone, path)}
     ended = await _ended(ctx, turn, text, stop, on_overflow)
     if isinstance(ended, Stopped):

@@ -7,11 +7,11 @@ import structlog
 
 from bot.clones.clone import CloneLock
 from bot.clones.entries import Missing, inspect
-from bot.clones.start import Checkout, Start, resolve
+from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
-from bot.model import Target
+from bot.model import HeadBranch, Start, Target
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
@@ -34,27 +34,27 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
 
     Raises TurnMovedError if the worktree does not fit; GitError, InvalidNameError, OSError.
     """
-    before, after = turn.branch, turn.switch_to
-    if after is None or before is None or not turn.worktree_made or before == after:
+    before, after = turn.worktree.branch, turn.switch_to
+    if after is None or before is None or not turn.worktree.is_made or before == after:
         return turn, ()
     instead_of = await _switch(ctx, lock, turn, before, after)
     if instead_of is not None:
         await _go_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
-    words = notices.switched(turn.start[1], before, after)
+    words = notices.switched(turn.worktree.owner, before, after)
     told = worktree_replies.was_switched(turn.number, before, after)
 
     async def write(connection: Connection) -> None:
         noted = await sharing.lock_turn(connection, turn)
         for other in await sharing.switched(connection, turn, after, [*noted, words]):
             await thread_comments.reply(
-                connection, ThreadRef(turn.repository, other.conversation_id), Target(other.kind), told
+                connection, ThreadRef(turn.worktree.repository, other.conversation_id), Target(other.kind), told
             )
 
     await persist(ctx.pool, write)
     reached("switch-saved")
-    _log.info("worktree-switched", turn=turn.id, path=turn.path, before=before, after=after)
-    return replace(turn, branch=after), (words,)
+    _log.info("worktree-switched", turn=turn.id, path=turn.worktree.path, before=before, after=after)
+    return replace(turn, worktree=replace(turn.worktree, branch=after)), (words,)
 
 
 async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
@@ -84,10 +84,10 @@ async def _switch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str
 ) -> SharingRefused | None:
     """Rows first, then git. None: the worktree has the branch now."""
-    owner, path = turn.start[1], Path(turn.path)
+    owner, path = turn.worktree.owner, Path(turn.worktree.path)
     async with ctx.pool.acquire() as connection:
-        uses = await sharing.uses(connection, [turn.worktree_id], turn.conversation_id)
-    if (reason := sharing_obstacle(uses[turn.worktree_id])) is not None:
+        uses = await sharing.uses(connection, [turn.worktree.id], turn.conversation_id)
+    if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
         return reason
     state = await inspect(lock.clone, path)
     if isinstance(state, Missing):
@@ -101,9 +101,9 @@ async def _go_elsewhere(
 ) -> None:
     """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
-    own = ctx.data_dir / "worktrees" / turn.folder / f"pr-{turn.number}"
-    promised = {notices.in_worktree_of(number) for number in turn.sharers}
-    promised.add(notices.in_worktree_on_branch(turn.start[1], branch))
+    own = ctx.data_dir / "worktrees" / turn.worktree.folder / f"pr-{turn.number}"
+    promised = {notices.in_worktree_of(number) for number in turn.worktree.conversations}
+    promised.add(notices.in_worktree_on_branch(turn.worktree.owner, branch))
 
     async def write(connection: Connection) -> None:
         noted = [notice for notice in await sharing.lock_turn(connection, turn) if notice not in promised]
@@ -112,12 +112,16 @@ async def _go_elsewhere(
             words = notices.not_shared_any_more(instead_of, holder.owner, branch)
             await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
             return
-        start = ("head", turn.number, branch, tip)
         made = await conversations.reserve_worktree(
-            connection, turn.repository, node=ctx.node, path=str(own), start=start
+            connection,
+            turn.worktree.repository,
+            node=ctx.node,
+            path=str(own),
+            owner=turn.number,
+            start=HeadBranch(branch, tip),
         )
         words = notices.not_shared(instead_of, branch)
         await sharing.move_turn(connection, turn, made, ctx.node, [*noted, words])
 
     await persist(ctx.pool, write)
-    _log.info("worktree-not-shared", turn=turn.id, path=turn.path, why=instead_of.why)
+    _log.info("worktree-not-shared", turn=turn.id, path=turn.worktree.path, why=instead_of.why)

@@ -52,7 +52,7 @@ class TurnRun:
     def __init__(self, ctx: TurnContext, turn: ClaimedTurn) -> None:
         self._ctx = ctx
         self._turn = turn
-        self._thread_ref = ThreadRef(turn.repository, turn.conversation_id)
+        self._thread_ref = ThreadRef(turn.worktree.repository, turn.conversation_id)
         self._notices = list(turn.notices)
         if turn.resuming:
             self._notices.append(notices.resumed_after_cut_off())
@@ -61,7 +61,7 @@ class TurnRun:
         self._progress = Progress()
         self._disk_full: str | None = None
         self._use = turn.use
-        self._log = _log.bind(turn=turn.id, conversation=f"{turn.repository.full_name}#{turn.number}")
+        self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
 
     @property
     def turn_id(self) -> int:
@@ -133,7 +133,7 @@ class TurnRun:
             return TurnResult("refused", ready.reason)
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(record_use, self._ctx, turn, ready.branch, ready.base_branch)
+        await asyncio.to_thread(record_use, self._ctx, turn.worktree, ready.branch, ready.base_branch)
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:
@@ -166,7 +166,7 @@ class TurnRun:
     async def _prepared(self) -> Ready | NotReady | None:
         """None: somebody asked to stop, and a clone may take long. Every step of it can be cut off and done again."""
         turn, progress = self._turn, self._progress
-        fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.folder).path.is_dir())
+        fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.worktree.folder).path.is_dir())
         progress.enter(fetching(None))
         work = asyncio.create_task(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
         stop = asyncio.create_task(self._stop.wait())
@@ -181,7 +181,7 @@ class TurnRun:
     async def _set_up(self) -> None:
         """A checkout is set up once: until then the script is run again, also by a turn that was cut off meanwhile."""
         turn, ctx = self._turn, self._ctx
-        if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree_id)):
+        if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree.id)):
             return
         prepared = await prepare_checkout(ctx, turn, self._progress, self._stop, self._disk_overflowed)
         failpoints.reached("worktree-set-up")
@@ -206,8 +206,8 @@ class TurnRun:
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
         turn = self._turn
         before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
-        if ready.made_again or not turn.worktree_made:
-            await setup_script.forget(connection, turn.worktree_id)
+        if ready.made_again or not turn.worktree.is_made:
+            await setup_script.forget(connection, turn.worktree.id)
         if ready.made_again:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before
@@ -247,7 +247,7 @@ class TurnRun:
         blocks = prompt_blocks(
             requested_by=turn.requested_by,
             kind=turn.kind,
-            thread=f"{turn.repository.full_name}#{turn.number}",
+            thread=f"{turn.worktree.repository.full_name}#{turn.number}",
             title=turn.title,
             branch=ready.branch,
             context=turn.context,
@@ -302,9 +302,9 @@ class TurnRun:
                 server_url=ctx.server_url,
                 secrets=ctx.secrets,
             )
-            await conversations.leave(connection, turn.conversation_id, turn.worktree_id)
+            await conversations.leave(connection, turn.conversation_id, turn.worktree.id)
             if ctx.purge_on_success and end.state == "done":
-                await purging.purge(connection, turn.worktree_id)
+                await purging.purge(connection, turn.worktree.id)
             await defer(connection, bells.turns_bell(ctx.node))
 
         # Before the end is written: after it the worktree may be removed at any moment.
@@ -326,24 +326,24 @@ class TurnRun:
 async def _denied(ctx: TurnContext, turn: ClaimedTurn) -> str | None:
     """Return the reason to refuse the turn now, or None, after asking for permission again. Raises GitHubError."""
     sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
-    verdict = before_asking_github(ctx.policy, sender, turn.repository)
+    verdict = before_asking_github(ctx.policy, sender, turn.worktree.repository)
     if verdict is None:
-        verdict = by_permission(await ctx.github.permission(turn.repository, turn.requested_by))
+        verdict = by_permission(await ctx.github.permission(turn.worktree.repository, turn.requested_by))
     return reasons.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
 
 
 def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
-    path = Path(turn.path)
+    path = Path(turn.worktree.path)
     known = metadata.read(path)
-    if not isinstance(known, Metadata) or known.id != str(turn.worktree_id):
+    if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return
     error = None if end.state == "done" else end.reason
     updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
     try:
         metadata.write(path, updated)
     except OSError as problem:
-        _log.warning("metadata-not-written", path=turn.path, problem=str(problem))
+        _log.warning("metadata-not-written", path=turn.worktree.path, problem=str(problem))
 
 
 async def _delete_old_sessions(ctx: TurnContext) -> None:

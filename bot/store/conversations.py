@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import assert_never
 
 from asyncpg import Record
 
-from bot.model import EndReason, LiveWorktree, Repository, ThreadKind
+from bot.model import (
+    DetachedHead,
+    EndReason,
+    HeadBranch,
+    IssueBranch,
+    LiveWorktree,
+    Repository,
+    Start,
+    ThreadKind,
+)
 from bot.store import bells
 from bot.store.database import Connection
 from bot.store.jobs import defer
@@ -104,7 +114,7 @@ order by state = 'removed', id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
-insert into worktrees (platform, repository_id, node, path, start_kind, start_number, start_ref, start_sha)
+insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
 returning id
 """
@@ -253,13 +263,26 @@ async def reserve_worktree(
     *,
     node: str,
     path: str,
-    start: tuple[str, int, str | None, str | None],
+    owner: int,
+    start: Start,
 ) -> int:
-    """A row for a worktree that `node` will make at `path`; `start` is (kind, number, ref, sha)."""
+    """Write the row of a worktree that `node` will make at `path` for the thread `owner`; return its id."""
     worktree_id: int = await connection.fetchval(
-        RESERVE_WORKTREE, repository.platform, repository.id, node, path, *start
+        RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *_start_columns(start)
     )
     return worktree_id
+
+
+def _start_columns(start: Start) -> tuple[str, str | None, str | None]:
+    match start:
+        case IssueBranch():
+            return "issue", None, None
+        case HeadBranch(branch, sha):
+            return "head", branch, sha
+        case DetachedHead(sha, ref_to_fetch):
+            return "detached", ref_to_fetch, sha
+        case _:
+            assert_never(start)
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import asyncpg
 import structlog
 
-from bot.model import Repository
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, WorktreeRow
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool: TypeAlias = asyncpg.Pool
@@ -73,3 +73,35 @@ def repository_of(row: asyncpg.Record) -> Repository:
         row["default_branch"],
         row["installation_id"],
     )
+
+
+def worktree_of(row: asyncpg.Record) -> WorktreeRow:
+    """Return the worktree in a row that holds the columns of the view `worktree_rows`."""
+    return WorktreeRow(
+        id=row["worktree_id"],
+        repository=repository_of(row),
+        folder=row["folder"],
+        node=row["node"],
+        path=row["path"],
+        state=row["worktree_state"],
+        branch=row["branch"],
+        base_branch=row["base_branch"],
+        owner=row["start_number"],
+        start=_start_of(row),
+        conversations=tuple(row["conversations"]),
+        created_at=row["worktree_created_at"],
+        updated_at=row["worktree_updated_at"],
+    )
+
+
+def _start_of(row: asyncpg.Record) -> Start:
+    """The table's constraints say which columns each kind has."""
+    match row["start_kind"]:
+        case "issue":
+            return IssueBranch(row["start_number"])
+        case "head":
+            return HeadBranch(row["start_ref"], row["start_sha"])
+        case "detached":
+            return DetachedHead(row["start_sha"], row["start_ref"])
+        case kind:
+            raise ValueError(f"{kind!r} is no kind of start")

@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 from asyncpg import Record
 
-from bot.model import Repository, Target, WorktreeState
+from bot.model import Target, WorktreeRow
 from bot.store import bells
-from bot.store.database import Connection, repository_of
+from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer
 from bot.store.turns import ClaimLostError, claims_of_node
 
@@ -55,17 +55,12 @@ from next where operations.id = next.id returning operations.id
 """
 
 CLAIMED = """
-select o.id, o.claim, o.worker, o.kind, o.worktree_id, o.conversation_id, o.source_kind, o.source_id, o.turn_id,
+select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id,
        o.requested_by, o.created_at,
-       w.path, w.branch, w.base_branch, w.state as worktree_state,
-       w.start_kind, w.start_number, w.start_ref, w.start_sha,
-       b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
-       array(select c.number from conversations c where c.worktree_id = w.id order by c.number) as threads,
        (select c.number from conversations c where c.id = o.conversation_id) as number,
-       (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id
+       (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id, w.*
 from operations o
-join worktrees w on w.id = o.worktree_id
-join codebases b using (platform, repository_id)
+join worktree_rows w on w.worktree_id = o.worktree_id
 where o.id = $1
 """
 
@@ -132,25 +127,17 @@ class ClaimedOperation:
     """An operation with everything it takes to carry it out, as it was when it was claimed.
 
     The answer goes to `conversation_id`, at `target`; or into the reply of `turn_id`; or, without either, to the
-    operator who asked. `threads` are the numbers of those that use the worktree, `number` that of who asked.
+    operator who asked. `number` is that of the thread that asked.
     """
 
     claim: OperationClaim
     kind: OperationKind
-    worktree_id: int
-    worktree_state: WorktreeState
-    path: str
-    branch: str | None
-    base_branch: str | None
-    start: tuple[str, int, str | None, str | None]
-    repository: Repository
-    folder: str
+    worktree: WorktreeRow
     conversation_id: int | None
     target: Target | None
     turn_id: int | None
     requested_by: str
     created_at: datetime
-    threads: tuple[int, ...]
     number: int | None
     turn_conversation_id: int | None
 
@@ -162,7 +149,7 @@ class ClaimedOperation:
     @property
     def others(self) -> tuple[int, ...]:
         """The numbers of the other threads that use the worktree."""
-        return tuple(number for number in self.threads if number != self.number)
+        return tuple(number for number in self.worktree.conversations if number != self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,20 +213,12 @@ def _claimed(row: Record) -> ClaimedOperation:
     return ClaimedOperation(
         claim=OperationClaim(row["id"], row["claim"], row["worker"]),
         kind=row["kind"],
-        worktree_id=row["worktree_id"],
-        worktree_state=row["worktree_state"],
-        path=row["path"],
-        branch=row["branch"],
-        base_branch=row["base_branch"],
-        start=(row["start_kind"], row["start_number"], row["start_ref"], row["start_sha"]),
-        repository=repository_of(row),
-        folder=row["folder"],
+        worktree=worktree_of(row),
         conversation_id=row["conversation_id"],
         target=Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None,
         turn_id=row["turn_id"],
         requested_by=row["requested_by"],
         created_at=row["created_at"],
-        threads=tuple(row["threads"]),
         number=row["number"],
         turn_conversation_id=row["turn_conversation_id"],
     )

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from asyncpg import Record
 
-from bot.store.database import Connection
-
-RowState = Literal["reserved", "ready", "removing", "removed", "lost"]
+from bot.model import WorktreeRow
+from bot.store.database import Connection, worktree_of
 
 FOLDERS = """
 -- Of the clones that the node's worktrees belong to; `$2`: only that of one worktree.
@@ -17,25 +15,17 @@ select distinct b.folder from worktrees w join codebases b using (platform, repo
 where w.node = $1 and (w.id = $2 or ($2 is null and w.state in ('reserved', 'ready', 'removing')))
 """
 
-_COLUMNS = """
-select w.id, w.platform, w.repository_id, b.owner || '/' || b.name as full_name, w.node, w.path, w.state, w.branch,
-       w.base_branch, w.created_at, w.updated_at,
-       array(select number from conversations c where c.worktree_id = w.id order by number) as conversations,
-       w.claim is not null
-       or exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-       or exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running')) as busy
-from worktrees w join codebases b using (platform, repository_id)
-"""
-
-LIVE_IN_FOLDER = f"""
-{_COLUMNS}
-where b.folder = $1 and w.node = $2 and w.state in ('reserved', 'ready', 'removing')
+LIVE_IN_FOLDER = """
+select r.*, w.claim is not null or exists (select from worktree_busy b where b.worktree_id = w.id) as busy
+from worktree_rows r join worktrees w on w.id = r.worktree_id
+where r.folder = $1 and r.node = $2 and r.worktree_state in ('reserved', 'ready', 'removing')
 order by w.id
 """
 
-BY_ID = f"""
-{_COLUMNS}
-where w.id = any ($1::bigint[]) and w.node = $2
+BY_ID = """
+select r.*, w.claim is not null or exists (select from worktree_busy b where b.worktree_id = w.id) as busy
+from worktree_rows r join worktrees w on w.id = r.worktree_id
+where r.worktree_id = any ($1::bigint[]) and r.node = $2
 """
 
 PATH_OF = """
@@ -80,18 +70,7 @@ select r.ref from rescues r where r.worktree_id = any ($1::bigint[]) and r.ref i
 class PlaceRow:
     """A worktree's row. `busy`: something waits or runs in it, or its removal is claimed."""
 
-    id: int
-    platform: str
-    repository_id: int
-    full_name: str
-    node: str
-    path: str
-    state: RowState
-    branch: str | None
-    base_branch: str | None
-    created_at: datetime
-    updated_at: datetime
-    conversations: tuple[int, ...]
+    worktree: WorktreeRow
     busy: bool
 
 
@@ -114,7 +93,7 @@ class LostRow:
 
 
 def _row(row: Record) -> PlaceRow:
-    return PlaceRow(**{**row, "conversations": tuple(row["conversations"])})
+    return PlaceRow(worktree_of(row), row["busy"])
 
 
 async def folders(connection: Connection, node: str, only: int | None) -> list[str]:
@@ -129,7 +108,7 @@ async def live_in(connection: Connection, folder: str, node: str) -> list[PlaceR
 
 async def by_id(connection: Connection, worktrees: Sequence[int], node: str) -> dict[int, PlaceRow]:
     """Rows of this node, whatever their state."""
-    return {row["id"]: _row(row) for row in await connection.fetch(BY_ID, list(worktrees), node)}
+    return {row["worktree_id"]: _row(row) for row in await connection.fetch(BY_ID, list(worktrees), node)}
 
 
 async def path_of(connection: Connection, worktree_id: int, node: str) -> str | None:

@@ -1,47 +1,41 @@
 """Worktrees on their way out: claimed like turns, one at a time, and given back when the claimer died."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 from uuid import UUID, uuid4
 
 from asyncpg import Record
 
-from bot.model import Repository
+from bot.model import WorktreeRow
 from bot.store import bells
-from bot.store.database import Connection, repository_of
+from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer
 from bot.store.locks import lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged"]
 
-_CLAIMED = """
-returning w.id, w.path, w.branch, w.base_branch, w.removal, w.updated_at, b.platform, b.repository_id, b.owner, b.name,
-          b.default_branch, b.installation_id, b.folder,
-          array(select number from conversations c where c.worktree_id = w.id order by number) as conversations
+CLAIM = """
+update worktrees set claim = $2, worker = $3
+where id = (select id from worktrees where node = $1 and state = 'removing' and claim is null
+            order by id limit 1 for update skip locked)
+returning id, removal
 """
 
-CLAIM = f"""
-update worktrees w set claim = $2, worker = $3
-from codebases b
-where w.id = (select id from worktrees where node = $1 and state = 'removing' and claim is null
-              order by id limit 1 for update skip locked)
-  and (b.platform, b.repository_id) = (w.platform, w.repository_id)
-{_CLAIMED}
-"""  # noqa: S608 -- nothing but constants
-
-CLAIM_FOR = f"""
+CLAIM_FOR = """
 -- Nothing runs there and, unless an operation removes it, nothing waits: what waits behind that goes on afterwards.
 update worktrees w set state = 'removing', removal = $5, claim = $3, worker = $4, updated_at = now()
-from codebases b
 where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready')
   and not exists (select from turns t where t.worktree_id = w.id
                   and (t.state = 'running' or (t.state = 'queued' and $6::bigint is null)))
   and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $6
                   and (o.state = 'running' or (o.state = 'queued' and $6::bigint is null)))
-  and (b.platform, b.repository_id) = (w.platform, w.repository_id)
-{_CLAIMED}
-"""  # noqa: S608 -- nothing but constants
+returning id, removal
+"""
+
+CLAIMED = """
+select * from worktree_rows where worktree_id = $1
+"""
 
 LOCK_MINE = """
 select state from worktrees where id = $1 and claim = $2 and state = 'removing' for no key update
@@ -111,35 +105,24 @@ order by id
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRemoval:
-    """The right to remove one worktree. `conversations` are the numbers of those that use it.
+    """The right to remove one worktree. Its row was last updated when the removal was decided."""
 
-    `decided_at`: when it was decided, the same for everybody who goes on with it; `base_branch`: what its branch is to
-    be merged into, as far as it is known.
-    """
-
-    worktree_id: int
+    worktree: WorktreeRow
     token: UUID
-    repository: Repository
-    folder: str
-    path: str
-    branch: str | None
-    base_branch: str | None
     removal: Removal
-    conversations: tuple[int, ...]
-    decided_at: datetime
 
 
 async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedRemoval | None:
-    """The oldest worktree of the node that is to go and that nobody removes yet."""
+    """Claim the oldest worktree of the node that is to go and that nobody removes yet."""
     token = uuid4()
-    row = await connection.fetchrow(CLAIM, node, token, worker)
-    return _claimed(row, token) if row else None
+    async with connection.transaction():
+        return await _claimed(connection, token, await connection.fetchrow(CLAIM, node, token, worker))
 
 
 async def claim_for(
     connection: Connection, node: str, worktree_id: int, worker: str, removal: Removal, operation_id: int | None = None
 ) -> ClaimedRemoval | None:
-    """Decides that this live worktree goes, and why, and claims that; None while a turn or an operation needs it.
+    """Decide that this live worktree goes, and why, and claim that; None while a turn or an operation needs it.
 
     `operation_id`: the running operation that removes it; turns and operations behind that are no hindrance.
     """
@@ -147,34 +130,26 @@ async def claim_for(
     async with connection.transaction():
         await lock_worktree(connection, worktree_id)
         row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id)
-    return _claimed(row, token) if row else None
+        return await _claimed(connection, token, row)
 
 
-def _claimed(row: Record, token: UUID) -> ClaimedRemoval:
-    return ClaimedRemoval(
-        worktree_id=row["id"],
-        token=token,
-        repository=repository_of(row),
-        folder=row["folder"],
-        path=row["path"],
-        branch=row["branch"],
-        base_branch=row["base_branch"],
-        removal=row["removal"] or "closed",
-        conversations=tuple(row["conversations"]),
-        decided_at=row["updated_at"],
-    )
+async def _claimed(connection: Connection, token: UUID, row: Record | None) -> ClaimedRemoval | None:
+    if row is None:
+        return None
+    worktree = worktree_of(await connection.fetchrow(CLAIMED, row["id"]))
+    return ClaimedRemoval(worktree, token, row["removal"] or "closed")
 
 
 async def is_mine(connection: Connection, removal: ClaimedRemoval) -> bool:
     """Whether nobody took the claim away; its row stays locked until the caller's transaction ends."""
-    return await connection.fetchval(LOCK_MINE, removal.worktree_id, removal.token) is not None
+    return await connection.fetchval(LOCK_MINE, removal.worktree.id, removal.token) is not None
 
 
 async def removed(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
     """It is gone on disk and in git. Where turns or operations wait for it, it is made again at the same path, else its
     conversations refer to it no more. Of one that was purged they and their sessions know nothing. Rings its node.
     """
-    purged, worktree_id = removal.removal == "purged", removal.worktree_id
+    purged, worktree_id = removal.removal == "purged", removal.worktree.id
     async with connection.transaction():
         if not await is_mine(connection, removal):
             return
@@ -193,8 +168,8 @@ async def removed(connection: Connection, removal: ClaimedRemoval, node: str) ->
 async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
     """It could not go: it is an ordinary worktree again, also for what was asked meanwhile."""
     async with connection.transaction():
-        await connection.execute(TAKE_OVER, removal.worktree_id, removal.token)
-        await connection.execute(KEPT, removal.worktree_id, removal.token)
+        await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
+        await connection.execute(KEPT, removal.worktree.id, removal.token)
         await defer(connection, bells.turns_bell(node))
 
 

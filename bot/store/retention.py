@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bot.store.database import Connection
+from bot.model import WorktreeRow
+from bot.store.database import Connection, worktree_of
 from bot.store.locks import lock_worktree
 
 CANDIDATES = """
 -- By their row alone, whose index is by activity: of what is not old by its row nothing else is looked at.
 -- $2: nobody younger is due, whatever the kind; $3, $4, $5: those at a commit, on a branch, used by no conversation.
-with old as (
-    select w.*, array(select number from conversations c where c.worktree_id = w.id order by number) as conversations
-    from worktrees w
-    where w.node = $1 and w.state in ('reserved', 'ready') and w.updated_at < $2
+with old as materialized (
+    select * from worktree_rows
+    where node = $1 and worktree_state in ('reserved', 'ready') and worktree_updated_at < $2
 )
-select w.id, w.platform, w.repository_id, b.owner || '/' || b.name as full_name, b.folder, w.path, w.branch,
-       w.base_branch, w.start_kind, w.state, w.created_at, w.updated_at, w.conversations,
-       exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running')) as turns,
-       exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running')) as operation
-from old w join codebases b using (platform, repository_id)
-where w.updated_at < case when w.conversations = '{}' then $5::timestamptz when w.start_kind = 'detached' then $3
-                          else $4 end
-order by w.updated_at, w.id
+select w.*,
+       exists (select from turns t where t.worktree_id = w.worktree_id and t.state in ('queued', 'running')) as turns,
+       exists (select from operations o where o.worktree_id = w.worktree_id and o.state in ('queued', 'running'))
+           as operation
+from old w
+where w.worktree_updated_at < case when w.conversations = '{}' then $5::timestamptz
+                                   when w.start_kind = 'detached' then $3 else $4 end
+order by w.worktree_updated_at, w.worktree_id
 """
 
 TOUCH = """
@@ -94,21 +94,9 @@ select path from worktrees where path = any ($1::text[]) and state in ('reserved
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worktree that is old by its row; `conversations` are the numbers of those that use it."""
+    """A worktree that is old by its row, and whether turns or an operation wait or run there."""
 
-    id: int
-    platform: str
-    repository_id: int
-    full_name: str
-    folder: str
-    path: str
-    branch: str | None
-    base_branch: str | None
-    start_kind: str
-    state: str
-    created_at: datetime
-    updated_at: datetime
-    conversations: tuple[int, ...]
+    worktree: WorktreeRow
     turns: bool
     operation: bool
 
@@ -118,7 +106,7 @@ async def candidates(
 ) -> list[Candidate]:
     """The node's live worktrees whose rows tell no activity since the time for their kind, the oldest first."""
     rows = await connection.fetch(CANDIDATES, node, max(detached, branch, orphan), detached, branch, orphan)
-    return [Candidate(**{**row, "conversations": tuple(row["conversations"])}) for row in rows]
+    return [Candidate(worktree_of(row), row["turns"], row["operation"]) for row in rows]
 
 
 async def touch(connection: Connection, worktree_id: int, now: datetime) -> str | None:

@@ -143,7 +143,7 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
 
     Raises ClaimLostError.
     """
-    await lock_places(connection, turn.repository)
+    await lock_places(connection, turn.worktree.repository)
     await connection.execute(HOLD, turn.conversation_id)
     row = await connection.fetchrow(HOLD_TURN, turn.claim.turn_id, turn.claim.token)
     if row is None:
@@ -158,16 +158,16 @@ async def switched(
 
     `notices`: those that `lock_turn` returned, and new ones.
     """
-    await connection.execute(SWITCHED, turn.worktree_id, branch)
+    await connection.execute(SWITCHED, turn.worktree.id, branch)
     await connection.execute(NOTE, turn.id, list(notices))
-    rows = await connection.fetch(OTHERS, turn.worktree_id, turn.conversation_id)
+    rows = await connection.fetch(OTHERS, turn.worktree.id, turn.conversation_id)
     return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
 
 
 async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> Holder | None:
     """Another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
-    repository = turn.repository
-    row = await connection.fetchrow(HOLDER, repository.platform, repository.id, branch, turn.worktree_id)
+    repository = turn.worktree.repository
+    row = await connection.fetchrow(HOLDER, repository.platform, repository.id, branch, turn.worktree.id)
     return Holder(row["id"], row["node"], row["start_number"]) if row else None
 
 
@@ -176,6 +176,6 @@ async def move_turn(
 ) -> None:
     """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`."""
     await connection.execute(NOTE, turn.id, list(notices))
-    await connection.execute(SEND_ON, turn.conversation_id, turn.worktree_id, worktree_id, turn.id)
-    await conversations.let_go(connection, turn.worktree_id)
+    await connection.execute(SEND_ON, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
+    await conversations.let_go(connection, turn.worktree.id)
     await defer(connection, bells.turns_bell(node))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid4
 
-from bot.model import Repository, Target, TurnState
-from bot.store.database import Connection, repository_of
+from bot.model import Repository, Target, TurnState, WorktreeRow
+from bot.store.database import Connection, repository_of, worktree_of
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has none running and whose conversation has none earlier
@@ -37,18 +37,12 @@ from next where turns.id = next.id returning turns.id
 """
 
 CLAIMED_TURN = """
-select t.id, t.conversation_id, t.worktree_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
+select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.resuming, t.answer, t.started_at,
-       t.stop_reason, t.claim, t.cost_usd, t.tokens, t.switch_to,
-       c.number, c.kind, c.title, c.state as thread_state,
-       b.platform, b.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id,
-       w.path, w.branch, w.base_branch, w.start_kind, w.start_number, w.start_ref, w.start_sha,
-       w.state as worktree_state,
-       (select array_agg(o.number order by o.number) from conversations o where o.worktree_id = w.id) as sharers
+       t.cost_usd, t.tokens, t.switch_to, c.number, c.kind, c.title, w.*
 from turns t
 join conversations c on c.id = t.conversation_id
-join worktrees w on w.id = t.worktree_id
-join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+join worktree_rows w on w.worktree_id = t.worktree_id
 where t.id = $1
 """
 
@@ -167,12 +161,9 @@ class ClaimedTurn:
 
     claim: Claim
     conversation_id: int
-    repository: Repository
-    folder: str
     number: int
     kind: str
     title: str
-    sharers: tuple[int, ...]
     request: str
     requested_by: str
     requested_by_id: int
@@ -185,12 +176,7 @@ class ClaimedTurn:
     answer: str | None
     started_at: datetime
     use: Use
-    worktree_id: int
-    worktree_made: bool
-    path: str
-    branch: str | None
-    base_branch: str | None
-    start: tuple[str, int, str | None, str | None]
+    worktree: WorktreeRow
     switch_to: str | None = None
 
     @property
@@ -237,12 +223,9 @@ async def claim_next(
     return ClaimedTurn(
         claim=Claim(turn_id, token, worker),
         conversation_id=row["conversation_id"],
-        repository=repository_of(row),
-        folder=row["folder"],
         number=row["number"],
         kind=row["kind"],
         title=row["title"],
-        sharers=tuple(row["sharers"] or ()),
         request=row["request"],
         requested_by=row["requested_by"],
         requested_by_id=row["requested_by_id"],
@@ -255,12 +238,7 @@ async def claim_next(
         answer=row["answer"],
         started_at=row["started_at"],
         use=Use(row["cost_usd"], row["tokens"]),
-        worktree_id=row["worktree_id"],
-        worktree_made=row["worktree_state"] == "ready",
-        path=row["path"],
-        branch=row["branch"],
-        base_branch=row["base_branch"],
-        start=(row["start_kind"], row["start_number"], row["start_ref"], row["start_sha"]),
+        worktree=worktree_of(row),
         switch_to=row["switch_to"],
     )
 

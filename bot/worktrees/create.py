@@ -11,10 +11,11 @@ from bot.clones import entries, last_pushed, record
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.entries import Entry, Missing, Valid, inspect
 from bot.clones.linked import admin_directory, admin_on_record, last_logged, real
-from bot.clones.start import Checkout, DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason, Start, resolve
+from bot.clones.start import Checkout, Refused, RefusedReason, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.worktrees.sync import Ahead as Ahead
 from bot.worktrees.sync import Dirty as Dirty
 from bot.worktrees.sync import Diverged as Diverged

@@ -10,10 +10,11 @@ from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_bra
 from bot.clones.importing import import_commits
 from bot.clones.linked import branch_on_record
 from bot.clones.merged import is_merged
-from bot.clones.start import Checkout, IssueBranch, resolve
+from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError, GitProblem
+from bot.model import IssueBranch
 
 _log = structlog.get_logger()
 

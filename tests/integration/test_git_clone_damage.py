@@ -11,9 +11,9 @@ import pytest
 from bot import failpoints
 from bot.clones.clone import NoAccess, Updated, clone_lock, replace_if_damaged, update
 from bot.clones.entries import Missing, Valid, inspect
-from bot.clones.start import IssueBranch
 from bot.git import refs
 from bot.git.runner import GitError
+from bot.model import IssueBranch
 from bot.worktrees.create import Created, examine, recreate
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 

@@ -8,7 +8,7 @@ import pytest
 
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
-from bot.clones.start import HeadBranch
+from bot.model import HeadBranch
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.push import Pushed, push
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git

@@ -17,7 +17,7 @@ import pytest
 from bot.clones import trash
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect
-from bot.clones.start import DetachedHead, HeadBranch
+from bot.model import DetachedHead, HeadBranch
 from bot.rescue.save import Label
 from bot.worktrees.create import Created
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean

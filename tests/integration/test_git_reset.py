@@ -10,7 +10,7 @@ import pytest
 from bot.clones import trash
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
-from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.save import Label
 from bot.worktrees.reset import ResetRefused, WasReset, reset
 from tests.support.failpoints import KilledError

@@ -10,8 +10,8 @@ import pytest
 
 from bot import failpoints
 from bot.clones.clone import clone_lock
-from bot.clones.start import DetachedHead
 from bot.clones.trash import GIT_STATE
+from bot.model import DetachedHead
 from bot.rescue.restore import MARK, Restored, RestoreRefused, restore_rescue
 from bot.rescue.restore_directory import restore_all, restore_kept
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue

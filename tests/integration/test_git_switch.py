@@ -8,8 +8,8 @@ import pytest
 from bot import failpoints
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, entry_of, inspect
-from bot.clones.start import HeadBranch
 from bot.git import refs
+from bot.model import HeadBranch
 from bot.sharing_rules import GitMisfit
 from bot.worktrees.switch import DoesNotFit, Switched, switch
 from bot.worktrees.sync import UpToDate, sync

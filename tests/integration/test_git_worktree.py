@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones.entries import Missing, Valid, inspect
-from bot.clones.start import DetachedHead, HeadBranch, IssueBranch, Refused, RefusedReason
+from bot.clones.start import Refused, RefusedReason
+from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 

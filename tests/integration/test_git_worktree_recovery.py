@@ -11,7 +11,8 @@ from bot import failpoints
 from bot.clones.clone import clone_lock, update
 from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
 from bot.clones.linked import real
-from bot.clones.start import DetachedHead, IssueBranch, Refused, RefusedReason
+from bot.clones.start import Refused, RefusedReason
+from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, examine, recreate
 from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, git
 

@@ -11,9 +11,9 @@ import pytest
 from bot.clones import entries, metadata
 from bot.clones.clone import clone_lock
 from bot.clones.metadata import Metadata
-from bot.clones.start import IssueBranch
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
+from bot.model import IssueBranch
 from bot.rescue.save import Label, Rescued, save_rescue
 from bot.store import rescues
 from tests.support.git_repositories import SANDBOXES, git
@@ -83,7 +83,7 @@ async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, conte
     known, row = metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
     assert (known.id, known.full_name, known.conversations) == (str(worktree), "octo/hello", (1,))
-    assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
+    assert (known.created_at, known.updated_at) == (row.worktree.created_at, row.worktree.updated_at)
     assert await mended(node) == {}
 
 

@@ -188,7 +188,7 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRow
 
     await world.db.execute("update worktrees set state = 'removed', claim = null, worker = null")
 
-    assert (await claimed(world)).worktree_state == "removed"
+    assert (await claimed(world)).worktree.state == "removed"
 
 
 async def test_one_operation_goes_to_one_worker(world: TurnRows, pool: Pool) -> None:
@@ -251,8 +251,8 @@ async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: TurnRows
 
     assert (operation.kind, operation.requested_by) == ("remove", "maria")
     assert (operation.conversation_id, operation.target) == (issue, Target("comment", 5))
-    assert (operation.number, operation.others, operation.threads) == (number, (77,), (number, 77))
-    assert operation.repository == repository()
+    assert (operation.number, operation.others, operation.worktree.conversations) == (number, (77,), (number, 77))
+    assert operation.worktree.repository == repository()
 
 
 async def test_its_end_rings_for_what_waited_behind_it(world: TurnRows) -> None:
@@ -500,7 +500,7 @@ async def test_a_purged_worktree_is_reserved_again_by_the_next_request(world: Tu
     assert await world.state("worktrees", worktree) == "reserved"
     assert await world.db.fetchval("select removal from worktrees where id = $1", worktree) is None
     await world.ask(thread)
-    assert not (await world.claimed()).worktree_made
+    assert not (await world.claimed()).worktree.is_made
 
 
 async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_again(world: TurnRows) -> None:

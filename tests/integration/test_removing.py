@@ -115,8 +115,8 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
     [rescue] = await place.rescues()
     assert (rescue.ref, rescue.kept, rescue.removal) == (result.rescue.ref, None, "retention")
     assert (rescue.files, rescue.commits, rescue.branch) == (1, 1, BRANCH)
-    assert rescue.conversations == removal.conversations != ()
-    assert rescue.created_at == removal.decided_at
+    assert rescue.conversations == removal.worktree.conversations != ()
+    assert rescue.created_at == removal.worktree.updated_at
     assert rescue.bytes > 0
     assert await place.row() == ("removed", "retention")
     assert await conversations.worktree_of(place.rows.db, place.conversation) is None

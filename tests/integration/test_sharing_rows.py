@@ -12,7 +12,7 @@ from bot.handlers.agent_request import queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.messages import notices
-from bot.model import Actor, Target
+from bot.model import Actor, HeadBranch, Target
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
@@ -187,7 +187,7 @@ async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: TurnRo
     await world.end(turn.claim)
     await asks(world.db, PULL, head="feature")
     assert await placed(world) == [(PULL, "issue-1", None, [])]
-    assert await sharing.pending_switch(world.db, pull, turn.worktree_id) is None
+    assert await sharing.pending_switch(world.db, pull, turn.worktree.id) is None
 
 
 async def test_an_issue_of_another_repository_is_none_of_ours(world: TurnRows) -> None:
@@ -247,8 +247,8 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
 
     assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
     turn = await world.claimed()
-    uses = await sharing.uses(world.db, [turn.worktree_id], turn.conversation_id)
-    assert uses == {turn.worktree_id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
+    uses = await sharing.uses(world.db, [turn.worktree.id], turn.conversation_id)
+    assert uses == {turn.worktree.id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
         "the node makes the pull request its own"
     )
 
@@ -328,8 +328,9 @@ async def to_switch(world: TurnRows) -> ClaimedTurn:
 
 async def goes_elsewhere(db: Connection, turn: ClaimedTurn) -> None:
     await sharing.lock_turn(db, turn)
-    start = ("head", PULL, "feature", SHA)
-    reserved = await conversations.reserve_worktree(db, repository(), node=NODE, path="/worktrees/pr-9", start=start)
+    reserved = await conversations.reserve_worktree(
+        db, repository(), node=NODE, path="/worktrees/pr-9", owner=PULL, start=HeadBranch("feature", SHA)
+    )
     await sharing.move_turn(db, turn, reserved, NODE, ["why"])
 
 
@@ -343,7 +344,7 @@ async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: Tu
         others = await sharing.switched(world.db, turn, "feature", [IN_ISSUES, "and more"])
 
     assert others == (Sharer(issue.id, ISSUE, "issue"),)
-    assert await world.db.fetchval("select branch from worktrees where id = $1", turn.worktree_id) == "feature"
+    assert await world.db.fetchval("select branch from worktrees where id = $1", turn.worktree.id) == "feature"
     assert (await world.row(turn.id))["notices"] == [IN_ISSUES, "and more"]
 
 
@@ -371,7 +372,7 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
     turn = await to_switch(world)
     await asks(world.db, PULL, head="feature")
     asker = Asker("ada", NOON, turn.conversation_id, Target("comment", 5))
-    await operations.ask(world.db, turn.worktree_id, "reset", asker)
+    await operations.ask(world.db, turn.worktree.id, "reset", asker)
     await asks(world.db, ISSUE)
 
     async with world.db.transaction():
@@ -385,7 +386,7 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
     operated = await world.db.fetchval("select w.path from operations join worktrees w on w.id = worktree_id")
     assert operated == "/worktrees/pr-9"
     again = await world.claimed()
-    assert (again.id, again.resuming, again.worktree_made) == (turn.id, False, False)
+    assert (again.id, again.resuming, again.worktree.is_made) == (turn.id, False, False)
     with pytest.raises(ClaimLostError):
         await turns.look_again(world.db, turn.claim)
 
@@ -399,13 +400,13 @@ async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: Tu
     async with world.db.transaction():
         await goes_elsewhere(world.db, turn)
 
-    assert await world.state("worktrees", turn.worktree_id) == "removing"
+    assert await world.state("worktrees", turn.worktree.id) == "removing"
 
 
 async def test_the_holder_of_a_branch_is_another_live_worktree(world: TurnRows) -> None:
     turn = await to_switch(world)
     assert await sharing.find_worktree_on_branch(world.db, turn, "threadtree/issue-1") is None
-    reserved = await world.worktree(start=("head", 7, "feature", SHA))
+    reserved = await world.worktree(owner=7, start=HeadBranch("feature", SHA))
 
     assert await sharing.find_worktree_on_branch(world.db, turn, "feature") == Holder(reserved, NODE, 7)
 

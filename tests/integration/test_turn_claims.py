@@ -174,14 +174,18 @@ async def test_a_resumed_turn_keeps_the_commit_it_began_at(world: TurnRows, turn
 
 
 async def test_a_worktree_that_was_made_is_known_with_its_branch(world: TurnRows, turn: ClaimedTurn) -> None:
-    assert not turn.worktree_made
+    assert not turn.worktree.is_made
     await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
     await world.end(turn.claim)
     await world.ask(turn.conversation_id)
 
     again = await world.claimed()
 
-    assert (again.worktree_made, again.branch, again.base_branch) == (True, "threadtree/issue-1", "main")
+    assert (again.worktree.is_made, again.worktree.branch, again.worktree.base_branch) == (
+        True,
+        "threadtree/issue-1",
+        "main",
+    )
 
 
 async def test_what_runs_on_a_node_is_known_with_its_worker(world: TurnRows, turn: ClaimedTurn) -> None:
@@ -209,8 +213,8 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Turn
 async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
     place = await turns.place_of(world.db, turn.id)
 
-    assert (place.repository, place.conversation_id) == (turn.repository, turn.conversation_id)
-    assert (place.worktree_id, place.target) == (turn.worktree_id, Target("comment", 11))
+    assert (place.repository, place.conversation_id) == (turn.worktree.repository, turn.conversation_id)
+    assert (place.worktree_id, place.target) == (turn.worktree.id, Target("comment", 11))
 
 
 # Stopping
@@ -244,7 +248,7 @@ async def test_the_first_reason_to_stop_stays(world: TurnRows, turn: ClaimedTurn
 
 
 async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: TurnRows, turn: ClaimedTurn) -> None:
-    sharing = await world.thread(worktree=turn.worktree_id)
+    sharing = await world.thread(worktree=turn.worktree.id)
     waiting = await world.ask(sharing)
 
     assert await requests.stop_running(world.db, sharing, STOPPED, LATER) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.model import Target
+from bot.model import IssueBranch, Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
@@ -63,12 +63,12 @@ async def test_a_claimed_turn_brings_everything_its_run_needs(world: TurnRows) -
     assert (turn.request, turn.requested_by, turn.requested_by_id, turn.asked_at) == ("fix\n\nit", "ada", 7, NOON)
     assert (turn.target, turn.pinned_sha, turn.context) == (Target("review-comment", 12), "abc", "about a.py")
     assert (turn.notices, turn.resuming, turn.answer) == (("moved",), False, None)
-    assert (turn.repository, turn.folder) == (repository(), "octo/repo-1")
+    assert (turn.worktree.repository, turn.worktree.folder) == (repository(), "octo/repo-1")
     assert (turn.conversation_id, turn.number, turn.kind, turn.title) == (shared, 50, "issue", "A title")
-    assert (turn.worktree_id, turn.worktree_made, turn.branch) == (worktree, False, None)
-    assert turn.start == ("issue", 1, None, None)
-    assert 50 in turn.sharers
-    assert len(turn.sharers) == 2
+    assert (turn.worktree.id, turn.worktree.is_made, turn.worktree.branch) == (worktree, False, None)
+    assert (turn.worktree.owner, turn.worktree.start) == (1, IssueBranch(1))
+    assert 50 in turn.worktree.conversations
+    assert len(turn.worktree.conversations) == 2
     assert conversation != shared
 
 
@@ -359,8 +359,8 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(
                 assert await turns.requeue(world.db, turn.claim)
             elif step == "end" or not await turns.requeue_after_crash(world.db, turn.claim):
                 await finish(turn)
-        assert max(Counter(turn.worktree_id for turn in running).values(), default=0) <= 1
-        assert max(Counter(turn.repository.id for turn in running).values(), default=0) <= 2
+        assert max(Counter(turn.worktree.id for turn in running).values(), default=0) <= 1
+        assert max(Counter(turn.worktree.repository.id for turn in running).values(), default=0) <= 2
 
     for turn in running:
         await finish(turn)

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import asyncpg
 import pytest
 
-from bot.model import LiveWorktree
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
 from bot.store import conversations, operations, removals, requests, turns, worktrees
 from bot.store.database import Pool
 from bot.store.operations import Asker
@@ -225,7 +224,7 @@ async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnR
     assert await conversations.live_worktree(world.db, worktree) is not None
     await world.ask(conversation)
 
-    assert not (await world.claimed()).worktree_made
+    assert not (await world.claimed()).worktree.is_made
 
 
 async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: TurnRows) -> None:
@@ -254,17 +253,17 @@ async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRow
             return await removals.claim_next(db, NODE, WORKER)
 
     claimed = [removal for removal in await asyncio.gather(*(claim() for _ in range(5))) if removal is not None]
-    assert sorted(removal.worktree_id for removal in claimed) == sorted({removal.worktree_id for removal in claimed})
+    assert sorted(removal.worktree.id for removal in claimed) == sorted({removal.worktree.id for removal in claimed})
     assert len(claimed) + len([removal for removal in [await claim()] if removal is not None]) == 3
 
     first = claimed[0]
-    await removals.give_back(world.db, first.worktree_id, WORKER)
+    await removals.give_back(world.db, first.worktree.id, WORKER)
     again = await removals.claim_next(world.db, NODE, "fedcba9876543210")
     assert again is not None
-    assert again.worktree_id == first.worktree_id
+    assert again.worktree.id == first.worktree.id
 
     await removals.removed(world.db, first, NODE)
-    assert await world.state("worktrees", first.worktree_id) == "removing"
+    assert await world.state("worktrees", first.worktree.id) == "removing"
 
 
 async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_that_stays(world: TurnRows) -> None:
@@ -284,7 +283,7 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
 
     turn = await world.claim()
     assert turn is not None
-    assert (turn.id, turn.worktree_id, turn.worktree_made) == (asked, worktree, True)
+    assert (turn.id, turn.worktree.id, turn.worktree.is_made) == (asked, worktree, True)
     assert await conversations.worktree_of(world.db, thread) == worktree
 
 
@@ -298,9 +297,13 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
 
     assert removal is not None
-    assert (removal.worktree_id, removal.removal, removal.branch) == (worktree, "retention", "threadtree/issue-1")
-    assert removal.conversations == (await world.db.fetchval("select number from conversations"),)
-    assert await world.db.fetchval("select updated_at from worktrees") == removal.decided_at
+    assert (removal.worktree.id, removal.removal, removal.worktree.branch) == (
+        worktree,
+        "retention",
+        "threadtree/issue-1",
+    )
+    assert removal.worktree.conversations == (await world.db.fetchval("select number from conversations"),)
+    assert await world.db.fetchval("select updated_at from worktrees") == removal.worktree.updated_at
     assert await removals.claim_for(world.db, NODE, worktree, WORKER, "retention") is None
     assert await removals.claim_next(world.db, NODE, WORKER) is None
     await removals.give_back(world.db, worktree, WORKER)
@@ -360,7 +363,7 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
     assert await conversations.worktree_of(world.db, conversation) == worktree
     await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
     turn = await world.claimed()
-    assert (turn.id, turn.worktree_made) == (asked, False)
+    assert (turn.id, turn.worktree.is_made) == (asked, False)
 
 
 async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: TurnRows) -> None:
@@ -390,7 +393,7 @@ async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(worl
     live = await conversations.live_worktree(world.db, worktree)
     assert live is not None
     await world.ask(conversation)
-    assert not (await world.claimed()).worktree_made
+    assert not (await world.claimed()).worktree.is_made
 
 
 @pytest.mark.parametrize("why", ["purged", "command"])
@@ -416,7 +419,7 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     assert {await conversations.worktree_of(world.db, one) for one in (thread, other)} == {worktree}
     while (turn := await world.claimed()).id != asked:
         await world.end(turn.claim)
-    assert turn.worktree_id == worktree
+    assert turn.worktree.id == worktree
 
 
 async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(world: TurnRows) -> None:
@@ -440,7 +443,7 @@ async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world
     assert removal is not None
     await removals.kept(world.db, removal, NODE)
     await world.ask(conversation)
-    assert not (await world.claimed()).worktree_made
+    assert not (await world.claimed()).worktree.is_made
     assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
 
 
@@ -508,18 +511,18 @@ async def test_issues_without_a_number_have_no_worktree(world: TurnRows) -> None
     assert await conversations.worktrees_of_issues(world.db, repository(), []) == []
 
 
-START_BRANCHES: list[tuple[tuple[Any, ...], str | None]] = [
-    (("issue", 5, None, None), "threadtree/issue-5"),
-    (("head", 5, "feature", "a" * 40), "feature"),
-    (("detached", 5, "refs/pull/5/head", "a" * 40), None),
+START_BRANCHES: list[tuple[Start, str | None]] = [
+    (IssueBranch(5), "threadtree/issue-5"),
+    (HeadBranch("feature", "a" * 40), "feature"),
+    (DetachedHead("a" * 40, "refs/pull/5/head"), None),
 ]
 
 
 @pytest.mark.parametrize(("start", "branch"), START_BRANCHES)
 async def test_a_worktree_is_found_by_the_branch_it_will_have(
-    world: TurnRows, start: tuple[Any, ...], branch: str | None
+    world: TurnRows, start: Start, branch: str | None
 ) -> None:
-    worktree = await world.worktree(start=start)
+    worktree = await world.worktree(owner=5, start=start)
 
     for name in ("threadtree/issue-5", "feature", "refs/pull/5/head"):
         found = await conversations.worktree_on_branch(world.db, repository(), name)
@@ -527,7 +530,7 @@ async def test_a_worktree_is_found_by_the_branch_it_will_have(
 
 
 async def test_a_worktree_is_found_by_the_branch_it_has(world: TurnRows) -> None:
-    worktree = await world.worktree(start=("issue", 5, None, None))
+    worktree = await world.worktree(owner=5)
     await world.db.execute("update worktrees set state = 'ready', branch = 'threadtree/issue-5-2'")
 
     found = await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-5-2")

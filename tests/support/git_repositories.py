@@ -13,9 +13,10 @@ import pytest
 from bot.clones.clone import Clone, clone_at, clone_lock, update
 from bot.clones.importing import import_commits
 from bot.clones.linked import admin_directory, real
-from bot.clones.start import IssueBranch, Refused, Start
+from bot.clones.start import Refused
 from bot.git import refs
 from bot.git.runner import Git, Identity
+from bot.model import IssueBranch, Start
 from bot.sandbox.cage import Bind, Cage, Usable, cage_for
 from bot.sandbox.limits import Limits
 from bot.sandbox.view import View

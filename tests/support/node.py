@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bot.clones import metadata
-from bot.clones.start import DetachedHead, IssueBranch
 from bot.maintenance.prune import Report, prune
 from bot.maintenance.repair import metadata_of
 from bot.maintenance.retention_rules import Policy, policy_for
-from bot.model import Repository
+from bot.model import DetachedHead, IssueBranch, Repository, Start
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.store import conversations, reconciliation
@@ -42,10 +41,12 @@ class Node:
         """A real, clean, published worktree of an issue, last used so long ago; returns its id."""
         path = self.path(number)
         sha = self.git.remote_tip("main")
-        start = DetachedHead(sha, "refs/heads/main") if detached else IssueBranch(number)
+        start: Start = DetachedHead(sha, "refs/heads/main") if detached else IssueBranch(number)
         await self.git.created(start, path)
-        kind = ("detached", number, f"refs/pull/{number}/head", sha) if detached else ("issue", number, None, None)
-        worktree = await conversations.reserve_worktree(self.db, HELLO, node=NODE, path=str(path), start=kind)
+        in_row = DetachedHead(sha, f"refs/pull/{number}/head") if detached else start
+        worktree = await conversations.reserve_worktree(
+            self.db, HELLO, node=NODE, path=str(path), owner=number, start=in_row
+        )
         await self.db.execute(
             "update worktrees set state = 'ready', base_branch = 'main', branch = $2 where id = $1",
             *(worktree, None if detached else f"threadtree/issue-{number}"),
@@ -75,7 +76,7 @@ class Node:
         at = self.ctx.clock() - timedelta(days=days)
         await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
         row = await self.row(worktree)
-        path = Path(row.path)
+        path = Path(row.worktree.path)
         await self.write_metadata(worktree)
         state = self.git.clone.path / "worktrees" / path.name
         if self.git.clone.git.cage is not None:
@@ -87,7 +88,7 @@ class Node:
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)
-        metadata.write(Path(row.path), metadata_of(row, NODE))
+        metadata.write(Path(row.worktree.path), metadata_of(row.worktree, NODE))
 
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}

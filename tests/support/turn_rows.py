@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from bot.model import Repository, Target
+from bot.model import IssueBranch, Repository, Start, Target
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.requests import NewTurn
@@ -48,17 +48,22 @@ class TurnRows:
         return row.id
 
     async def worktree(
-        self, *, repo: int = 1, node: str = NODE, path: str | None = None, start: tuple[Any, ...] | None = None
+        self,
+        *,
+        repo: int = 1,
+        node: str = NODE,
+        path: str | None = None,
+        owner: int | None = None,
+        start: Start | None = None,
     ) -> int:
         """A reserved worktree; returns its id."""
         await conversations.save_codebase(self.db, repository(repo))
         await self.db.execute("insert into nodes (name) values ($1) on conflict do nothing", node)
         number = next(self._numbers)
-        issue = ("issue", number, None, None)
+        owner, start = owner or number, start or IssueBranch(owner or number)
         where = path or f"/worktrees/{number}"
-        kind, start_number, ref, sha = start or issue
         return await conversations.reserve_worktree(
-            self.db, repository(repo), node=node, path=where, start=(kind, start_number, ref, sha)
+            self.db, repository(repo), node=node, path=where, owner=owner, start=start
         )
 
     async def home(self, *, repo: int = 1, node: str = NODE) -> tuple[int, int]:

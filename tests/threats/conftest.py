@@ -10,8 +10,8 @@ import pytest
 
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Missing, Valid, inspect
-from bot.clones.start import IssueBranch
 from bot.git.runner import GitError
+from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, settle_head
 from bot.worktrees.create import sync

@@ -8,7 +8,7 @@ import pytest
 
 from bot.handlers.choose_worktree import Candidate, NewWorktree, PullRequestHead, SharedWorktree, choose_worktree
 from bot.messages import notices
-from bot.model import LiveWorktree
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
 SHA = "a" * 40
@@ -31,7 +31,7 @@ FIRST, SECOND = of_issue(1), of_issue(2)
 OF_PULL_8 = Candidate(
     LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), WorktreeUsage(8, made=True, busy=True)
 )
-OWN = NewWorktree("pr-9", ("head", 9, "feature", SHA))
+OWN = NewWorktree("pr-9", HeadBranch("feature", SHA))
 
 
 def instead_of(reason: SharingRefused) -> NewWorktree:
@@ -45,7 +45,7 @@ PURGED = of_issue(1, use=WorktreeUsage(1, made=False))
 
 # (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
 TABLE: list[tuple[str, PullRequestHead | None, Sequence[Candidate], Candidate | None, SharedWorktree | NewWorktree]] = [
-    ("an issue makes its own", None, [], None, NewWorktree("issue-9", ("issue", 9, None, None))),
+    ("an issue makes its own", None, [], None, NewWorktree("issue-9", IssueBranch(9))),
     # The head branch is the worktree's
     ("on the head branch: shared", PULL, [FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
     ("however busy it is", PULL, [BUSY], None, SharedWorktree(BUSY, "threadtree/issue-1")),
@@ -94,7 +94,7 @@ def test_the_place(
 def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
     pull: PullRequestHead, linked: list[Candidate], on_branch: Candidate | None
 ) -> None:
-    assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", ("detached", 9, "refs/pull/9/head", SHA))
+    assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", DetachedHead(SHA, "refs/pull/9/head"))
 
 
 def test_what_is_made_for_one_alone_fits() -> None:

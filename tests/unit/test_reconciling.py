@@ -7,10 +7,11 @@ from typing import get_args
 import pytest
 
 from bot.clones.metadata import Metadata
-from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, Row, Start, decide, start_of
+from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, Start, decide, start_of
+from bot.model import WorktreeState
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ROWS: tuple[Row | None, ...] = (None, *get_args(Row))
+ROWS: tuple[WorktreeState | None, ...] = (None, *get_args(WorktreeState))
 ENTRIES: tuple[EntryState, ...] = get_args(EntryState)
 METADATA: tuple[MetadataState, ...] = get_args(MetadataState)
 ALL = [
@@ -20,7 +21,7 @@ ALL = [
 A = Action
 
 
-def place(*, row: Row | None, directory: bool, entry: bool, metadata: MetadataState = "ok") -> Place:
+def place(*, row: WorktreeState | None, directory: bool, entry: bool, metadata: MetadataState = "ok") -> Place:
     return Place(row, directory, "locked" if entry else "absent", metadata)
 
 

@@ -21,6 +21,7 @@ from bot.maintenance.retention_rules import (
     parse_age,
     policy_for,
 )
+from bot.model import DetachedHead, HeadBranch, IssueBranch
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 POLICY = policy_for(NOW, detached_days=30, branch_days=90, orphan_days=60, rescue_days=180)
@@ -90,9 +91,10 @@ def test_lost_metadata_is_rebuilt_and_the_worktree_skipped_this_time() -> None:
 
 
 def test_the_kind_is_told_by_the_row() -> None:
-    assert kind_of("detached", (1,)) == Kind.DETACHED
-    assert kind_of("issue", (1,)) == kind_of("head", (1, 2)) == Kind.BRANCH
-    assert kind_of("issue", ()) == kind_of("detached", ()) == Kind.ORPHAN
+    issue, head, detached = IssueBranch(1), HeadBranch("feature"), DetachedHead("a" * 40, "refs/pull/1/head")
+    assert kind_of(detached, (1,)) == Kind.DETACHED
+    assert kind_of(issue, (1,)) == kind_of(head, (1, 2)) == Kind.BRANCH
+    assert kind_of(issue, ()) == kind_of(detached, ()) == Kind.ORPHAN
 
 
 @pytest.mark.parametrize(

@@ -125,14 +125,14 @@ class TurnRules(Machine):
 
     def arrived(self, run: Run) -> None:
         """The agent is at work: whatever was wrong before is mended."""
-        self.damaged.discard(Path(run.turn.path))
+        self.damaged.discard(Path(run.turn.worktree.path))
         self.check_order()
 
     def work(self, run: Run, doing: Deeds) -> None:
         """What the agent does."""
         with self.hands():
             for deed, name in doing:
-                do(self.ground, Path(run.turn.path), deed, name)
+                do(self.ground, Path(run.turn.worktree.path), deed, name)
 
     def end(self, run: Run, outcome: Literal["done", "failed"]) -> None:
         """The agent ends, and so does the turn."""
