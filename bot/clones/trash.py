@@ -1,64 +1,67 @@
-"""Two folders of DATA_DIR: `trash` holds bytes to be deleted at once, `kept` directories that no commit can hold.
+"""Two folders of DATA_DIR: `trash` for what is to be deleted at once, `kept` for directories that no commit can hold.
 
-Everything gets there by rename, which takes no longer for a large tree than for a small one.
+Everything moves there by rename, which is as fast for a large tree as for a small one.
 """
 
+import asyncio
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import structlog
 
 from bot.clones.linked import real
+from bot.process import OutputTail, start
 from bot.sandbox.disk import used_bytes
 
 # Beside a kept directory: what git knew of it (index, HEAD, submodules' commits).
 GIT_STATE = ".git"
-_BLOCK_BYTES = 512  # what st_blocks counts, https://man7.org/linux/man-pages/man3/stat.3type.html
 _MOUNTS = Path("/proc/self/mountinfo")
 # In characters, of which one can be four bytes, and a file name has 255.
 _NAME_LENGTH = 40
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 _KEPT_NAME = re.compile(r".+\.(\d{8}T\d{6}\.\d{6}Z)\.[0-9a-f]{16}", re.DOTALL)
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+_MAX_ERROR_BYTES = 2000
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What `expire_kept` deleted: the names it had in `kept`, and the bytes that freed."""
+    """What `expire_kept` deleted: its names in `kept`, and the bytes freed."""
 
     names: tuple[str, ...]
     bytes_freed: int
 
 
 def trash_folder(data_dir: Path) -> Path:
-    """Where what is to be deleted lies."""
+    """The folder of what is to be deleted."""
     return data_dir / "trash"
 
 
 def kept_folder(data_dir: Path) -> Path:
-    """Where directories are kept whole."""
+    """The folder of directories that are kept whole."""
     return data_dir / "kept"
 
 
 def kept_name(path: Path, at: datetime) -> str:
-    """`<name>.<time in UTC>.<hex>`; the same whenever the same directory is kept for what was decided at `at`."""
+    """Return `<name>.<time in UTC>.<hex>`: always the same for one directory and one `at`, the time of the decision."""
     digest = hashlib.sha256(bytes(real(path))).hexdigest()[:16]
     return f"{path.name[:_NAME_LENGTH]}.{at.astimezone(UTC):{_TIME}}.{digest}"
 
 
 def kept_since(name: str) -> datetime | None:
-    """The time in a kept directory's name; None for a name that is none."""
+    """Return the time in a kept directory's name; None if it is no such name."""
     matched = _KEPT_NAME.fullmatch(name)
     try:
         return datetime.strptime(matched[1], _TIME).replace(tzinfo=UTC) if matched else None
@@ -67,19 +70,19 @@ def kept_since(name: str) -> datetime | None:
 
 
 def keep_whole(data_dir: Path, path: Path, at: datetime) -> Path:
-    """Moves `path`, whatever it is, to where it is kept, and returns that place. Raises OSError."""
+    """Move `path`, of any kind, to `kept`; return its place there. Raises OSError."""
     place = kept_folder(data_dir) / kept_name(path, at)
     move(path, place)
     return place
 
 
 def place_for(data_dir: Path, path: Path) -> Path:
-    """A place in the trash for `path`, where nothing is yet."""
+    """Return a free place in the trash for `path`."""
     return trash_folder(data_dir) / f"{path.name[:_NAME_LENGTH]}.{secrets.token_hex(8)}"
 
 
 def move_to_trash(data_dir: Path, path: Path) -> Path | None:
-    """Moves `path`, whatever it is, to the trash; returns where it is there, None if it was gone. Raises OSError."""
+    """Move `path`, of any kind, to the trash; return its place there, None if it is gone. Raises OSError."""
     place = place_for(data_dir, path)
     try:
         move(path, place)
@@ -89,7 +92,7 @@ def move_to_trash(data_dir: Path, path: Path) -> Path | None:
 
 
 def move(path: Path, place: Path) -> None:
-    """Renames `path` to `place`, where nothing may be, also a directory without permissions.
+    """Rename `path`, also a directory without permissions, to `place`, which must be free.
 
     Raises OSError: busy, a mount below, another file system.
     """
@@ -102,7 +105,7 @@ def move(path: Path, place: Path) -> None:
     try:
         path.rename(place)
     except PermissionError:
-        # A directory that changes its parent is written to: its `..` becomes another.
+        # To move a directory the kernel writes its `..`, which needs permission.
         if not stat.S_ISDIR(state.st_mode):
             raise
         path.chmod(stat.S_IRWXU)
@@ -110,7 +113,7 @@ def move(path: Path, place: Path) -> None:
 
 
 def mount_below(path: Path) -> Path | None:
-    """A place at or below `path` where another file system is mounted: what is in it is not ours to delete."""
+    """Return a mount point at or below `path`: what is in it is not ours to delete."""
     inside = real(path)
     try:
         lines = _MOUNTS.read_bytes().splitlines()
@@ -122,48 +125,34 @@ def mount_below(path: Path) -> Path | None:
 
 
 def size_of(path: Path) -> int:
-    """The bytes a tree takes on disk; links are not followed, what cannot be read counts nothing."""
+    """Return the bytes a tree takes on disk. Links are not followed; what cannot be read counts as nothing."""
     return used_bytes((path,), sys.maxsize)
 
 
-def delete_bytes(path: Path, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Deletes what lies in the trash, also without permissions; returns the bytes freed. Links are not followed.
+async def delete(path: Path) -> int:
+    """Delete what lies in the trash, also without permissions; return the bytes freed. Links are not followed.
 
-    What another task deletes at the same time is no error; what cannot be deleted is logged and remains. Ends early,
-    with the rest still there, once `stopped` says so.
+    What another task or process deletes at this moment is left to that one. What cannot be deleted is logged and
+    remains; so does the rest when this is cancelled.
     """
-    deletion = _Deletion(stopped)
     try:
-        if (mounted := mount_below(path)) is not None:
-            deletion.problem = f"{mounted} is mounted there"
-        elif stat.S_ISDIR(path.lstat().st_mode):
-            deletion.tree(path)
-        else:
-            deletion.file(path, path.lstat())
+        with _claimed(path) as claimed:
+            return await _delete(path) if claimed else 0
     except FileNotFoundError:
-        pass
+        return 0
     except OSError as error:
-        deletion.problem = str(error)
-    if deletion.problem is not None:
-        _log.warning("trash-not-deleted", path=str(path), error=deletion.problem)
-    return deletion.bytes_freed
+        _log.warning("trash-not-deleted", path=str(path), error=str(error))
+        return 0
 
 
-def empty_trash(
-    data_dir: Path, progress: Callable[[int], None] = lambda _: None, stopped: Callable[[], bool] = lambda: False
-) -> int:
-    """Deletes everything in the trash; `progress` hears the bytes freed so far. Returns the bytes freed."""
-    freed = 0
-    for name in _names(trash_folder(data_dir)):
-        if stopped():
-            break
-        freed += delete_bytes(trash_folder(data_dir) / name, stopped)
-        progress(freed)
-    return freed
+async def empty_trash(data_dir: Path) -> int:
+    """Delete everything in the trash; return the bytes freed."""
+    folder = trash_folder(data_dir)
+    return sum([await delete(folder / name) for name in _names(folder)])
 
 
-def expire_kept(data_dir: Path, older_than: datetime) -> Expired:
-    """Deletes what was kept whole before `older_than`, with what git knew of it. Raises OSError."""
+async def expire_kept(data_dir: Path, older_than: datetime) -> Expired:
+    """Delete what was kept whole before `older_than`, with what git knew of it. Raises OSError."""
     names: list[str] = []
     freed = 0
     for name in _names(kept_folder(data_dir)):
@@ -171,103 +160,61 @@ def expire_kept(data_dir: Path, older_than: datetime) -> Expired:
         if since is None or since >= older_than:
             continue
         trashed = move_to_trash(data_dir, kept_folder(data_dir) / name)
-        freed += delete_bytes(trashed) if trashed is not None else 0
+        freed += await delete(trashed) if trashed is not None else 0
         if kept_since(name) is not None:
             names.append(name)
     return Expired(tuple(names), freed)
 
 
-class _Deletion:
-    """Deletes one tree. Every directory is moved up to the top before it is emptied, so no depth is too deep."""
-
-    def __init__(self, stopped: Callable[[], bool]) -> None:
-        self._stopped = stopped
-        self._gone = 0
-        self.bytes_freed = 0
-        self.problem: str | None = None
-
-    def tree(self, top: Path) -> None:
-        """Deletes the directory `top`. Raises OSError."""
-        above = os.open(top.parent, _DIRECTORY)
-        try:
-            within = _open(above, top.name)
-            try:
-                self._empty(within)
-            finally:
-                os.close(within)
-            if self.problem is None and not self._stopped():
-                os.rmdir(top.name, dir_fd=above)
-        finally:
-            os.close(above)
-
-    def file(self, name: Path | str, known: os.stat_result, directory: int | None = None) -> None:
-        """Deletes what is no directory. Raises OSError."""
-        os.unlink(name, dir_fd=directory)
-        if known.st_nlink == 1:
-            self.bytes_freed += known.st_blocks * _BLOCK_BYTES
-
-    def _empty(self, top: int) -> None:
-        """Passes over the top until one finds nothing more that can go: each may bring directories up."""
-        self._gone = 1
-        while self._gone and not self._stopped():
-            self._gone, self.problem = 0, None
-            for entry in _entries(top):
-                if self._stopped():
-                    return
-                is_directory = entry.is_dir(follow_symlinks=False)
-                self._try(partial(self._directory if is_directory else self._file, top, entry))
-
-    def _try(self, step: Callable[[], None]) -> None:
-        """One step; what cannot be done now is done in a later pass, or never."""
-        try:
-            step()
-        except FileNotFoundError:
-            return  # another task was first
-        except OSError as error:
-            self.problem = str(error)
-        else:
-            self._gone += 1
-
-    def _directory(self, top: int, found: os.DirEntry[str]) -> None:
-        within = _open(top, found.name)
-        try:
-            freed = os.fstat(within).st_blocks * _BLOCK_BYTES
-            for entry in _entries(within):
-                is_directory = entry.is_dir(follow_symlinks=False)
-                self._try(partial(self._move_up if is_directory else self._file, within, entry, top))
-        finally:
-            os.close(within)
-        os.rmdir(found.name, dir_fd=top)
-        self.bytes_freed += freed
-
-    def _file(self, directory: int, entry: os.DirEntry[str], _: int | None = None) -> None:
-        self.file(entry.name, entry.stat(follow_symlinks=False), directory)
-
-    def _move_up(self, within: int, entry: os.DirEntry[str], top: int) -> None:
-        os.close(_open(within, entry.name))  # gives it the permissions that moving takes
-        os.rename(entry.name, secrets.token_hex(16), src_dir_fd=within, dst_dir_fd=top)
-
-
-def _open(above: int, name: str) -> int:
-    """The directory `name`, opened and with all its owner's permissions. Raises OSError."""
+@contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether no other task or process is deleting the directory `path`. The kernel releases a killed one's claim."""
+    state = path.lstat()
+    if not stat.S_ISDIR(state.st_mode):
+        yield True
+        return
+    path.chmod(stat.S_IRWXU)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        opened = os.open(name, _DIRECTORY, dir_fd=above)
-    except PermissionError:
-        # An open that reads nothing needs no permission, and what it found cannot be exchanged for a link.
-        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        try:
-            os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)  # noqa: PTH101
-            return os.open(".", _DIRECTORY, dir_fd=found)
-        finally:
-            os.close(found)
-    if os.fstat(opened).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        os.fchmod(opened, stat.S_IRWXU)
-    return opened
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(directory)
 
 
-def _entries(directory: int) -> list[os.DirEntry[str]]:
-    with os.scandir(directory) as found:
-        return list(found)
+async def _delete(path: Path) -> int:
+    if (mounted := mount_below(path)) is not None:
+        raise OSError(f"{mounted} is mounted there")
+    size = await asyncio.to_thread(size_of, path)
+    remove = ("rm", "-rf", "--one-file-system", "--", str(path))
+    problem = await _run(*remove)
+    if problem is not None:
+        # Directories only: a file may have another name elsewhere, and deleting it needs no permission of its own.
+        closed = ("find", str(path), "-xdev", "-type", "d", "!", "-perm", "-700")
+        await _run(*closed, "-execdir", "chmod", "u+rwx", "--", "{}", ";")
+        problem = await _run(*remove)
+    if problem is None:
+        return size
+    _log.warning("trash-not-deleted", path=str(path), error=problem)
+    return max(0, size - await asyncio.to_thread(size_of, path))
+
+
+async def _run(*argv: str) -> str | None:
+    """Run a program to its end; return the end of its stderr if it failed."""
+    environment = {"PATH": _SEARCH_PATH, "LC_ALL": "C.UTF-8"}
+    process = await start(argv, environment, Path("/"), stdout=asyncio.subprocess.DEVNULL)
+    try:
+        if process.stderr is None:
+            raise ValueError("a process whose stderr is not a pipe")
+        errors = OutputTail(process.stderr, _MAX_ERROR_BYTES)
+        await process.wait()
+        await errors.finish()
+    finally:
+        await asyncio.shield(process.end())
+    return (errors.data.decode(errors="replace").strip() or f"exit status {process.status}") if process.status else None
 
 
 def _names(folder: Path) -> list[str]:

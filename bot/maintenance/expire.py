@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -33,7 +31,7 @@ async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> in
     """
     freed = await _expire_rescues(ctx, policy, force=force)
     await _expire_homes(ctx)
-    return freed + await _emptied(ctx.data_dir)
+    return freed + await trash.empty_trash(ctx.data_dir)
 
 
 async def end_orphan(ctx: NodeContext, path: Path) -> bool:
@@ -63,7 +61,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
     if not force and exceeds_safety_limit(len(expired) + old, total + len(names)):
         _log.warning("rescues-not-expired", expired=len(expired), kept=old, why="did the clock jump?")
         return 0
-    kept = await asyncio.to_thread(trash.expire_kept, ctx.data_dir, before)
+    kept = await trash.expire_kept(ctx.data_dir, before)
     for rescue in expired:
         try:
             await _drop(ctx, rescue)
@@ -122,16 +120,6 @@ async def _expire_homes(ctx: NodeContext) -> None:
                     _log.warning("prune-error", home=conversation, error=str(problem))
                     continue
             _log.info("home-expired", conversation=conversation)
-
-
-async def _emptied(data_dir: Path) -> int:
-    """In a thread, which ends soon after this is cancelled."""
-    stopped = threading.Event()
-    nobody: Callable[[int], None] = lambda _: None  # noqa: E731
-    try:
-        return await asyncio.to_thread(trash.empty_trash, data_dir, nobody, stopped.is_set)
-    finally:
-        stopped.set()
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Removes the worktrees that nobody needs, one after the other, under a claim each, and writes down how that ended."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -91,14 +90,8 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
 
 
 async def delete_trashed(trashed: Sequence[Path]) -> int:
-    """Deletes what removals left in the trash; returns the bytes freed. In a thread, which ends soon after this is
-    cancelled: what is left then goes when the trash is emptied.
-    """
-    stopped = threading.Event()
-    try:
-        return sum([await asyncio.to_thread(trash.delete_bytes, place, stopped.is_set) for place in trashed])
-    finally:
-        stopped.set()
+    """Delete what removals left in the trash; return the bytes freed. What is left goes when the trash is emptied."""
+    return sum([await trash.delete(place) for place in trashed])
 
 
 async def _merged_head(ctx: NodeContext, removal: ClaimedRemoval) -> str | None:

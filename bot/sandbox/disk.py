@@ -57,6 +57,6 @@ def used_bytes(folders: Iterable[Path], enough: int) -> int:
                     used += child.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
                     if used > enough:
                         break
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+        except OSError:  # it vanished, or may not be read, or its path is longer than the kernel takes
             continue
     return used

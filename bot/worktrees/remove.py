@@ -38,7 +38,7 @@ class Remote:
 class Removed:
     """Gone on disk and in git. What was nowhere else is in `rescue`, or in the directory `kept`, or there is none.
 
-    `trashed`: bytes to be deleted, see `trash.delete_bytes`.
+    `trashed`: bytes to be deleted, see `trash.delete`.
     """
 
     rescue: Rescued | None

@@ -91,7 +91,7 @@ async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world
     assert (result.rescue, result.kept, result.branch_deleted) == (None, None, True)
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") is None
     assert all(trash.trash_folder(world.clone.data_dir) in place.parents for place in result.trashed)
-    assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
+    assert sum([await trash.delete(place) for place in result.trashed]) > 0
     assert list(world.clone.trash.iterdir()) == []
 
 
@@ -422,7 +422,7 @@ async def test_a_directory_without_permissions_goes_with_its_work_kept(world: Gi
 
     if result.kept is None:
         assert rescued_files(world, result)["deep/mine"] == "mine"
-        assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
+        assert sum([await trash.delete(place) for place in result.trashed]) > 0
         assert list(world.clone.trash.iterdir()) == []
     else:
         (result.kept / directory).chmod(0o700)
@@ -462,7 +462,7 @@ def test_an_ordinary_user_removes_a_directory_without_permissions(directory: str
         if directory == ".":
             assert rescued_files(world, result)["deep/mine"] == "mine"
             (result.trashed[0] / "deep").chmod(0)
-            assert sum(trash.delete_bytes(place) for place in result.trashed) > 0
+            assert sum([await trash.delete(place) for place in result.trashed]) > 0
             assert list(world.clone.trash.iterdir()) == []
         else:
             assert result.kept is not None
@@ -512,7 +512,7 @@ async def test_a_mount_inside_is_not_followed(world: GitRepositories, tmp_path: 
         result = await tried(world)
         assert isinstance(result, NotRemoved)
         assert "is mounted there" in result.why
-        assert trash.delete_bytes(world.path) == 0
+        assert await trash.delete(world.path) == 0
     finally:
         subprocess.run(["umount", inside], check=True)  # noqa: ASYNC221
     assert (precious / "file").read_text() == "precious"
@@ -675,7 +675,7 @@ async def test_a_purge_removes_what_is_clean_and_pushed(world: GitRepositories) 
 # The trash, and what is kept
 
 
-def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -> None:
+async def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -> None:
     top, outside = tmp_path / "tree", tmp_path / "outside"
     deep = top / "deep" / "deeper"
     deep.mkdir(parents=True)
@@ -689,11 +689,11 @@ def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -
     (top / "deep").chmod(0o500)
     top.chmod(0)
 
-    assert trash.delete_bytes(top) == size >= 100_000
+    assert await trash.delete(top) == size >= 100_000
 
     assert not top.exists()
     assert (outside / "precious").read_text() == "precious"
-    assert trash.delete_bytes(top) == 0
+    assert await trash.delete(top) == 0
 
 
 def test_no_tree_is_too_deep(tmp_path: Path) -> None:
@@ -705,27 +705,39 @@ def test_no_tree_is_too_deep(tmp_path: Path) -> None:
         os.close(thread_ref)
         thread_ref = there
     os.close(thread_ref)
-    trash.delete_bytes(tmp_path / "top")
+    asyncio.run(trash.delete(tmp_path / "top"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_deletion_that_is_told_to_stop_leaves_the_rest(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / "trash" / f"tree-{number}").mkdir(parents=True)
-        (tmp_path / "trash" / f"tree-{number}" / "file").write_bytes(b"x" * 10_000)
-    freed: list[int] = []
-    trash.empty_trash(tmp_path, freed.append, lambda: bool(freed))
-    assert len(freed) == 1
-    assert len(list((tmp_path / "trash").iterdir())) == 2
-    assert trash.empty_trash(tmp_path, freed.append) == 2 * freed[0] > 0
+def fill_trash(data_dir: Path) -> None:
+    for number in range(300):
+        folder = data_dir / "trash" / f"tree-{number % 3}" / f"{number % 7}" / f"{number}"
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 5000)
+
+
+async def test_a_deletion_that_is_cancelled_ends_its_process_and_the_next_one_deletes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_trash(tmp_path)
+    (tmp_path / "rm").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec /bin/sleep 60\n")
+    (tmp_path / "rm").chmod(0o700)
+    monkeypatch.setattr(trash, "_SEARCH_PATH", str(tmp_path))
+    deleting = asyncio.create_task(trash.empty_trash(tmp_path))
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    deleting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    monkeypatch.undo()
+    assert await trash.empty_trash(tmp_path) >= 300 * 5000
     assert list((tmp_path / "trash").iterdir()) == []
 
 
 def test_two_who_empty_the_trash_at_once_empty_it(tmp_path: Path) -> None:
-    for number in range(300):
-        folder = tmp_path / "trash" / f"tree-{number % 3}" / f"{number % 7}" / f"{number}"
-        folder.mkdir(parents=True)
-        (folder / "file").write_text("x")
+    fill_trash(tmp_path)
     size = trash.size_of(tmp_path / "trash")
     emptiers = [subprocess.Popen([*EMPTY, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     freed = [int(emptier.communicate()[0].splitlines()[-1]) for emptier in emptiers]
@@ -736,12 +748,12 @@ def test_two_who_empty_the_trash_at_once_empty_it(tmp_path: Path) -> None:
 EMPTY = [
     sys.executable,
     "-c",
-    "import sys; from pathlib import Path; from bot.clones.trash import empty_trash;"
-    "print(empty_trash(Path(sys.argv[1])))",
+    "import asyncio, sys; from pathlib import Path; from bot.clones.trash import empty_trash;"
+    "print(asyncio.run(empty_trash(Path(sys.argv[1]))))",
 ]
 
 
-def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
+async def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
     for name, at in (("old", NOON), ("young", NOON + timedelta(days=2))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x" * 5000)
@@ -750,7 +762,7 @@ def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
         assert trash.kept_since(place.name) == at
     (tmp_path / "kept" / "something else").mkdir()
 
-    expired = trash.expire_kept(tmp_path, NOON + timedelta(days=1))
+    expired = await trash.expire_kept(tmp_path, NOON + timedelta(days=1))
 
     assert [name.split(".")[0] for name in expired.names] == ["old"]
     assert expired.bytes_freed >= 5000

@@ -281,7 +281,7 @@ async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
 
 async def test_a_directory_that_is_gone_is_made_anew(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
-    trash.delete_bytes(world.path)
+    await trash.delete(world.path)
     result = await was_reset(world)
     assert result.branch == SEQUEL
     assert result.rescue is not None
