@@ -3,9 +3,7 @@
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import orjson
 import typer
@@ -13,43 +11,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bot.cli.running import run
 from bot.doctor.checks import Check, examine, known_settings
-from bot.logs import configure_logs
+from bot.messages.formatting import format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 # What a shell gives for a process that a signal ended, with the signal's number.
 _ENDED_BY = 128
 
 
-def add_doctor(app: typer.Typer) -> None:
-    """Adds the command `doctor`."""
-
-    @app.command()
-    def doctor(
-        json: Annotated[bool, typer.Option("--json", help="Print the checks as a JSON array.")] = False,
-    ) -> None:
-        """Check the settings, the sandbox and the agents; asks no model anything and leaves nothing behind."""
-        configure_logs(json=not sys.stderr.isatty(), level=logging.ERROR)
-        with Console(stderr=True).status("Starting each agent that is installed …"):
-            checks = asyncio.run(_until_stopped())
-        if isinstance(checks, signal.Signals):
-            raise typer.Exit(_ENDED_BY + checks)
-        if json:
-            typer.echo(orjson.dumps(checks, option=orjson.OPT_INDENT_2))
-        else:
-            _show(checks)
-        if any(check.state == "problem" for check in checks):
-            raise typer.Exit(1)
+def report(*, json: bool) -> None:
+    """Print every check. Exit status 1 for a problem, 128 and the signal's number when a signal ended it."""
+    with Console(stderr=True).status("Asking GitHub, and starting each installed agent …"):
+        checks = run(_until_stopped(), logging.ERROR)
+    if isinstance(checks, signal.Signals):
+        raise typer.Exit(_ENDED_BY + checks)
+    if json:
+        typer.echo(orjson.dumps(checks, option=orjson.OPT_INDENT_2))
+    else:
+        _show(checks)
+    if any(check.state == "problem" for check in checks):
+        raise typer.Exit(1)
 
 
 async def _until_stopped() -> list[Check] | signal.Signals:
-    """The checks; or the signal that asked the process to end, once everything that was started is gone."""
+    """Return the checks, or the signal that ended the process after everything that was started is gone."""
     examining = asyncio.create_task(examine(known_settings()))
     signals: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:
         signals.append(number)
-        if not examining.cancelling():  # a second one must not disturb the tidying up
+        if not examining.cancelling():  # a second signal must not disturb the cleaning up
             examining.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,4 +61,4 @@ def _show(checks: Sequence[Check]) -> None:
         table.add_row(Text(check.check), Text(check.state, style=_STYLES[check.state]), found)
     Console().print(table)
     problems = sum(check.state == "problem" for check in checks)
-    typer.echo(f"\n{problems} to mend." if problems else "\nWhat is set up here works.")
+    typer.echo(f"\n{format_count(problems, 'problem')}." if problems else "\nWhat is set up here works.")

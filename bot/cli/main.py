@@ -1,113 +1,101 @@
-"""The command line `threadtree`. Errors are one line on stderr: status 2 for what is to be corrected, else 1."""
+"""The command line `threadtree`: its commands and options. What a command does is imported when it runs.
 
-import asyncio
-import logging
-import signal
+Errors are one line on stderr: status 2 for what the operator gave wrongly, else 1.
+"""
+
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-import asyncpg
 import typer
-import uvloop
-
-from bot import compose, settings
-from bot.cli import listings
-from bot.cli.deliveries import add_replay
-from bot.cli.doctor import add_doctor
-from bot.cli.maintenance import add_prune, add_repair, add_session_prune
-from bot.cli.worktrees import add_commands
-from bot.cli.worktrees_list import add_list
-from bot.compose import CannotStartError, Role
-from bot.github.errors import GitHubError
-from bot.logs import configure_logs
-from bot.node.context import NodeContext
-from bot.postgres.embedded import EmbeddedPostgresError
-from bot.receive.file import receive_file
-from bot.receive.inbox import Inbox, Unavailable
-from bot.settings import Settings, SettingsError
-from bot.store.database import DATABASE_AWAY, Connection, database
-from bot.store.migrate import MigrationError, migrate
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="threadtree",
     help="A chat-ops bot for GitHub that runs a coding agent per conversation.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
 )
+sessions = typer.Typer(help="The agents' contexts, one active per conversation.", no_args_is_help=True)
+turns = typer.Typer(help="The requests to the agent and how they ended.", no_args_is_help=True)
+deliveries = typer.Typer(help="The webhooks that were received.", no_args_is_help=True)
+worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
+app.add_typer(worktrees, name="worktrees")
+app.add_typer(sessions, name="sessions")
+app.add_typer(turns, name="turns")
+app.add_typer(deliveries, name="deliveries")
 
 
 def main() -> None:
-    """The entry point of the command."""
-    configure_logs(json=not sys.stderr.isatty())
-    with _errors_in_one_line():
-        app()
-
-
-@contextmanager
-def _errors_in_one_line():  # type: ignore[no-untyped-def]
-    """What the operator can mend is said in a line; anything else is a bug and keeps its traceback."""
+    """Run the command that the arguments name."""
     try:
-        yield
-    except SettingsError as error:
-        for line in error.lines:
-            print(f"threadtree: {line}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
-    except (CannotStartError, EmbeddedPostgresError, MigrationError, GitHubError) as error:
-        print(f"threadtree: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
-    except (asyncpg.PostgresError, *DATABASE_AWAY) as error:
-        print(f"threadtree: DATABASE_URL cannot be used: {error or type(error).__name__}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        app()
+    except Exception as error:
+        from bot.cli.running import explained
 
+        explanation = explained(error)
+        if explanation is None:
+            raise
+        lines, status = explanation
+        for line in lines:
+            typer.echo(f"threadtree: {line}", err=True)
+        sys.exit(status)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"threadtree {version('threadtree')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A chat-ops bot for GitHub that runs a coding agent per conversation."""
+
+
+# Processes
 
 NoWorktreePrune = Annotated[
-    bool, typer.Option("--no-worktree-prune", help="Leave old worktrees alone, as WORKTREE_PRUNE_ENABLED=false does.")
+    bool, typer.Option("--no-worktree-prune", help="Keep old worktrees, as WORKTREE_PRUNE_ENABLED=false does.")
 ]
 
 
 @app.command()
 def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
-    """Run web and worker in one process, after bringing the schema up."""
-    known = _pruning(settings.load(needs=settings.SERVE), off=no_worktree_prune)
-    _run(_serve(known, frozenset({Role.WEB, Role.WORKER}), bring_up=True))
+    """Run web and worker in one process, after applying the migrations."""
+    from bot.cli import processes
+
+    processes.serve(worktree_prune=not no_worktree_prune)
 
 
 @app.command()
 def web() -> None:
-    """Run only the web process: it stores deliveries for some worker."""
-    # The faster loop, where no agent is started: on it, an agent that only closes its output goes unnoticed.
-    known = settings.load(needs=settings.WEB)
-    _run(_serve(known, frozenset({Role.WEB})), loop_factory=uvloop.new_event_loop)
+    """Run only the web process: it stores deliveries for a worker."""
+    from bot.cli import processes
+
+    processes.web()
 
 
 @app.command()
 def worker(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run only a worker: it decides, runs turns and answers."""
-    known = _pruning(settings.load(needs=settings.WORKER), off=no_worktree_prune)
-    _run(_serve(known, frozenset({Role.WORKER})))
+    from bot.cli import processes
+
+    processes.worker(worktree_prune=not no_worktree_prune)
 
 
-def _pruning(known: Settings, *, off: bool) -> Settings:
-    return known.model_copy(update={"worktree_prune_enabled": False}) if off else known
+@app.command()
+def migrate() -> None:
+    """Apply the migrations that the database lacks."""
+    from bot.cli import processes
 
-
-@app.command("migrate")
-def migrate_command() -> None:
-    """Bring the database's schema up to this version."""
-
-    async def bring_up() -> None:
-        async with compose.database_url(settings.load()) as dsn:
-            for name in await migrate(dsn):
-                typer.echo(f"applied {name}")
-
-    _run(bring_up())
+    processes.bring_schema_up()
 
 
 @app.command()
@@ -116,106 +104,166 @@ def receive(
     event: Annotated[str, typer.Option(help="GitHub's name of the event, such as issue_comment.")],
 ) -> None:
     """Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID."""
+    from bot.cli import processes
 
-    async def store() -> None:
-        known = settings.load()
-        async with _ready_database(known) as dsn, database(dsn, size=2) as pool, Inbox(pool) as inbox:
-            delivery, outcome = await receive_file(inbox, event, file.read_bytes(), known.platform)
-        if isinstance(outcome, Unavailable):
-            raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
-        if delivery.state == "dead":
-            raise SettingsError([f"{file} was stored as dead: {delivery.error}"])
-        typer.echo(delivery.guid)
-
-    _run(store())
+    processes.receive(file, event)
 
 
-@asynccontextmanager
-async def _connection() -> AsyncIterator[Connection]:
-    async with _ready_database(settings.load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
-        yield connection
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print the checks as a JSON array.")] = False,
+) -> None:
+    """Check the settings, GitHub, the sandbox and the agents. It asks no model and leaves nothing behind."""
+    from bot.cli.doctor import report
 
-
-@asynccontextmanager
-async def _ready_database(known: Settings) -> AsyncIterator[str]:
-    """The database with its schema: an embedded one is brought up like `serve` does, another must be current."""
-    async with compose.database_url(known) as dsn:
-        if known.database_url is None:
-            await migrate(dsn)
-        yield dsn
-
-
-@asynccontextmanager
-async def _ctx() -> AsyncIterator[NodeContext]:
-    known = settings.load()
-    async with _ready_database(known) as dsn, compose.node_context(known, dsn) as node_context:
-        yield node_context
-
-
-_groups = listings.mount(app, _connection)
-add_replay(_groups["deliveries"], _connection)
-add_session_prune(_groups["sessions"], _connection)
-_worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
-app.add_typer(_worktrees, name="worktrees")
-add_list(_worktrees, _ctx)
-add_commands(_worktrees, _ctx)
-add_prune(_worktrees, _ctx)
-add_repair(_worktrees, _ctx)
-add_doctor(app)
+    report(json=json)
 
 
 @app.command()
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the steps and checks as one JSON document.")] = False,
 ) -> None:
     """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
-    from bot.demo.command import run_demo  # the simulation is not needed by anything else
+    from bot.cli.demo import play
 
-    async def play() -> bool:
-        return await run_demo(settings.search_path(), _stop_signals(), keep=keep, json=json)
-
-    if not _run(play(), log_level=logging.ERROR):
-        sys.exit(1)
+    play(keep=keep, json=json)
 
 
-def _stop_signals() -> asyncio.Event:
-    """Set when the process is asked to end."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    return stopping
+# Lists
+
+Json = Annotated[bool, typer.Option("--json", help="Print all fields of all rows as a JSON array.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Print only the newest N; by default 50, or all with --json.", metavar="N")
+]
 
 
-async def _serve(known: Settings, roles: frozenset[Role], *, bring_up: bool = False) -> None:
-    stopping = _stop_signals()
-    async with compose.database_url(known) as dsn:
-        if bring_up:
-            await migrate(dsn)
-        await compose.run(known, dsn, roles, stopping, on_listening=_listening)
+@sessions.command("list")
+def list_sessions(json: Json = False, limit: Limit = None) -> None:
+    """List the agents' contexts, the newest first."""
+    from bot.cli import listings
+
+    listings.list_rows(listings.SESSIONS, json=json, limit=limit)
 
 
-def _listening(address: str) -> None:
-    typer.echo(f"threadtree listens on {address}; GitHub's webhook goes to {address}/webhooks/github", err=True)
+@turns.command("list")
+def list_turns(json: Json = False, limit: Limit = None) -> None:
+    """List the requests to the agent and how they ended, the newest first."""
+    from bot.cli import listings
+
+    listings.list_rows(listings.TURNS, json=json, limit=limit)
 
 
-def _run(
-    work: Coroutine[Any, Any, T],
-    log_level: int = logging.INFO,
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-) -> T:
-    configure_logs(json=not sys.stderr.isatty(), level=log_level)
-    try:
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            return runner.run(work)
-    except BaseExceptionGroup as group:
-        raise _first(group) from group
+@deliveries.command("list")
+def list_deliveries(json: Json = False, limit: Limit = None) -> None:
+    """List the webhooks that were received, the newest first."""
+    from bot.cli import listings
+
+    listings.list_rows(listings.DELIVERIES, json=json, limit=limit)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one problem of a group worth a line."""
-    problem: BaseException = group
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    return problem
+@deliveries.command("replay")
+def replay_delivery(guid: str) -> None:
+    """Handle a stored delivery once more. What it did before is not done twice."""
+    from bot.cli.deliveries import replay
+
+    replay(guid)
+
+
+# Worktrees
+
+ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(help="Prune everything without activity for this long (24h, 7d) instead of what the settings say."),
+]
+Worktree = Annotated[str, typer.Argument(metavar="ID", help="Its id in `worktrees list`, or its path.")]
+
+
+@worktrees.command("list")
+def list_worktrees(
+    json: Json = False,
+    limit: Limit = None,
+    no_disk: Annotated[bool, typer.Option("--no-disk", help="Print only what the database knows; faster.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include removed worktrees.")] = False,
+    repository: Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only reserved, ready, removing, removed, lost or missing ones.")
+    ] = None,
+) -> None:
+    """List the checkouts, the newest first, and what was rescued from them."""
+    from bot.cli.worktrees_list import print_worktrees
+
+    print_worktrees(json=json, limit=limit, with_disk=not no_disk, every=every, repository=repository, state=state)
+
+
+@worktrees.command("create")
+def create_worktree(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]) -> None:
+    """Make the worktree of a thread."""
+    from bot.cli.worktrees import create
+
+    create(thread)
+
+
+@worktrees.command("reset")
+def reset_worktree(worktree: Worktree) -> None:
+    """Rescue what GitHub does not have, then reset the worktree to its base."""
+    from bot.cli.worktrees import operate
+
+    operate(worktree, "reset")
+
+
+@worktrees.command("remove")
+def remove_worktree(worktree: Worktree) -> None:
+    """Rescue what GitHub does not have, then remove the worktree."""
+    from bot.cli.worktrees import operate
+
+    operate(worktree, "remove")
+
+
+@worktrees.command("restore")
+def restore_worktree(worktree: Worktree) -> None:
+    """Bring back the latest rescue of the worktree."""
+    from bot.cli.worktrees import operate
+
+    operate(worktree, "restore")
+
+
+@worktrees.command("touch")
+def touch_worktree(worktree: Worktree) -> None:
+    """Count the worktree as used now."""
+    from bot.cli.worktrees import touch
+
+    touch(worktree)
+
+
+@worktrees.command("prune")
+def prune_worktrees(
+    older_than: OlderThan = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed; change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Go on even if more than half would be removed.")] = False,
+    json: ReportAsJson = False,
+) -> None:
+    """Remove worktrees that were not used for a long time, after a rescue."""
+    from bot.cli.maintenance import prune_worktrees
+
+    prune_worktrees(older_than, dry_run=dry_run, force=force, json=json)
+
+
+@worktrees.command("repair")
+def repair_worktrees(
+    worktree: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this one, by its id or path.")] = None,
+    json: ReportAsJson = False,
+) -> None:
+    """Make rows, directories and git's records agree."""
+    from bot.cli.maintenance import repair_worktrees
+
+    repair_worktrees(worktree, json=json)
+
+
+@sessions.command("prune")
+def prune_sessions(older_than: OlderThan = None, json: ReportAsJson = False) -> None:
+    """Delete sessions that ended longer ago than SESSION_TTL_SECONDS."""
+    from bot.cli.maintenance import prune_sessions
+
+    prune_sessions(older_than, json=json)

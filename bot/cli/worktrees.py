@@ -2,22 +2,22 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
 from urllib.parse import urlsplit
 
 import typer
 
-from bot.cli.touch import touch
-from bot.cli.worktrees_list import OpenNode
+from bot.cli.running import fail, open_node, run
+from bot.clones import metadata
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import NodePaths
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
-from bot.store import listings, operations
+from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
 from bot.store.operations import Asker, OperationKind
 
@@ -25,50 +25,58 @@ OPERATOR = "the operator"
 _THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
 _ID = re.compile(r"[0-9]{1,18}")
 
-Which = Annotated[str, typer.Argument(metavar="ID", help="Its id in `worktrees list`, or its path.")]
+
+def create(thread: str) -> None:
+    """Make the worktree of the thread `owner/repo#number`; exit status 2 for text that names none."""
+    named = _THREAD.fullmatch(thread)
+    if named is None:
+        fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
+
+    async def created() -> None:
+        async with open_node() as ctx:
+            await _create(ctx, named["owner"], named["name"], int(named["number"]))
+
+    run(created())
 
 
-def add_commands(group: typer.Typer, open_node: OpenNode) -> None:
-    """Adds the commands to the group `worktrees`. Exit status 1 where it could not be done, 2 for a wrong name."""
+def operate(worktree: str, kind: OperationKind) -> None:
+    """Reset, remove or restore a worktree; exit status 1 where that fails, 2 for an unknown worktree."""
 
-    def on(worktree: str, act: Callable[[NodeContext, FoundWorktree], Awaitable[None]]) -> None:
-        async def run() -> None:
-            async with open_node() as ctx:
-                await act(ctx, await find(ctx, worktree))
+    async def operated() -> None:
+        async with open_node() as ctx:
+            found = await find(ctx, worktree)
+            async with ctx.pool.acquire() as connection, connection.transaction():
+                operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, ctx.clock()))
+            await _carry_out(ctx, operation_id)
 
-        asyncio.run(run())
+    run(operated())
 
-    @group.command(help="Make the worktree of a thread.")
-    def create(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]) -> None:
-        named = _THREAD.fullmatch(thread)
-        if named is None:
-            fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
 
-        async def run() -> None:
-            async with open_node() as ctx:
-                await _create(ctx, named["owner"], named["name"], int(named["number"]))
+def touch(worktree: str) -> None:
+    """Count a worktree as used now, in its row and in the metadata beside it."""
 
-        asyncio.run(run())
+    async def touched() -> None:
+        async with open_node() as ctx:
+            found = await find(ctx, worktree)
+            now = ctx.clock()
+            async with ctx.pool.acquire() as connection:
+                path = await retention.touch(connection, found.id, now)
+            if path is None:
+                fail(f"Worktree {found.id} is {found.state}; only a live one can be touched.")
+            await asyncio.to_thread(_touch_metadata, Path(path), now)
+        typer.echo(f"Worktree {found.id} counts as used now.")
 
-    @group.command(help="Rescue what GitHub lacks, then start over.")
-    def reset(worktree: Which) -> None:
-        on(worktree, lambda ctx, found: _operate(ctx, found, "reset"))
+    run(touched())
 
-    @group.command(help="Rescue what GitHub lacks, then remove it.")
-    def remove(worktree: Which) -> None:
-        on(worktree, lambda ctx, found: _operate(ctx, found, "remove"))
 
-    @group.command(help="Bring back what was rescued from it last.")
-    def restore(worktree: Which) -> None:
-        on(worktree, lambda ctx, found: _operate(ctx, found, "restore"))
-
-    @group.command("touch", help="Count it as used now.")
-    def touch_one(worktree: Which) -> None:
-        on(worktree, _touch)
+def _touch_metadata(path: Path, now: datetime) -> None:
+    known = metadata.read(path)
+    if isinstance(known, metadata.Metadata):
+        metadata.write(path, replace(known, updated_at=now))
 
 
 async def find(ctx: NodeContext, named: str) -> FoundWorktree:
-    """The worktree of this node that somebody named by id or path; ends the command where there is none."""
+    """Return the worktree of this node with this id or path; end the command if there is none."""
     worktree_id = int(named) if _ID.fullmatch(named) else None
     async with ctx.pool.acquire() as connection:
         found = await listings.find_worktree(connection, worktree_id, _absolute(named))
@@ -80,20 +88,14 @@ async def find(ctx: NodeContext, named: str) -> FoundWorktree:
 
 
 def _absolute(path: str) -> str:
-    """As the rows have it: links in it are not followed."""
+    """The path as the rows have it: symbolic links are not followed."""
     return str(Path(path).absolute())
-
-
-def fail(sentence: str, status: int = 1) -> NoReturn:
-    """Ends the command with a sentence on stderr."""
-    typer.echo(f"threadtree: {sentence}", err=True)
-    raise typer.Exit(status)
 
 
 async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
     github = ctx.github
     if github is None:
-        fail("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH: a thread is asked for.", 2)
+        fail("GITHUB_TOKEN is not set, and GitHub is asked about the thread; set it, or the App's two settings.", 2)
     try:
         repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
         paths = NodePaths(ctx.node, str(ctx.data_dir / "worktrees"))
@@ -105,27 +107,15 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
     async with ctx.pool.acquire() as connection, connection.transaction():
         asker = Asker(OPERATOR, ctx.clock())
         operation_id = await operations.ask(connection, assigned.worktree_id, "create", asker)
-    await carry_out(ctx, operation_id)
+    await _carry_out(ctx, operation_id)
     found = await find(ctx, str(assigned.worktree_id))
-    typer.echo(f"It is worktree {found.id}: {found.path}")
+    typer.echo(f"Worktree {found.id}: {found.path}")
 
 
-async def _operate(ctx: NodeContext, found: FoundWorktree, kind: OperationKind) -> None:
-    async with ctx.pool.acquire() as connection, connection.transaction():
-        operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, ctx.clock()))
-    await carry_out(ctx, operation_id)
-
-
-async def carry_out(ctx: NodeContext, operation_id: int) -> None:
-    """Does what was asked here, or waits for the worker that has begun it; prints how it ended."""
+async def _carry_out(ctx: NodeContext, operation_id: int) -> None:
+    """Execute the operation, or wait for the worker that has begun it; print how it ended."""
     with worker_lock(ctx.workers) as worker:
-        standing = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
-    if standing.state == "failed":
-        fail(standing.outcome or "It was not done.")
-    typer.echo(standing.outcome)
-
-
-async def _touch(ctx: NodeContext, found: FoundWorktree) -> None:
-    if not await touch(ctx, found.id):
-        fail(f"Worktree {found.id} is {found.state}; only one that is there can be touched.")
-    typer.echo(f"Worktree {found.id} counts as used now.")
+        operation = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
+    if operation.state == "failed":
+        fail(operation.outcome or "The operation failed.")
+    typer.echo(operation.outcome)

@@ -1,31 +1,29 @@
-"""`threadtree worktrees list`: the rows, with what is on this node's disk, and the work that was rescued."""
+"""`threadtree worktrees list`: the rows, what is on this node's disk, and the work that was rescued."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Final, Literal, get_args
 
 import orjson
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.cli.listings import ROWS_FOR_PEOPLE, Json, Limit, print_table
+from bot.cli.listings import ROWS_FOR_PEOPLE, print_table
+from bot.cli.running import fail, open_node, run
 from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
 from bot.node.context import NodeContext
 from bot.store import listings, rescues
+from bot.store.rescues import Rescue
 from bot.worktrees.summary import Summary, summarize
 
-OpenNode = Callable[[], AbstractAsyncContextManager[NodeContext]]
-"""Opens what working on this node's worktrees takes."""
-LOOKS_AT_ONCE = 4
-
-NoDisk = Annotated[bool, typer.Option("--no-disk", help="Only what the database knows, which is quicker.")]
+SUMMARIES_AT_ONCE: Final = 4
+ListedState = WorktreeState | Literal["missing"]
+STATES: Final = (*get_args(WorktreeState), "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,14 @@ class ListedRescue:
 
 @dataclass(frozen=True, slots=True)
 class ListedWorktree:
-    """A worktree as scripts get it; what is on disk is null on other nodes and where it cannot be told."""
+    """A worktree as scripts get it; what is on disk is null on other nodes and where it is unknown."""
 
     id: int
     codebase: str
     path: str
     branch: str | None
     node: str
-    state: WorktreeState
+    state: ListedState
     conversations: list[str]
     created_at: datetime
     updated_at: datetime
@@ -60,93 +58,120 @@ class ListedWorktree:
     rescues: list[ListedRescue]
 
 
-def add_list(group: typer.Typer, ctx: OpenNode) -> None:
-    """Adds the command to the group `worktrees`."""
-
-    @group.command("list", help="The checkouts, and what was rescued from them.")
-    def list_worktrees(json: Json = False, limit: Limit = None, no_disk: NoDisk = False) -> None:
-        wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
-        found = asyncio.run(_listed(ctx, wanted, with_disk=not no_disk))
-        if json:
-            typer.echo(orjson.dumps(found, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
-        else:
-            _print(found, limit or ROWS_FOR_PEOPLE)
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    worktrees: list[ListedWorktree]
+    rescued: list[Rescue]
+    data_dir: Path
 
 
-async def _listed(open_node: OpenNode, limit: int | None, *, with_disk: bool) -> list[ListedWorktree]:
-    async with open_node() as ctx:
-        async with ctx.pool.acquire() as connection:
-            rows = await listings.worktrees(connection, limit)
-            rescued = await rescues.latest(connection)
-        of_worktree: defaultdict[int, list[ListedRescue]] = defaultdict(list)
-        for one in rescued:
-            name = one.ref or one.kept or ""
-            of_worktree[one.worktree_id].append(
-                ListedRescue(name, one.files, one.commits, one.bytes, one.created_at, one.restored_at)
-            )
-        looks = await _looks(ctx, rows if with_disk else [])
-    return [_joined(row, looks.get(row.id), of_worktree[row.id]) for row in rows]
+def print_worktrees(
+    *, json: bool, limit: int | None, with_disk: bool, every: bool, repository: str | None, state: str | None
+) -> None:
+    """Print the newest worktrees that match, without removed ones unless `every` or `state` asks for them."""
+    if state is not None and state not in STATES:
+        fail(f"{state!r} is no state; choose one of {', '.join(STATES)}.", 2)
+    # Whether a worktree is missing is known only after a look at the disk.
+    stored_state = "ready" if state == "missing" else state
+    wanted = None if state == "missing" else limit if json or limit else ROWS_FOR_PEOPLE + 1
+
+    async def listed() -> _Listed:
+        async with open_node() as ctx:
+            async with ctx.pool.acquire() as connection:
+                rows = await listings.worktrees(
+                    connection, wanted, with_removed=every, repository=repository, state=stored_state
+                )
+                rescued = await rescues.latest(connection)
+            found = await _with_disk(ctx, rows, rescued) if with_disk else [_joined(row, None, rescued) for row in rows]
+            return _Listed(found, rescued, ctx.data_dir)
+
+    result = run(listed())
+    matching = [row for row in result.worktrees if state is None or row.state == state]
+    if json:
+        typer.echo(orjson.dumps(matching[:limit], option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
+        return
+    ids = {row.id for row in matching}
+    filtered = repository is not None or state is not None
+    rescued = [one for one in result.rescued if not filtered or one.worktree_id in ids]
+    _print(matching, rescued, limit or ROWS_FOR_PEOPLE, result.data_dir)
 
 
-async def _looks(ctx: NodeContext, rows: Sequence[listings.Worktree]) -> dict[int, Summary]:
-    thread_ref = [row for row in rows if row.node == ctx.node and row.state != "removed"]
-    at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
+async def _with_disk(
+    ctx: NodeContext, rows: Sequence[listings.Worktree], rescued: Sequence[Rescue]
+) -> list[ListedWorktree]:
+    """The rows with what is on disk, for the worktrees of this node."""
+    at_once = asyncio.Semaphore(SUMMARIES_AT_ONCE)
 
-    async def one(row: listings.Worktree) -> tuple[int, Summary | None]:
+    async def one(row: listings.Worktree) -> ListedWorktree:
+        if row.node != ctx.node or row.state == "removed":
+            return _joined(row, None, rescued)
         async with at_once:
-            return row.id, await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
+            summary = await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
+        missing = summary is None and row.state == "ready"
+        return _joined(row, summary, rescued, "missing" if missing else None)
 
-    with Console(stderr=True).status(f"Looking at {len(thread_ref)} worktrees"):
-        found = await asyncio.gather(*map(one, thread_ref))
-    return {worktree_id: seen for worktree_id, seen in found if seen is not None}
+    with Console(stderr=True).status(f"Reading {format_count(len(rows), 'worktree')}"):
+        return await asyncio.gather(*map(one, rows))
 
 
-def _joined(row: listings.Worktree, seen: Summary | None, rescued: list[ListedRescue]) -> ListedWorktree:
+def _joined(
+    row: listings.Worktree, summary: Summary | None, rescued: Sequence[Rescue], state: ListedState | None = None
+) -> ListedWorktree:
     return ListedWorktree(
         id=row.id,
         codebase=row.codebase,
         path=row.path,
         branch=row.branch,
         node=row.node,
-        state=row.state,
+        state=state or row.state,
         conversations=row.conversations,
         created_at=row.created_at,
         updated_at=row.updated_at,
-        bytes=seen.bytes if seen else None,
-        changed_files=seen.changed_files if seen else None,
-        ahead=seen.ahead if seen else None,
-        behind=seen.behind if seen else None,
-        rescues=rescued,
+        bytes=summary.bytes if summary else None,
+        changed_files=summary.changed_files if summary else None,
+        ahead=summary.ahead if summary else None,
+        behind=summary.behind if summary else None,
+        rescues=[
+            ListedRescue(_name(one), one.files, one.commits, one.bytes, one.created_at, one.restored_at)
+            for one in rescued
+            if one.worktree_id == row.id
+        ],
     )
 
 
-def _print(rows: Sequence[ListedWorktree], limit: int) -> None:
-    if not rows:
-        typer.echo("No worktrees yet.", err=True)
-        return
-    headers = ("ID", "STATE", "USED BY", "BRANCH", "NOW", "PATH")
-    print_table(headers, 2, [_cells(row) for row in rows[:limit]])
-    rescued = [(row, one) for row in rows[:limit] for one in row.rescues]
+def _name(rescue: Rescue) -> str:
+    return rescue.ref or rescue.kept or ""
+
+
+def _print(rows: Sequence[ListedWorktree], rescued: Sequence[Rescue], limit: int, data_dir: Path) -> None:
+    if rows:
+        headers = ("ID", "STATE", "USED BY", "BRANCH", "ON DISK", "PATH")
+        print_table(headers, 2, [_cells(row, data_dir) for row in rows[:limit]], last_is_whole=True)
+        typer.echo(f"Paths are relative to {data_dir}.", err=True)
+    else:
+        typer.echo("No worktrees; --all includes removed ones.", err=True)
     if rescued:
         typer.echo("\nRescued work; `threadtree worktrees restore ID` brings back the latest of a worktree:")
-        print_table(("ID", "AGE", "SIZE", "WHAT", "KEPT AS"), 3, [_rescue_cells(row, one) for row, one in rescued])
+        cells = [_rescue_cells(one) for one in rescued]
+        print_table(("ID", "AGE", "SIZE", "WHAT", "KEPT AS"), 3, cells, last_is_whole=True)
     if len(rows) > limit:
         typer.echo(f"There are more than these {limit}: --limit N shows N.", err=True)
 
 
-def _cells(row: ListedWorktree) -> tuple[str, ...]:
+def _cells(row: ListedWorktree, data_dir: Path) -> tuple[str, ...]:
+    path = Path(row.path)
     return (
         str(row.id),
         row.state,
         " ".join(row.conversations) or f"{row.codebase}: none",
         row.branch or "(detached)",
-        _now(row),
-        row.path,
+        _on_disk(row),
+        str(path.relative_to(data_dir) if path.is_relative_to(data_dir) else path),
     )
 
 
-def _now(row: ListedWorktree) -> str:
-    """Size, and how it differs from what is committed and from GitHub's branch."""
+def _on_disk(row: ListedWorktree) -> str:
+    """The size, and the difference to what is committed and to GitHub's branch."""
     words = [] if row.bytes is None else [decimal(row.bytes)]
     if row.changed_files:
         words.append(f"{row.changed_files} changed")
@@ -157,8 +182,10 @@ def _now(row: ListedWorktree) -> str:
     return ", ".join(words)
 
 
-def _rescue_cells(row: ListedWorktree, one: ListedRescue) -> tuple[str, ...]:
-    what = f"{format_count(one.files, 'file')}, {format_count(one.commits, 'commit')}" + (
-        ", restored" if one.restored_at else ""
-    )
-    return str(row.id), format_duration(datetime.now(UTC) - one.created_at), decimal(one.bytes), what, one.name
+def _rescue_cells(rescue: Rescue) -> tuple[str, ...]:
+    counts = [(rescue.files, "file"), (rescue.commits, "commit")]
+    words = [format_count(count, noun) for count, noun in counts if count]
+    if rescue.restored_at:
+        words.append("restored")
+    age = format_duration(datetime.now(UTC) - rescue.created_at)
+    return str(rescue.worktree_id), age, decimal(rescue.bytes), ", ".join(words), _name(rescue)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bot
-from bot import compose
-from bot.compose import Role, Surroundings
+from bot.compose.parts import Surroundings
+from bot.compose.process import Role, run
 from bot.settings import SERVE, Settings, load
 from bot.simulated.github.server import SimulatedGitHub
 
@@ -75,7 +75,7 @@ async def running_bot(
     stopping = asyncio.Event()
     addresses: asyncio.Queue[str] = asyncio.Queue()
     running: asyncio.Task[object] = asyncio.create_task(
-        compose.run(
+        run(
             settings,
             dsn,
             frozenset({Role.WEB, Role.WORKER}),

@@ -37,7 +37,7 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
     """A pool on `dsn`; waits up to `patience_seconds` for a Postgres that is starting, then raises what it met."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
-    pool = None
+    pool, attempts = None, 0
     while pool is None:
         try:
             pool = await asyncpg.create_pool(
@@ -52,7 +52,9 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
         except DATABASE_AWAY as problem:
             if loop.time() > deadline:
                 raise
-            _log.warning("database-away", problem=type(problem).__name__)
+            if not attempts:
+                _log.warning("waiting-for-database", problem=type(problem).__name__, seconds=patience_seconds)
+            attempts += 1
             await asyncio.sleep(0.5)
     try:
         yield pool

@@ -12,6 +12,9 @@ select worktree.id, owner || '/' || name as codebase, path, branch, node, worktr
              where worktree_id = worktree.id order by number) as conversations,
        worktree.created_at, worktree.updated_at, folder
 from worktrees as worktree join codebases using (platform, repository_id)
+where ($2 or worktree.state <> 'removed' or worktree.state = $4)
+  and ($3::text is null or lower(owner || '/' || name) = lower($3))
+  and ($4::text is null or worktree.state = $4)
 order by worktree.id desc
 limit $1
 """
@@ -122,9 +125,15 @@ class Delivery:
     error: str | None
 
 
-async def worktrees(connection: Connection, limit: int | None) -> list[Worktree]:
-    """The newest `limit` worktrees, all without one."""
-    return [Worktree(**row) for row in await connection.fetch(LIST_WORKTREES, limit)]
+async def worktrees(
+    connection: Connection, limit: int | None, *, with_removed: bool, repository: str | None, state: str | None
+) -> list[Worktree]:
+    """The newest `limit` worktrees, all without one; of this repository (`owner/name`) and in this state where given.
+
+    Removed ones only `with_removed`, or when `state` asks for them.
+    """
+    rows = await connection.fetch(LIST_WORKTREES, limit, with_removed, repository, state)
+    return [Worktree(**row) for row in rows]
 
 
 async def find_worktree(connection: Connection, worktree_id: int | None, path: str | None) -> FoundWorktree | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.agents.presets import NotInstalled, command_of, preset
-from bot.compose import Surroundings
+from bot.compose.parts import Surroundings
 from bot.demo.pair import running_bot, settings_for
 from bot.simulated.github.server import SimulatedGitHub
 from tests.agents.conftest import AGENTS, KEY

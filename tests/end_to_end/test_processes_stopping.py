@@ -87,3 +87,14 @@ async def test_a_delivery_whose_decision_outlasts_the_shutdown_is_decided_by_the
         await here.start_listening()
         await here.answered(issue, "Decided.")
         assert len(here.answers(issue)) == 1
+
+
+async def test_serve_listens_while_it_waits_for_github_and_ends_with_status_0(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        serve = await here.start_listening(GITHUB_API_URL="http://127.0.0.1:9")
+        await serve.said("github-away")
+        await here.ask("say Later.")
+        await here.until("select count(*) = 1 from deliveries where event = 'issue_comment' and state = 'received'")
+        assert await serve.terminate() == 0

@@ -16,8 +16,8 @@ async def command(here: Deployment, *arguments: str, status: int = 0, **settings
 
 
 async def listed(here: Deployment) -> list[dict[str, Any]]:
-    """`worktrees list --json`."""
-    rows = json.loads((await command(here, "worktrees", "list", "--json")).stdout)
+    """`worktrees list --all --json`."""
+    rows = json.loads((await command(here, "worktrees", "list", "--all", "--json")).stdout)
     assert isinstance(rows, list)
     return rows
 
@@ -70,7 +70,7 @@ async def test_prune_tells_first_and_then_removes_what_is_old(tmp_path: Path, da
         assert (nothing["deleted"], nothing["errors"], nothing["bytes_reclaimed"]) == ([], [], 0)
 
         told = await command(here, "worktrees", "prune", "--older-than", "0s", "--dry-run")
-        assert "WOULD GO" in told.stdout.decode()
+        assert "WOULD REMOVE" in told.stdout.decode()
         assert os.path.lexists(path)  # noqa: ASYNC240
         gone = json.loads((await command(here, "worktrees", "prune", "--older-than", "0s", "--json")).stdout)
         assert [one["path"] for one in gone["deleted"]] == [str(path)]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot import compose, failpoints
+from bot import failpoints
+from bot.compose.parts import node_context
 from bot.demo.pair import agent_in_a_folder
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
@@ -398,7 +399,7 @@ async def operate(
 async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:
     await an_issue(world)
     [(worktree, path)] = await world.worktrees("id", "path")
-    async with compose.node_context(world.pair.settings, database_url) as ctx:
+    async with node_context(world.pair.settings, database_url) as ctx:
         reset, _ = await operate(world, ctx, worktree, "reset")
         assert reset.state == "done"
         assert "1 uncommitted file" in (reset.outcome or "")
@@ -425,7 +426,7 @@ async def test_an_operator_waits_for_the_request_that_runs(world: World, databas
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
     await issue.sees_working()
 
-    async with compose.node_context(world.pair.settings, database_url) as ctx:
+    async with node_context(world.pair.settings, database_url) as ctx:
         resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
         await world.until("exists (select from operations)")
         assert await world.turns("state") == ["running"]
@@ -443,7 +444,7 @@ async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: W
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
     await issue.sees_working()
 
-    async with compose.node_context(world.pair.settings, database_url) as ctx:
+    async with node_context(world.pair.settings, database_url) as ctx:
         resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
         await world.until("exists (select from operations)")
         resetting.cancel()
@@ -466,7 +467,7 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
         " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid(), '0123456789abcdef')"
     )
 
-    async with compose.node_context(world.pair.settings, database_url) as ctx:
+    async with node_context(world.pair.settings, database_url) as ctx:
         standing, _ = await operate(world, ctx, 1, "restore")
 
     assert standing.outcome == "1 file was brought back on `threadtree/issue-1`."
@@ -476,7 +477,7 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
 async def test_without_credentials_an_operator_still_has_grounds(world: World, database_url: str) -> None:
     settings = world.pair.settings.model_copy(update={"github_token": None})
 
-    async with compose.node_context(settings, database_url) as ctx:
+    async with node_context(settings, database_url) as ctx:
         assert ctx.github is None
         assert ctx.git.remote_config == ()
 

@@ -17,10 +17,6 @@ import pytest
 from bot.demo.pair import agent_in_a_folder
 from bot.sandbox.cage import Usable, cage_for
 
-DOCTOR = (
-    "import typer; from bot.cli.doctor import add_doctor; app = typer.Typer(); app.callback()(lambda: None); "
-    "add_doctor(app); app()"
-)
 PATH = "/usr/local/bin:/usr/bin:/bin"
 DEADLINE_SECONDS = 90.0
 Checks = dict[str, dict[str, str]]
@@ -37,7 +33,7 @@ class Doctor:
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         own = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PATH": PATH}
         return subprocess.Popen(
-            [sys.executable, "-c", DOCTOR, "doctor", *arguments],
+            [sys.executable, "-m", "bot", "doctor", *arguments],
             env={**own, **variables},
             cwd=self.home,
             stdout=subprocess.PIPE,

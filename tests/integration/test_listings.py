@@ -2,23 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from bot.cli.deliveries import add_replay
-from bot.cli.listings import ROWS_FOR_PEOPLE, mount
-from bot.cli.worktrees_list import add_list
-from bot.git.runner import Git
-from bot.node.context import NodeContext
-from bot.store.database import database
+from bot.cli.listings import ROWS_FOR_PEOPLE
+from bot.cli.main import app
 from tests.support.postgres import execute
 
 A_PAST = """
@@ -58,40 +50,21 @@ NAMES = ("worktrees", "sessions", "turns", "deliveries")
 
 
 class Cli:
-    """`threadtree` with nothing but these commands, on one database and no terminal."""
+    """`threadtree` on one database and no terminal."""
 
     def __init__(self, database_url: str, data_dir: Path) -> None:
-        @asynccontextmanager
-        async def ctx() -> AsyncIterator[NodeContext]:
-            async with database(database_url, size=1) as pool:
-                yield NodeContext(
-                    pool=pool,
-                    git=Git(),
-                    node="here",
-                    data_dir=data_dir,
-                    server_url="https://github.com",
-                    clock=lambda: datetime.now(UTC),
-                    github=None,
-                )
-
-        @asynccontextmanager
-        async def connect() -> AsyncIterator[asyncpg.Connection]:
-            connection = await asyncpg.connect(database_url)
-            try:
-                yield connection
-            finally:
-                await connection.close()
-
-        self._app = typer.Typer()
-        add_replay(mount(self._app, connect)["deliveries"], connect)
-        worktrees = typer.Typer()
-        worktrees.callback()(lambda: None)
-        self._app.add_typer(worktrees, name="worktrees")
-        add_list(worktrees, ctx)
+        self._environment = {
+            "DATABASE_URL": database_url,
+            "DATA_DIR": str(data_dir),
+            "NODE_NAME": "here",
+            "AGENT_SANDBOX": "off",
+            "COLUMNS": None,
+            "LINES": None,
+            "FORCE_COLOR": None,
+        }
 
     async def __call__(self, *argv: str, status: int = 0) -> Result:
-        environment = {"COLUMNS": None, "LINES": None, "FORCE_COLOR": None}
-        result = await asyncio.to_thread(CliRunner().invoke, self._app, argv, env=environment)
+        result = await asyncio.to_thread(CliRunner().invoke, app, argv, env=self._environment)
         assert result.exit_code == status, (result.output, result.exception)
         return result
 
@@ -102,7 +75,10 @@ class Cli:
 
 
 @pytest.fixture
-def cli(database_url: str, tmp_path: Path) -> Cli:
+def cli(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    # The log is the whole process's: the tests that follow need theirs.
+    monkeypatch.setattr("bot.cli.running.configure_logs", lambda **_: None)
+    monkeypatch.chdir(tmp_path)
     return Cli(database_url, tmp_path)
 
 
@@ -114,13 +90,13 @@ async def a_past(database_url: str) -> None:
 async def test_where_nothing_happened_yet_people_are_told_and_scripts_get_an_empty_array(cli: Cli) -> None:
     for name in NAMES:
         result = await cli(name, "list")
-        assert (result.stdout, result.stderr) == ("", f"No {name} yet.\n")
+        assert (result.stdout, result.stderr.split()[:2]) == ("", ["No", name if name != "worktrees" else "worktrees;"])
         assert (await cli(name, "list", "--json")).stdout == "[]\n"
 
 
 @pytest.mark.usefixtures("a_past")
 async def test_worktrees_name_the_conversations_that_share_them(cli: Cli) -> None:
-    removed, shared = await cli.json("worktrees", "list")
+    removed, shared = await cli.json("worktrees", "list", "--all", "--no-disk")
     assert shared == {
         "id": 1,
         "codebase": "octo/hello",
@@ -149,7 +125,7 @@ values (2, 'refs/threadtree/rescue/2/20260502T120000.000000Z', '{9}', null, 2, 1
 @pytest.mark.usefixtures("a_past")
 async def test_rescued_work_is_listed_with_its_age_and_size(cli: Cli, database_url: str) -> None:
     await execute(database_url, A_RESCUE)
-    removed, _ = await cli.json("worktrees", "list")
+    removed, _ = await cli.json("worktrees", "list", "--all")
     assert removed["rescues"] == [
         {
             "name": "refs/threadtree/rescue/2/20260502T120000.000000Z",
@@ -171,9 +147,9 @@ async def test_what_is_on_disk_is_told_of_this_nodes_worktrees(cli: Cli, databas
     here.mkdir(parents=True)
     (here / "a.txt").write_text("x" * 100_000)
     await execute(database_url, f"update worktrees set path = '{here}' where id = 1")  # noqa: S608 -- a test's own
-    assert [row["bytes"] is not None for row in await cli.json("worktrees", "list")] == [False, True]
+    assert [row["bytes"] is not None for row in await cli.json("worktrees", "list", "--all")] == [False, True]
     assert "kB" in (await cli("worktrees", "list")).stdout
-    assert [row["bytes"] for row in await cli.json("worktrees", "list", "--no-disk")] == [None, None]
+    assert [row["bytes"] for row in await cli.json("worktrees", "list", "--no-disk")] == [None]
 
 
 @pytest.mark.usefixtures("a_past")
@@ -230,13 +206,41 @@ async def test_deliveries_say_what_became_of_them(cli: Cli) -> None:
 @pytest.mark.usefixtures("a_past")
 async def test_without_a_terminal_tables_fit_80_columns_and_keep_whole_what_is_copied(cli: Cli) -> None:
     tables = {name: (await cli(name, "list")).stdout for name in NAMES}
-    for table in tables.values():
-        assert max(map(len, table.splitlines())) <= 80, table
-    assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   05-01 10:00" in tables["deliveries"]
+    for name in ("sessions", "turns", "deliveries"):
+        assert max(map(len, tables[name].splitlines())) <= 80, tables[name]
+    assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   2026-05-01 10:00" in tables["deliveries"]
     assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
     assert "octo/hello#4" in tables["turns"]
     assert "ended: reset-requested" in tables["sessions"]
-    assert "(detached)" in tables["worktrees"]
+    assert " /home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1" in tables["worktrees"]
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_removed_worktrees_are_listed_on_demand_only(cli: Cli) -> None:
+    async def ids(*options: str) -> list[int]:
+        return [row["id"] for row in await cli.json("worktrees", "list", *options)]
+
+    assert await ids() == [1]
+    assert await ids("--all") == [2, 1]
+    assert await ids("--all", "--repo", "Octo/hello") == [1]
+    assert await ids("--state", "removed") == await ids("--all", "--repo", "octo/world") == [2]
+    assert "(detached)" in (await cli("worktrees", "list", "--all")).stdout
+    assert "'gone' is no state" in (await cli("worktrees", "list", "--state", "gone", status=2)).stderr
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_a_live_worktree_without_its_directory_is_missing_and_paths_are_relative_to_the_data_directory(
+    cli: Cli, database_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "worktrees" / "octo" / "hello" / "issue-1"
+    await execute(database_url, f"update worktrees set path = '{path}' where id = 1")  # noqa: S608 -- a test's own
+    [missing] = await cli.json("worktrees", "list", "--state", "missing")
+    assert (missing["id"], missing["state"], missing["path"]) == (1, "missing", str(path))
+    table = (await cli("worktrees", "list")).stdout
+    assert [line.split()[-1] for line in table.splitlines()] == ["PATH", "worktrees/octo/hello/issue-1"]
+    path.mkdir(parents=True)
+    assert await cli.json("worktrees", "list", "--state", "missing") == []
+    assert [row["state"] for row in await cli.json("worktrees", "list")] == ["ready"]
 
 
 @pytest.mark.usefixtures("a_past")

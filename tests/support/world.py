@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import asyncpg
 
-from bot.compose import Surroundings
+from bot.compose.parts import Surroundings
 from bot.demo.pair import Pair, running_bot, settings_for
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files

@@ -1,0 +1,111 @@
+"""What every command shares: its event loop and log, its errors in one line, and the way to the database."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+
+from bot.logs import configure_logs
+
+if TYPE_CHECKING:  # what only some commands need is imported where they use it: it takes a second
+    from bot.node.context import NodeContext
+    from bot.settings import Settings
+    from bot.store.database import Connection
+
+T = TypeVar("T")
+
+
+def run(
+    work: Coroutine[Any, Any, T],
+    log_level: int = logging.WARNING,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """Run a command to its end, with the log of its parts from `log_level` on stderr."""
+    configure_logs(json=not sys.stderr.isatty(), level=log_level)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(work)
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one problem of a group worth a line."""
+    problem: BaseException = group
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    """End the command with a sentence on stderr."""
+    typer.echo(f"threadtree: {sentence}", err=True)
+    raise typer.Exit(status)
+
+
+def explained(error: Exception) -> tuple[Sequence[str], int] | None:
+    """Return the lines and the exit status for an error that the operator can correct; None for a bug."""
+    import asyncpg
+
+    from bot.compose.database import CannotStartError
+    from bot.github.errors import GitHubError
+    from bot.postgres.embedded import EmbeddedPostgresError
+    from bot.settings import SettingsError
+    from bot.store.database import DATABASE_AWAY
+    from bot.store.migrate import MigrationError
+
+    if isinstance(error, SettingsError):
+        return error.lines, 2
+    if isinstance(error, (CannotStartError, EmbeddedPostgresError, MigrationError, GitHubError)):
+        return [str(error)], 1
+    if isinstance(error, (asyncpg.PostgresError, *DATABASE_AWAY)):
+        return [f"DATABASE_URL cannot be used: {str(error) or type(error).__name__}"], 1
+    return None
+
+
+def stop_signals() -> asyncio.Event:
+    """An event that is set when the process is asked to end."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+@asynccontextmanager
+async def ready_database(settings: "Settings") -> AsyncIterator[str]:
+    """The address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
+    from bot.compose.database import database_url
+
+    async with database_url(settings) as dsn:
+        if settings.database_url is None:
+            from bot.store.migrate import migrate
+
+            await migrate(dsn)
+        yield dsn
+
+
+@asynccontextmanager
+async def open_connection() -> AsyncIterator["Connection"]:
+    """A connection to the bot's database."""
+    from bot.settings import load
+    from bot.store.database import database
+
+    async with ready_database(load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def open_node() -> AsyncIterator["NodeContext"]:
+    """What work on this node's worktrees needs."""
+    from bot.compose.parts import node_context
+    from bot.settings import load
+
+    settings = load()
+    async with ready_database(settings) as dsn, node_context(settings, dsn) as ctx:
+        yield ctx

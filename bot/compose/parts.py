@@ -1,0 +1,126 @@
+"""The parts that a worker and a command on this node's worktrees share: GitHub, git, the sandbox."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+import structlog
+
+from bot.compose.database import CannotStartError
+from bot.git.credential_server import credential_server
+from bot.git.runner import Git
+from bot.github.auth import AppCredentials, Credentials, TokenCredentials
+from bot.github.client import GitHub
+from bot.node.context import NodeContext
+from bot.sandbox.cage import Cage, Unusable, cage_for
+from bot.settings import Settings
+from bot.store import upkeep
+from bot.store.database import Pool, database
+from bot.store.migrate import Current, schema_state
+
+COMMAND_CONNECTIONS = 4
+GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+Clock = Callable[[], datetime]
+Sleep = Callable[[float], Awaitable[None]]
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a test replaces: the clock and the sleep."""
+
+    clock: Clock = lambda: datetime.now(UTC)
+    sleep: Sleep = asyncio.sleep
+
+
+@asynccontextmanager
+async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContext]:
+    """What a command on this node's worktrees needs. Without credentials, git and GitHub are asked without any.
+
+    Raises CannotStartError.
+    """
+    around = Surroundings()
+    settings.with_data_dir()
+    cage = await open_cage(settings)
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS))
+        await require_current_schema(pool)
+        github = None
+        if settings.github_token is not None or settings.github_app_id is not None:
+            github = await stack.enter_async_context(open_github(settings, around))
+        yield NodeContext(
+            pool=pool,
+            git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
+            node=settings.node_name,
+            data_dir=settings.data_dir,
+            server_url=settings.github_server_url,
+            clock=around.clock,
+            github=github,
+        )
+
+
+async def require_current_schema(pool: Pool) -> None:
+    """Raise CannotStartError unless the database has this version's schema."""
+    async with pool.acquire() as connection:
+        state = await schema_state(connection)
+    if not isinstance(state, Current):
+        raise CannotStartError(
+            f"The database's schema does not fit this version ({type(state).__name__.lower()}); "
+            "run `threadtree migrate`."
+        )
+
+
+async def open_cage(settings: Settings) -> Cage | None:
+    """Return the agents' sandbox after a test run, None for AGENT_SANDBOX=off. Raises CannotStartError."""
+    cage = cage_for(settings.agent_sandbox, settings.data_dir, settings.path)
+    if cage is None:
+        return None
+    found = await asyncio.to_thread(cage.probe)
+    if isinstance(found, Unusable):
+        raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
+    _log.info("sandbox-usable", version=found.version, processes=found.processes, memory=found.memory)
+    return cage
+
+
+@asynccontextmanager
+async def open_github(settings: Settings, around: Surroundings) -> AsyncIterator[GitHub]:
+    """A client of GitHub with the bot's credentials. Raises CannotStartError where none are set."""
+    async with httpx.AsyncClient(timeout=GITHUB_TIMEOUT) as http:
+        yield GitHub(
+            api_url=settings.github_api_url,
+            graphql_url=settings.github_graphql_url,
+            credentials=_credentials(settings),
+            http=http,
+            clock=around.clock,
+            sleep=around.sleep,
+        )
+
+
+def _credentials(settings: Settings) -> Credentials:
+    if settings.github_token is not None:
+        return TokenCredentials(settings.github_token.get_secret_value())
+    if settings.github_app_id is None or settings.github_private_key is None:
+        raise CannotStartError("GITHUB_TOKEN is not set; set it, or GITHUB_APP_ID and GITHUB_PRIVATE_KEY_PATH.")
+    return AppCredentials(str(settings.github_app_id), settings.github_private_key.get_secret_value())
+
+
+@asynccontextmanager
+async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Cage | None) -> AsyncIterator[Git]:
+    """git, with the bot's credentials for GitHub where it has any."""
+    if github is None:
+        yield Git(search_path=settings.path, cage=cage)
+        return
+
+    async def token_for(full_name: str) -> str:
+        async with pool.acquire() as connection:
+            repository = await upkeep.codebase_named(connection, settings.platform, full_name)
+        if repository is None:
+            raise LookupError(f"{full_name} is not a repository of this bot")
+        return await github.git_token(repository)
+
+    async with credential_server(settings.data_dir, settings.github_server_url, token_for) as helper:
+        yield Git(helper.git_config, search_path=settings.path, cage=cage)

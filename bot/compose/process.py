@@ -1,0 +1,177 @@
+"""One process of the bot: web, worker, or both on one pool of connections."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from enum import Enum, auto
+
+import structlog
+
+from bot.agents.driver import Limits
+from bot.agents.presets import NotInstalled, command_of, preset
+from bot.authority import Policy
+from bot.compose.database import CannotStartError
+from bot.compose.parts import Surroundings, open_cage, open_git, open_github, require_current_schema
+from bot.compose.web import run_web
+from bot.decide.decider import Decider
+from bot.git import runner as git_runner
+from bot.github.answers import Identity
+from bot.github.client import GitHub
+from bot.github.errors import Transient, Unauthenticated
+from bot.handlers.context import NodePaths
+from bot.node.process_lock import worker_lock
+from bot.reply.outbox import Sender
+from bot.run.context import TurnContext
+from bot.run.runner import Runner
+from bot.settings import Settings, known_secrets
+from bot.store import bells, upkeep
+from bot.store.database import Pool, database
+from bot.store.engine import Handlers, engine, run_pool
+from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine
+
+WEB_CONNECTIONS = 6
+WORKER_CONNECTIONS = 16
+DECIDE_AT_ONCE = 8
+LANES_AT_ONCE = 8
+_log = structlog.get_logger()
+
+
+class Role(Enum):
+    """What a process does."""
+
+    WEB = auto()
+    WORKER = auto()
+
+
+async def run(
+    settings: Settings,
+    dsn: str,
+    roles: frozenset[Role],
+    stopping: asyncio.Event,
+    *,
+    surroundings: Surroundings | None = None,
+    on_listening: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run until `stopping` is set. Raises CannotStartError, which the operator can correct, alone or in a group.
+
+    The web part listens before the worker has reached GitHub: the inbox needs no GitHub.
+    """
+    around = surroundings or Surroundings()
+    connections = WEB_CONNECTIONS + (WORKER_CONNECTIONS if Role.WORKER in roles else 0)
+    async with database(dsn, size=connections) as pool:
+        await require_current_schema(pool)
+        async with asyncio.TaskGroup() as group:
+            if Role.WEB in roles:
+                group.create_task(run_web(settings, pool, stopping, on_listening), name="web")
+            if Role.WORKER in roles:
+                group.create_task(_run_worker(settings, dsn, pool, stopping, around), name="worker")
+
+
+async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, around: Surroundings) -> None:
+    """Open what a worker needs, then run its loops until `stopping`. What needs no network is checked first."""
+    settings.with_data_dir()
+    agent_command, cage = _agent_command(settings), await open_cage(settings)
+    if cage is None:
+        _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
+    async with AsyncExitStack() as stack:
+        github = await stack.enter_async_context(open_github(settings, around))
+        me = await _identity(github, settings, stopping)
+        if me is None:
+            return
+        ctx = TurnContext(
+            pool=pool,
+            github=github,
+            git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
+            node=settings.node_name,
+            data_dir=settings.data_dir,
+            server_url=settings.github_server_url,
+            policy=_policy(settings, me),
+            author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
+            agent=settings.agent,
+            agent_command=agent_command,
+            agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
+            search_path=settings.path,
+            lang=settings.lang,
+            network=settings.agent_network,
+            allow_workflow_changes=settings.allow_workflow_changes,
+            limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
+            secrets=known_secrets(settings),
+            clock=around.clock,
+            setup_script=settings.setup_script,
+            purge_on_success=settings.worktree_purge_on_success,
+            session_ttl_seconds=settings.session_ttl_seconds,
+        )
+        worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
+        runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
+        await _run_loops(ctx, runner, settings, dsn, stopping, around)
+
+
+async def _run_loops(
+    ctx: TurnContext, runner: Runner, settings: Settings, dsn: str, stopping: asyncio.Event, around: Surroundings
+) -> None:
+    """Run the job queues, the turns and the housekeeping. The outbox, housekeeping and stop requests go on until the
+    turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
+    """
+    paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
+    decider = Decider(ctx.pool, ctx.github, settings.platform, ctx.policy, paths, around.clock, around.sleep)
+    sender = Sender(ctx.pool, ctx.github, ctx.secrets, around.clock, around.sleep)
+    rounds = OutboxRounds(sender, around.clock, around.sleep)
+    turns_ended = asyncio.Event()
+
+    async def ring() -> None:
+        runner.ring()
+
+    async def run_turns() -> None:
+        await runner.serve(stopping, settings.shutdown_grace_seconds)
+        turns_ended.set()
+
+    app = engine(dsn, Handlers(decider.decide, rounds.go, ring))
+    async with open_engine(app):
+        async with ctx.pool.acquire() as connection:
+            await upkeep.heartbeat(connection, settings.node_name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
+            group.create_task(run_pool(app, bells.turns_queue(settings.node_name), 1, stopping), name="doorbell")
+            group.create_task(run_turns(), name="turns")
+            group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
+            group.create_task(Housekeeper(ctx, app, runner, settings).keep(turns_ended), name="housekeeping")
+            group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
+
+
+def _agent_command(settings: Settings) -> tuple[str, ...]:
+    chosen = preset(settings.agent)
+    if chosen is None:
+        return settings.agent_command
+    found = command_of(chosen, settings.path)
+    if isinstance(found, NotInstalled):
+        raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
+    return found
+
+
+async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event) -> Identity | None:
+    """Return who the bot is, None once `stopping` is set. GitHub is asked until it answers: every decision needs it."""
+    while not stopping.is_set():
+        try:
+            return await github.identity()
+        except Unauthenticated as problem:
+            names = "GITHUB_TOKEN is" if settings.github_token else "GITHUB_APP_ID and the App's private key are"
+            raise CannotStartError(f"{names} not accepted by GitHub ({problem}); correct it.") from problem
+        except Transient as problem:
+            _log.warning("github-away", problem=str(problem))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), timeout=problem.retry_after_seconds or 5)
+    return None
+
+
+def _policy(settings: Settings, me: Identity) -> Policy:
+    return Policy(
+        bot_id=me.id,
+        bot_login=me.login,
+        bot_name=settings.bot_name or me.mention,
+        label=settings.bot_label,
+        allowed_repositories=settings.allowed_repos,
+        allowed_users=settings.allowed_users,
+        allowed_bots=settings.allowed_bots,
+        turns_per_person_per_day=settings.max_turns_per_person_per_day,
+    )

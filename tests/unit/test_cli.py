@@ -1,0 +1,24 @@
+"""The command line before a command runs."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+from typer.testing import CliRunner
+
+from bot.cli.main import app
+
+ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
+
+
+def test_help_and_completion_load_nothing_that_only_commands_need() -> None:
+    program = "import sys, bot.cli.main; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = {name.partition(".")[0] for name in said.split()}
+    assert "bot" in loaded
+    assert loaded & ONLY_WHERE_USED == set()
+
+
+def test_the_version_is_the_packages() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"threadtree {version('threadtree')}\n")
