@@ -7,18 +7,21 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import metadata, trash
-from bot.clones.clone import clone_lock
+from bot.clones import entries, metadata, trash
+from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.inventory import folders_on_disk
+from bot.maintenance.reconcile_rules import started_from
 from bot.maintenance.repair import NO_WORKTREE, take_away
 from bot.maintenance.retention_rules import Policy, exceeds_safety_limit
 from bot.node.context import NodeContext
 from bot.rescue.save import Label
 from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
+from bot.store.reconciliation import RemovedRow
 from bot.store.rescues import Rescue
 
 _log = structlog.get_logger()
@@ -35,19 +38,53 @@ async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> in
 
 
 async def end_orphan(ctx: NodeContext, path: Path) -> bool:
-    """Keeps a stranger, whole, apart from the worktrees; the HEAD of its entry in git is rescued. False if it is no
-    stranger any more. Raises GitError, OSError, InvalidNameError.
+    """Rescue an orphan and take it away; what cannot be told to be a worktree of a known repository is kept whole.
+
+    False if it is no orphan any more. Raises GitError, OSError, InvalidNameError.
     """
     folder = path.parent.relative_to(ctx.data_dir / "worktrees").as_posix()
     async with clone_lock(ctx.clone(folder)) as lock:
         async with ctx.pool.acquire() as connection:
-            stranger = not await retention.claimed_paths(connection, [str(path)])
-        if stranger:
-            await take_away(ctx, lock, path, Label(NO_WORKTREE, None, (), ctx.clock()), whole=True)
+            is_orphan = not await retention.claimed_paths(connection, [str(path)])
+        if is_orphan:
+            known = await asyncio.to_thread(metadata.read, path)
+            worktree_id = await _row_for_rescues(ctx, lock, path, folder, known)
+            branch, users = (known.branch, known.conversations) if isinstance(known, Metadata) else (None, ())
+            label = Label(worktree_id or NO_WORKTREE, branch, users, ctx.clock())
+            await take_away(ctx, lock, path, label, whole=worktree_id is None)
             await asyncio.to_thread(metadata.delete, path)
     async with ctx.pool.acquire() as connection:
         await retention.forget_orphans(connection, ctx.node, [str(path)])
-    return stranger
+    return is_orphan
+
+
+async def _row_for_rescues(
+    ctx: NodeContext, lock: CloneLock, path: Path, folder: str, known: Metadata | Absent | Corrupt
+) -> int | None:
+    """Return the id of a removed row under which the rescues of an orphan are listed; None where nothing tells how it
+    began.
+    """
+    if not isinstance(known, Metadata) or not lock.clone.path.is_dir():
+        return None
+    entry = await entries.entry_of(lock.clone, path)
+    start = started_from(known, entry.head if entry else None)
+    if start is None:
+        return None
+    row = RemovedRow(
+        platform=known.platform,
+        repository_id=known.repository_id,
+        folder=folder,
+        node=ctx.node,
+        path=str(path),
+        branch=known.branch,
+        base_branch=known.base,
+        owner=next(iter(known.conversations), 0),
+        start=start,
+        created_at=known.created_at,
+    )
+    async with ctx.pool.acquire() as connection:
+        earlier = await reconciliation.removed_at(connection, ctx.node, str(path))
+        return earlier if earlier is not None else await reconciliation.record_removed(connection, row)
 
 
 async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> int:

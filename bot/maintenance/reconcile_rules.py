@@ -1,18 +1,16 @@
 """Rows, directories and git's entries: what each of their combinations means, and what mends it. Pure."""
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
 
 from bot.clones.metadata import Metadata
 from bot.git import refs
-from bot.model import WorktreeState
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeState
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unfinished", "unknown"]
 MetadataState = Literal["ok", "missing", "corrupt"]
-_ISSUE_BRANCH = re.compile(rf"{re.escape(refs.ISSUE_BRANCH_PREFIX)}([0-9]+)(?:-[0-9]+)?")
 
 
 class Action(StrEnum):
@@ -25,7 +23,6 @@ class Action(StrEnum):
     FINISH_REMOVAL = "finished its removal"
     KEEP_WHOLE = "kept the directory, which is no worktree of this clone"
     ADOPT = "adopted as an orphan"
-    REBUILD_ROW = "rebuilt its row from its metadata"
     DROP_ENTRY = "rescued its HEAD and dropped git's entry"
     DELETE_METADATA = "deleted the metadata left behind"
 
@@ -44,16 +41,6 @@ class Place:
     busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a worktree row says of how its checkout began."""
-
-    kind: Literal["issue", "head", "detached"]
-    number: int
-    ref: str | None
-    sha: str | None
-
-
 def decide(place: Place) -> tuple[Action, ...]:
     """What is to be done, in this order; nothing where all agree."""
     if place.busy:
@@ -68,7 +55,7 @@ def decide(place: Place) -> tuple[Action, ...]:
         case "lost":
             return ()
         case None | "removed":
-            return _nobodys(place)
+            return _without_live_row(place)
         case _:
             assert_never(place.row)
 
@@ -100,23 +87,19 @@ def _reserved(place: Place) -> tuple[Action, ...]:
     return (Action.LEAVE,) if place.directory or place.entry not in ("absent", "unknown") else ()
 
 
-def _nobodys(place: Place) -> tuple[Action, ...]:
-    """No live row. Only git's entry shows that a directory is a worktree whose row was lost."""
-    is_entry = place.entry in ("unlocked", "locked", "unfinished")
+def _without_live_row(place: Place) -> tuple[Action, ...]:
     if place.directory:
-        finished = place.entry in ("unlocked", "locked")
-        rebuilds = place.row is None and finished and place.metadata == "ok"
-        return (Action.REBUILD_ROW,) if rebuilds else (Action.ADOPT,)
+        return (Action.ADOPT,)
+    is_entry = place.entry in ("unlocked", "locked", "unfinished")
     leftover = (Action.DELETE_METADATA,) if place.metadata != "missing" and place.entry != "unknown" else ()
     return (Action.DROP_ENTRY, *leftover) if is_entry else leftover
 
 
-def start_of(known: Metadata, head: str | None) -> Start | None:
-    """How the checkout of a row that was lost began, as its metadata and its HEAD tell; None where they do not."""
+def started_from(known: Metadata, head: str | None) -> Start | None:
+    """Return what an orphan's checkout started from, by its metadata and its HEAD; None where they do not tell."""
     number = next(iter(known.conversations), None)
     if known.branch is None:
-        return Start("detached", number, f"refs/pull/{number}/head", head) if number and head else None
-    issue = _ISSUE_BRANCH.fullmatch(known.branch)
-    if issue is not None:
-        return Start("issue", int(issue[1]), None, None)
-    return Start("head", number, known.branch, head) if number else None
+        return DetachedHead(head, f"refs/pull/{number}/head") if number and head else None
+    if number is not None and refs.sequel_of(known.branch, number) is not None:
+        return IssueBranch(number)
+    return HeadBranch(known.branch)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -17,7 +16,7 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
-from bot.maintenance.reconcile_rules import Action, decide, start_of
+from bot.maintenance.reconcile_rules import Action, decide
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
@@ -25,7 +24,6 @@ from bot.operations.remove import remove_all
 from bot.rescue.save import KeepWhole, Label
 from bot.rescue.stored import list_rescues
 from bot.store import reconciliation, rescues, retention
-from bot.store.reconciliation import LostRow
 from bot.worktrees.unlink import rescue_first, unlink_worktree, what_is_rescued
 
 Progress = Callable[[str], None]
@@ -113,7 +111,7 @@ async def _mend(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None
     for found in await take_inventory(ctx, lock.clone, folder, only):
         for action in decide(found.place):
             try:
-                did = await _do(ctx, lock, folder, action, found)
+                did = await _do(ctx, lock, action, found)
             except (GitError, OSError, refs.InvalidNameError) as problem:
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
@@ -125,7 +123,7 @@ async def _mend(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None
     return done
 
 
-async def _do(ctx: NodeContext, lock: CloneLock, folder: str, action: Action, found: Found) -> Action | None:
+async def _do(ctx: NodeContext, lock: CloneLock, action: Action, found: Found) -> Action | None:
     """What was done in the end; None where there was nothing to do any more. Raises GitError, OSError."""
     path, row = found.path, found.row
     match action:
@@ -141,10 +139,7 @@ async def _do(ctx: NodeContext, lock: CloneLock, folder: str, action: Action, fo
                 label = Label(row.id, row.branch, row.conversations, ctx.clock())
                 await take_away(ctx, lock, path, label, whole=True)
         case Action.ADOPT:
-            return action if await _adopted(ctx, path) else None
-        case Action.REBUILD_ROW:
-            if not await _row_rebuilt(ctx, folder, found):
-                return Action.ADOPT if await _adopted(ctx, path) else None
+            return action if await _adopt(ctx, found) else None
         case Action.DROP_ENTRY:
             users = found.known.conversations if isinstance(found.known, Metadata) else ()
             branch = found.entry.branch if found.entry else None
@@ -157,40 +152,12 @@ async def _do(ctx: NodeContext, lock: CloneLock, folder: str, action: Action, fo
     return action
 
 
-async def _adopted(ctx: NodeContext, path: Path) -> bool:
-    """Whether it was not known before."""
+async def _adopt(ctx: NodeContext, found: Found) -> bool:
+    """Record an orphan; its age counts from its last use, where its metadata tells that. False if it was known."""
+    now = ctx.clock()
+    since = min(found.known.updated_at, now) if isinstance(found.known, Metadata) else now
     async with ctx.pool.acquire() as connection:
-        return bool(await retention.adopt(connection, ctx.node, [str(path)], ctx.clock()))
-
-
-async def _row_rebuilt(ctx: NodeContext, folder: str, found: Found) -> bool:
-    """Whether the row that the metadata tells of is there again: its repository must be known, and how it began."""
-    known, entry = found.known, found.entry
-    start = start_of(known, entry.head if entry else None) if isinstance(known, Metadata) else None
-    if not isinstance(known, Metadata) or start is None or not known.id.isdecimal():
-        return False
-    lost = LostRow(
-        id=int(known.id),
-        platform=known.platform,
-        repository_id=known.repository_id,
-        folder=folder,
-        node=ctx.node,
-        path=str(found.path),
-        branch=known.branch,
-        base_branch=known.base,
-        start=(start.kind, start.number, start.ref, start.sha),
-        conversations=known.conversations,
-        created_at=known.created_at,
-        updated_at=known.updated_at,
-    )
-    async with ctx.pool.acquire() as connection, connection.transaction():
-        worktree_id = await reconciliation.make_again(connection, lost)
-    if worktree_id is None:
-        return False
-    reached("row-rebuilt")
-    if str(worktree_id) != known.id:
-        await asyncio.to_thread(metadata.write, found.path, replace(known, id=str(worktree_id)))
-    return True
+        return await retention.adopt(connection, ctx.node, str(found.path), since)
 
 
 async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:

@@ -2,22 +2,18 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import assert_never
 
 from asyncpg import Record
 
 from bot.model import (
-    DetachedHead,
     EndReason,
-    HeadBranch,
-    IssueBranch,
     LiveWorktree,
     Repository,
     Start,
     ThreadKind,
 )
 from bot.store import bells
-from bot.store.database import Connection
+from bot.store.database import Connection, start_columns
 from bot.store.jobs import defer
 from bot.store.locks import lock_worktree
 
@@ -268,21 +264,9 @@ async def reserve_worktree(
 ) -> int:
     """Write the row of a worktree that `node` will make at `path` for the thread `owner`; return its id."""
     worktree_id: int = await connection.fetchval(
-        RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *_start_columns(start)
+        RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *start_columns(start)
     )
     return worktree_id
-
-
-def _start_columns(start: Start) -> tuple[str, str | None, str | None]:
-    match start:
-        case IssueBranch():
-            return "issue", None, None
-        case HeadBranch(branch, sha):
-            return "head", branch, sha
-        case DetachedHead(sha, ref_to_fetch):
-            return "detached", ref_to_fetch, sha
-        case _:
-            assert_never(start)
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import asyncpg
 import structlog
@@ -107,3 +107,16 @@ def _start_of(row: asyncpg.Record) -> Start:
             return DetachedHead(row["start_sha"], row["start_ref"])
         case kind:
             raise ValueError(f"{kind!r} is no kind of start")
+
+
+def start_columns(start: Start) -> tuple[str, str | None, str | None]:
+    """Return the columns `start_kind`, `start_ref` and `start_sha` of a worktree."""
+    match start:
+        case IssueBranch():
+            return "issue", None, None
+        case HeadBranch(branch, sha):
+            return "head", branch, sha
+        case DetachedHead(sha, ref_to_fetch):
+            return "detached", ref_to_fetch, sha
+        case _:
+            assert_never(start)

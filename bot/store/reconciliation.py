@@ -1,4 +1,4 @@
-"""Rows of worktrees as reconciliation compares them with disk and git, and rows that are made again."""
+"""Rows of worktrees as reconciliation compares them with disk and git."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from datetime import datetime
 
 from asyncpg import Record
 
-from bot.model import WorktreeRow
-from bot.store.database import Connection, worktree_of
+from bot.model import Start, WorktreeRow
+from bot.store.database import Connection, start_columns, worktree_of
 
 FOLDERS = """
 -- Of the clones that the node's worktrees belong to; `$2`: only that of one worktree.
@@ -32,28 +32,17 @@ PATH_OF = """
 select path from worktrees where id = $1 and node = $2
 """
 
-MAKE_AGAIN = """
--- Under its old id where that is free: its rescues are found by it.
-insert into worktrees (id, platform, repository_id, node, path, branch, base_branch, start_kind, start_number,
-                       start_ref, start_sha, state, created_at, updated_at)
-overriding system value
-select coalesce((select n from unnest(array[$1::bigint]) n where not exists (select from worktrees where id = n)),
-                nextval('worktrees_id_seq')),
-       $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'ready', $12, $13
-where exists (select from codebases where (platform, repository_id) = ($2, $3) and folder = $14)
-on conflict do nothing
+REMOVED_AT = """
+select max(id) from worktrees where node = $1 and path = $2 and state = 'removed'
+"""
+
+RECORD_REMOVED = """
+-- For an orphan whose row was lost: what is rescued of it is found by this row, and it can be restored.
+insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_number, start_kind, start_ref,
+                       start_sha, state, removal, created_at)
+select platform, repository_id, $4, $5, $6, $7, $8, $9, $10, $11, 'removed', 'retention', $12
+from codebases where (platform, repository_id, folder) = ($1, $2, $3)
 returning id
-"""
-
-SKIP_ID = """
--- What was put in under an id of its own must not be met again by the sequence.
-select setval('worktrees_id_seq', $1) from worktrees_id_seq where last_value < $1 or (last_value = $1 and not is_called)
-"""
-
-LINK = """
-update conversations set worktree_id = $1, updated_at = now()
-where (platform, repository_id) = ($2, $3) and number = any ($4::integer[]) and worktree_id is null
-returning number
 """
 
 IDS_IN = """
@@ -75,10 +64,9 @@ class PlaceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostRow:
-    """What a row that is made again says; `start` is (kind, number, ref, sha)."""
+class RemovedRow:
+    """What the row of a removed worktree tells; `owner` is the number of the thread it was made for."""
 
-    id: int
     platform: str
     repository_id: int
     folder: str
@@ -86,10 +74,9 @@ class LostRow:
     path: str
     branch: str | None
     base_branch: str | None
-    start: tuple[str, int, str | None, str | None]
-    conversations: tuple[int, ...]
+    owner: int
+    start: Start
     created_at: datetime
-    updated_at: datetime
 
 
 def _row(row: Record) -> PlaceRow:
@@ -117,19 +104,27 @@ async def path_of(connection: Connection, worktree_id: int, node: str) -> str | 
     return path
 
 
-async def make_again(connection: Connection, lost: LostRow) -> int | None:
-    """Writes a row that was lost, and gives it to its conversations that use no other; returns its id.
+async def removed_at(connection: Connection, node: str, path: str) -> int | None:
+    """Return the id of the worktree that was the last to be removed at this path."""
+    worktree_id: int | None = await connection.fetchval(REMOVED_AT, node, path)
+    return worktree_id
 
-    None where its repository is unknown or has another folder, or its place is taken. In the caller's transaction.
-    """
-    values = (lost.platform, lost.repository_id, lost.node, lost.path, lost.branch, lost.base_branch)
+
+async def record_removed(connection: Connection, row: RemovedRow) -> int | None:
+    """Write the row of a removed worktree; return its id, None if its repository is unknown or has another folder."""
     worktree_id: int | None = await connection.fetchval(
-        MAKE_AGAIN, lost.id, *values, *lost.start, lost.created_at, lost.updated_at, lost.folder
+        RECORD_REMOVED,
+        row.platform,
+        row.repository_id,
+        row.folder,
+        row.node,
+        row.path,
+        row.branch,
+        row.base_branch,
+        row.owner,
+        *start_columns(row.start),
+        row.created_at,
     )
-    if worktree_id is None:
-        return None
-    await connection.execute(SKIP_ID, worktree_id)
-    await connection.fetch(LINK, worktree_id, lost.platform, lost.repository_id, list(lost.conversations))
     return worktree_id
 
 

@@ -71,7 +71,7 @@ order by c.id
 """
 
 ADOPT = """
-insert into orphans (node, path, seen_at) select $1, unnest($2::text[]), $3 on conflict do nothing returning path
+insert into orphans (node, path, seen_at) values ($1, $2, $3) on conflict do nothing returning path
 """
 
 ORPHANS = """
@@ -161,9 +161,9 @@ async def lock_left_home(connection: Connection, conversation_id: int) -> bool:
     return bool(await connection.fetch(HOMES_LEFT, [conversation_id]))
 
 
-async def adopt(connection: Connection, node: str, paths: Sequence[str], now: datetime) -> list[str]:
-    """Counts the age of these strangers from `now`, unless they were seen before; returns the new ones."""
-    return [row["path"] for row in await connection.fetch(ADOPT, node, list(paths), now)]
+async def adopt(connection: Connection, node: str, path: str, since: datetime) -> bool:
+    """Record an orphan whose age counts from `since`; False if it was recorded before."""
+    return await connection.fetchval(ADOPT, node, path, since) is not None
 
 
 async def orphans(connection: Connection, node: str) -> dict[str, datetime]:

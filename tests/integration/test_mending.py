@@ -143,58 +143,19 @@ async def test_a_removal_that_was_left_is_finished(node: Node) -> None:
 # Rows that were lost
 
 
-async def test_a_row_is_rebuilt_from_its_metadata_and_its_conversations_use_it_again(each: Node) -> None:
-    worktree = await each.add(1)
-    await each.talk(2, worktree)
-    await each.write_metadata(worktree)
-    row = await each.row(worktree)
-    await forget_row(each, worktree)
-    await each.db.execute("select setval('worktrees_id_seq', 1, false)")
-
-    assert await mended(each) == {"issue-1": [Action.REBUILD_ROW]}
-
-    assert await each.row(worktree) == row
-    start = await each.db.fetchrow("select start_kind, start_number, start_ref, start_sha from worktrees")
-    assert tuple(start) == ("issue", 1, None, None)
-    assert await mended(each) == {}
-    assert await each.add(3) != worktree, "its number is not given a second time"
-
-
-async def test_a_row_of_a_detached_worktree_is_rebuilt_at_its_commit(node: Node) -> None:
-    worktree = await node.add(1, detached=True)
+@pytest.mark.parametrize("detached", [False, True])
+async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node: Node, *, detached: bool) -> None:
+    worktree = await node.add(1, detached=detached)
+    await node.write_metadata(worktree)
+    updated_at = (await node.row(worktree)).worktree.updated_at
     await forget_row(node, worktree)
 
-    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
+    assert await mended(node) == {"issue-1": [Action.ADOPT]}
 
-    row = await node.db.fetchrow("select branch, start_kind, start_number, start_ref, start_sha from worktrees")
-    assert tuple(row) == (None, "detached", 1, "refs/pull/1/head", node.git.remote_tip("main"))
-
-
-async def test_a_rebuilt_row_whose_number_is_taken_gets_another(node: Node) -> None:
-    first, other = await node.add(1), await node.add(2)
-    known = metadata.read(node.path(1))
-    assert isinstance(known, Metadata)
-    await forget_row(node, first)
-    text = metadata.metadata_path(node.path(1)).read_text().replace(f'"id": "{first}"', f'"id": "{other}"')
-    metadata.metadata_path(node.path(1)).write_text(text)
-
-    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
-
-    again = await node.db.fetchval("select id from worktrees where path = $1", str(node.path(1)))
-    assert again not in (first, other)
-    known = metadata.read(node.path(1))
-    assert isinstance(known, Metadata)
-    assert known.id == str(again)
+    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(1)), updated_at)]
+    assert await node.states() == {}
+    assert node.path(1).is_dir()
     assert await mended(node) == {}
-
-
-async def test_a_conversation_that_uses_another_worktree_keeps_it(node: Node) -> None:
-    first, second = await node.add(1), await node.add(2)
-    await node.talk(1, second)
-    await node.db.execute("delete from worktrees where id = $1", first)
-
-    assert await mended(node) == {"issue-1": [Action.REBUILD_ROW]}
-    assert await node.db.fetchval("select worktree_id from conversations where number = 1") == second
 
 
 # Strangers

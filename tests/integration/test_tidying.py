@@ -247,6 +247,25 @@ async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescu
     assert list(trash.kept_folder(each.ctx.data_dir).iterdir()) == []
 
 
+async def test_an_orphan_with_metadata_is_rescued_like_any_other_and_its_rescue_is_listed(node: Node) -> None:
+    worktree = await node.add(1, days=0)
+    (node.path(1) / "new.txt").write_text("not committed\n")
+    await node.write_metadata(worktree)
+    await node.db.execute("update conversations set worktree_id = null")
+    await node.db.execute("delete from worktrees where id = $1", worktree)
+    await repair(node.ctx)
+    node.move_clock(91)
+
+    report = await node.sweep()
+
+    assert [(line.id, line.path) for line in report.deleted] == [(None, str(node.path(1)))]
+    assert not node.path(1).exists()
+    [rescue] = await rescues.latest(node.db)
+    assert (rescue.files, rescue.branch, rescue.conversations) == (1, "threadtree/issue-1", (1,))
+    assert await node.states() == {rescue.worktree_id: "removed"}
+    assert await node.db.fetchval("select start_number from worktrees") == 1
+
+
 async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: Node) -> None:
     node.path(1).mkdir(parents=True)
     await repair(node.ctx)

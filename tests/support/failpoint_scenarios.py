@@ -209,24 +209,6 @@ class ExpireRescue(CloseIssue):
         assert await self.here.value("select count(*) from rescues") == 0
 
 
-class LostRow(WithWork):
-    """The row of a worktree is gone: an operator has it rebuilt from what lies beside the directory."""
-
-    command = ("worktrees", "repair")
-
-    async def act(self) -> None:
-        await self.execute(
-            "update conversations set worktree_id = null",
-            "update turns set worktree_id = null",
-            "delete from worktrees",
-        )
-
-    async def check(self) -> None:
-        await self.here.run(*self.command)
-        assert await self.live() == {"issue-1": "threadtree/issue-1"}
-        assert (self.worktree / "left.txt").read_text() == "unfinished\n"
-
-
 class LostDirectory(WithWork):
     """The row says that the worktree is removed and its directory is gone, but git has it on record."""
 
@@ -267,7 +249,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "reset-done": Reset,
     "reset-rescued": Reset,
     "restore-begun": Restore,
-    "row-rebuilt": LostRow,
     "switch-checked": Switch,
     "switch-checked-out": Switch,
     "switch-saved": Switch,

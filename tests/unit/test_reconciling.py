@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from bot.clones.metadata import Metadata
-from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, Start, decide, start_of
-from bot.model import WorktreeState
+from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeState
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROWS: tuple[WorktreeState | None, ...] = (None, *get_args(WorktreeState))
@@ -31,7 +31,7 @@ EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
     (True, True, False, (A.KEEP_WHOLE,)),
     (True, False, True, (A.LEAVE,)),
     (True, False, False, (A.LEAVE,)),
-    (False, True, True, (A.REBUILD_ROW,)),
+    (False, True, True, (A.ADOPT,)),
     (False, True, False, (A.ADOPT,)),
     (False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)),
     (False, False, False, (A.DELETE_METADATA,)),
@@ -102,11 +102,9 @@ def test_the_rules_that_hold_for_all(case: Place) -> None:
         assert A.DELETE_METADATA not in actions
     if case.entry == "unknown":
         # Without its clone nothing is known to be wrong with a worktree.
-        assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.REBUILD_ROW, A.LOCK}
+        assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.LOCK}
     if case.row in ("ready", "reserved", "removing", "lost"):
-        assert not set(actions) & {A.ADOPT, A.REBUILD_ROW, A.DROP_ENTRY, A.DELETE_METADATA}
-    if A.REBUILD_ROW in actions:
-        assert case.metadata == "ok"
+        assert not set(actions) & {A.ADOPT, A.DROP_ENTRY, A.DELETE_METADATA}
 
 
 def known(branch: str | None, *conversations: int) -> Metadata:
@@ -127,17 +125,17 @@ def known(branch: str | None, *conversations: int) -> Metadata:
 @pytest.mark.parametrize(
     ("metadata", "start"),
     [
-        (known("threadtree/issue-4", 4, 9), Start("issue", 4, None, None)),
-        (known("threadtree/issue-4-2"), Start("issue", 4, None, None)),
-        (known("feature", 9), Start("head", 9, "feature", "a" * 40)),
-        (known("feature"), None),
-        (known(None, 9), Start("detached", 9, "refs/pull/9/head", "a" * 40)),
+        (known("threadtree/issue-4", 4, 9), IssueBranch(4)),
+        (known("threadtree/issue-4-2", 4), IssueBranch(4)),
+        (known("threadtree/issue-4-2"), HeadBranch("threadtree/issue-4-2")),
+        (known("feature", 9), HeadBranch("feature")),
+        (known(None, 9), DetachedHead("a" * 40, "refs/pull/9/head")),
         (known(None), None),
     ],
 )
-def test_how_a_lost_row_began_is_told_by_its_metadata(metadata: Metadata, start: Start | None) -> None:
-    assert start_of(metadata, "a" * 40) == start
+def test_metadata_tells_what_the_checkout_of_an_orphan_started_from(metadata: Metadata, start: Start | None) -> None:
+    assert started_from(metadata, "a" * 40) == start
 
 
-def test_a_detached_one_whose_head_is_unknown_cannot_be_told() -> None:
-    assert start_of(known(None, 9), None) is None
+def test_a_detached_orphan_with_an_unknown_head_tells_nothing() -> None:
+    assert started_from(known(None, 9), None) is None
