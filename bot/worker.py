@@ -21,7 +21,7 @@ from bot.reply.outbox import Sender
 from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import upkeep
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, log_failure
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.retention import delete_old_sessions
 
@@ -62,8 +62,8 @@ class Housekeeper:
                         clean_at = loop.time() + self._settings.sweep_interval_seconds
                         self._cleaning = asyncio.create_task(self._clean(), name="sweep")
                         self._cleaning.add_done_callback(self._cleaned)
-                except (ConnectorException, *DATABASE_AWAY) as problem:
-                    _log.warning("database-away", problem=type(problem).__name__)
+                except Exception as problem:  # noqa: BLE001 - the next tick comes whatever this one met
+                    log_failure("tick", problem)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), timeout=TICK_SECONDS)
         finally:
@@ -106,10 +106,7 @@ class Housekeeper:
         self._cleaning = None
         if task.cancelled() or (problem := task.exception()) is None:
             return
-        if isinstance(problem, DATABASE_AWAY):
-            _log.warning("sweep-cut-short", problem=type(problem).__name__)
-        else:
-            _log.error("sweep-broke", exc_info=problem)
+        log_failure("sweep", problem)
 
 
 class OutboxRounds:
@@ -155,24 +152,25 @@ async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
 
 
 async def listen_for_stops(dsn: str, stop_asked: Callable[[int], None], stopping: asyncio.Event) -> None:
-    """Passes on which running turns were asked to stop. Missed news are caught by the run's own looks at its row."""
+    """Pass on which running turns are to stop. A run looks at its own row too, so a lost notification only delays."""
     while not stopping.is_set():
-        lost = asyncio.Event()
         try:
-            connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
-        except DATABASE_AWAY as problem:
-            _log.warning("database-away", problem=type(problem).__name__)
+            await _listen_until_lost(dsn, stop_asked, stopping)
+        except Exception as problem:  # noqa: BLE001 - listening goes on whatever one connection meets
+            log_failure("stop-notifications", problem)
             await asyncio.sleep(1)
-            continue
-        try:
-            connection.add_termination_listener(lambda _, lost=lost: lost.set())
-            await connection.add_listener("threadtree_stop", lambda *news: stop_asked(int(news[3])))
-            waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-        except DATABASE_AWAY as problem:
-            _log.warning("database-away", problem=type(problem).__name__)
-        finally:
-            with contextlib.suppress(*DATABASE_AWAY):
-                await connection.close(timeout=2)
+
+
+async def _listen_until_lost(dsn: str, stop_asked: Callable[[int], None], stopping: asyncio.Event) -> None:
+    lost = asyncio.Event()
+    connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
+    try:
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener("threadtree_stop", lambda *news: stop_asked(int(news[3])))
+        waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    finally:
+        with contextlib.suppress(*DATABASE_AWAY):
+            await connection.close(timeout=2)

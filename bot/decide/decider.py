@@ -32,6 +32,7 @@ from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
+_RETRIED: tuple[type[BaseException], ...] = (Transient, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
 
@@ -86,7 +87,7 @@ class Decider:
             hear = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)
             log.info("decided", action=type(action).__name__.lower(), outcome=outcome)
-        except (Transient, *DATABASE_AWAY) as problem:
+        except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
                 await self._note(guid, problem)
                 wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)

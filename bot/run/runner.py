@@ -15,7 +15,7 @@ from bot.reply.thread_comments import ThreadRef
 from bot.run.context import TurnContext
 from bot.run.turn import TurnRun
 from bot.store import conversations, operations, removals, turns
-from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.database import Connection, log_failure
 from bot.store.operations import ClaimedOperation, OperationClaim
 from bot.store.turns import Claim, ClaimLostError
 
@@ -60,8 +60,8 @@ class Runner:
                 try:
                     async with self._claiming:
                         await self._claim_all()
-                except DATABASE_AWAY as problem:
-                    _log.warning("database-away", problem=type(problem).__name__)
+                except Exception as problem:  # noqa: BLE001 - claiming goes on whatever one attempt meets
+                    log_failure("claims", problem)
                 rung = asyncio.create_task(self._bell.wait())
                 await asyncio.wait({rung, stop}, return_when=asyncio.FIRST_COMPLETED)
                 rung.cancel()
@@ -102,8 +102,8 @@ class Runner:
         del self._operations[operation_id]
         self._bell.set()
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Its row is still claimed: it is found and given back like that of a dead worker.
-            _log.error("operation-not-ended", operation=operation_id, exc_info=problem)
+            # Its row is still claimed: it is found and queued again like that of a dead worker.
+            log_failure("operation", problem, operation=operation_id)
 
     def _ended(self, claim: UUID, _: asyncio.Task[None]) -> None:
         del self._runs[claim]
@@ -114,7 +114,7 @@ class Runner:
         if self._remove_more:
             self._bell.set()
         if not task.cancelled() and (problem := task.exception()) is not None:
-            _log.error("removal-broke", exc_info=problem)
+            log_failure("removals", problem)
 
     async def _wind_down(self, grace_seconds: float) -> None:
         tasks = [*(task for _, task in self._runs.values()), *(task for _, task in self._operations.values())]

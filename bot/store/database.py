@@ -6,30 +6,63 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias, assert_never
 
 import asyncpg
+import psycopg
 import structlog
+from procrastinate.exceptions import ConnectorException
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, WorktreeRow
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool: TypeAlias = asyncpg.Pool
 
-DATABASE_AWAY = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+TRANSIENT_SQLSTATES = (
+    "08",  # connection
+    "25006",  # read-only transaction: a fail-over, or a full disk
+    "40",  # serialization failure, deadlock
+    "53",  # out of disk, memory or connections
+    "55P03",  # lock not available
+    "57",  # shutdown, cancelled statement
+    "58",  # system error outside Postgres
+    "XX",  # internal error
+)
+"""Classes and codes of errors after which the same statement may succeed later. All others, such as 22, 23 and 42, are
+bugs of ours.
+"""
+
+DATABASE_AWAY: tuple[type[BaseException], ...] = (
+    *(
+        error
+        for error in vars(asyncpg.exceptions).values()
+        if isinstance(error, type) and str(getattr(error, "sqlstate", None)).startswith(TRANSIENT_SQLSTATES)
+    ),
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.DeadlockDetectedError,
-    ConnectionError,
-    TimeoutError,
     OSError,
 )
-"""Raised when Postgres cannot be reached, is starting or goes away, or ended a deadlock: worth another try later."""
+"""What asyncpg raises when Postgres cannot be reached or cannot do its work now: worth another try later."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger()
+
+
+def is_transient(problem: BaseException) -> bool:
+    """Return whether what failed in our database or in the job engine's may succeed later."""
+    match problem:
+        case ConnectorException(__cause__=BaseException() as cause):
+            return is_transient(cause)
+        case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):
+            return code.startswith(TRANSIENT_SQLSTATES)
+        case _:
+            return isinstance(problem, (*DATABASE_AWAY, psycopg.OperationalError))
+
+
+def log_failure(task: str, problem: BaseException, **context: object) -> None:
+    """Log why a task failed that is tried again: a warning if the reason passes, else an error with its traceback."""
+    if is_transient(problem):
+        _log.warning("database-away", task=task, problem=type(problem).__name__, **context)
+    else:
+        _log.error("task-failed", task=task, exc_info=problem, **context)
 
 
 @asynccontextmanager
