@@ -12,7 +12,7 @@ import structlog
 
 from bot.agents.acp import acp_agent
 from bot.agents.driver import AgentDriver, AgentEvent, Launch, Limits, Opened, OpenFailed, Outcome
-from bot.agents.presets import Preset, brings_plugins, preset
+from bot.agents.presets import Preset, plugin_of_repository, preset
 
 BeforeOpening = Callable[[str | None], Awaitable[OpenFailed | None]]
 Clock = Callable[[], datetime]
@@ -81,12 +81,12 @@ def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[Agent
 
 
 async def _without_plugins(chosen: Preset, worktree: Path, _: str | None) -> OpenFailed | None:
-    found = await asyncio.to_thread(brings_plugins, chosen, worktree)
+    found = await asyncio.to_thread(plugin_of_repository, chosen, worktree)
     if found is None:
         return None
     return OpenFailed(
-        f"This repository brings a plugin for the agent (`{found}`), and {chosen.agent} runs it even where it is told "
-        "not to.",
+        f"`{found}` of this repository is, or may name, a plugin of the agent, and {chosen.agent} runs plugins even "
+        "where it is told not to.",
         f"Take `{found}` out of the branch, or choose another AGENT.",
         "",
     )

@@ -5,18 +5,25 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.agents.acp_open import Wishes
+from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
+
+_MAX_CONFIGURATION_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """A vendor's API: the variables that hold its key and another address for it, and its own address."""
+    """A vendor's API: the variables that hold its key and another address for it, and its own address.
+
+    `endpoints` are all the requests that agents need: a method, and a regular expression for the whole path.
+    """
 
     key: str
     base_url: str
     upstream: str
+    endpoints: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +35,29 @@ class Access:
     key: str
 
 
-ANTHROPIC = ModelApi("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com")
-OPENAI = ModelApi("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com")
-GEMINI = ModelApi("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com")
+_MODEL = "[A-Za-z0-9][A-Za-z0-9._-]*"
+ANTHROPIC = ModelApi(
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "https://api.anthropic.com",
+    (("POST", "/v1/messages(/count_tokens)?"), ("GET", f"/v1/models(/{_MODEL})?")),
+)
+OPENAI = ModelApi(
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "https://api.openai.com",
+    # Codex shortens long conversations with `compact`.
+    (("POST", "/v1/(responses(/compact)?|chat/completions)"), ("GET", f"/v1/models(/{_MODEL})?")),
+)
+GEMINI = ModelApi(
+    "GEMINI_API_KEY",
+    "GOOGLE_GEMINI_BASE_URL",
+    "https://generativelanguage.googleapis.com",
+    (
+        ("POST", f"/v1(beta)?/models/{_MODEL}:(generateContent|streamGenerateContent|countTokens)"),
+        ("GET", f"/v1(beta)?/models(/{_MODEL})?"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +76,10 @@ class Preset:
     """Files of the whole machine that the sandbox must show, by absolute path: they overrule the repository's."""
     own_files: tuple[Path, ...] = ()
     """Files of the bot that the sandbox must show where they are."""
-    plugin_globs: tuple[str, ...] = ()
-    """Files of a worktree that the agent runs as its own code whatever it is told."""
+    plugin_folders: tuple[str, ...] = ()
+    """Folders of a worktree whose files the agent runs as its own code, whatever its settings say."""
     plugin_lists: tuple[str, ...] = ()
-    """Files of a worktree that can name such files; those that hold the word `plugin` count."""
+    """Files of a worktree that can name such files. Those that hold the word `plugin` count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +117,27 @@ def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstall
     return (str(program), *chosen.command[1:])
 
 
-def brings_plugins(chosen: Preset, worktree: Path) -> str | None:
-    """The first file of a worktree that would run as part of the agent, relative to it."""
-    for pattern in chosen.plugin_globs:
-        for path in worktree.glob(pattern):
-            return str(path.relative_to(worktree))
+def plugin_of_repository(chosen: Preset, worktree: Path) -> str | None:
+    """Return the first path of a worktree that can run as part of the agent.
+
+    Links and files that cannot be read within limits count: the agent would follow them and read them.
+    """
+    for folder in chosen.plugin_folders:
+        try:
+            names = list_untrusted(worktree, PurePath(folder))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return folder
+        if names:
+            return f"{folder}/{names[0]}"
     for name in chosen.plugin_lists:
-        path = worktree / name
-        if path.is_file() and b"plugin" in path.read_bytes():
+        try:
+            if b"plugin" in read_untrusted(worktree, PurePath(name), _MAX_CONFIGURATION_BYTES):
+                return name
+        except FileNotFoundError:
+            continue
+        except OSError:
             return name
     return None
 
@@ -265,7 +305,7 @@ PRESETS = {
             environment=_opencode,
             version=("--version",),
             # https://github.com/anomalyco/opencode/issues/49836
-            plugin_globs=(".opencode/plugin/*", ".opencode/plugins/*"),
+            plugin_folders=(".opencode/plugin", ".opencode/plugins"),
             plugin_lists=tuple(
                 folder + name for folder in ("", ".opencode/") for name in ("opencode.json", "opencode.jsonc")
             ),

@@ -59,7 +59,7 @@ class Scratch:
             tempfile.TemporaryDirectory(dir=self.directory) as sockets,
         ):
             home = Path(home_name)
-            route = ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key) if api else None
+            route = ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None
             async with open_network(given.agent_network if cage else "host", Path(sockets), route, ()) as network:
                 values = {name: secret.get_secret_value() for name, secret in handed.items()}
                 variables = variables_of(chosen, api, values, network.environment)

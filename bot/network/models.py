@@ -1,6 +1,7 @@
-"""The model proxy of a turn: swaps the turn's dummy key for the real one, on the way to one upstream and nowhere else.
+"""The model proxy of a turn: replaces the turn's dummy key by the real one, on the way to one upstream.
 
-The agent never sees the real key: not in its environment, not in an error of the upstream, not by a redirect.
+The agent never sees the real key: not in its environment, not in an error of the upstream, not by a redirect. And the
+key serves for the requests that the agent needs, not for the account's files, batches or stored answers.
 """
 
 import asyncio
@@ -11,8 +12,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import assert_never
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import unquote_plus
 
 import h11
 import httpx
@@ -40,13 +40,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """Where an agent's model is, with the real key, and the variables by which the agent is told of the proxy."""
+    """Where an agent's model is, with the real key, and the variables by which the agent finds the proxy.
+
+    `endpoints`: the method of each permitted request, and a regular expression for its whole path below `upstream`.
+    """
 
     upstream: str
     key: str = field(repr=False)
     base_url_variable: str
     key_variable: str
-    dummy_prefix: str = ""
+    endpoints: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
@@ -54,39 +57,34 @@ class ModelRoute:
         if not self.upstream.startswith(("https://", "http://")):
             raise ValueError(f"{self.base_url_variable} is no http address")
 
+    def permits(self, method: bytes, target: bytes) -> bool:
+        """Return whether the agent may send this request; `target` is a path with or without a query."""
+        path = target.partition(b"?")[0].decode("ascii")
+        return any(
+            method == known.encode() and re.fullmatch(pattern, path) is not None for known, pattern in self.endpoints
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
+class UpstreamRequest:
     """A request as the upstream gets it: its target below the upstream's path, its headers with the real key."""
 
     target: bytes
     headers: list[Header] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class WrongKey:
-    """A request without the turn's dummy key, or with another one beside it."""
+def new_dummy() -> str:
+    """Return a key for one turn, which only this turn's proxy accepts."""
+    return secrets.token_urlsafe(32)
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPath:
-    """A request for something outside the upstream's path."""
+def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> UpstreamRequest | None:
+    """Return the request with `key` where it had `dummy`: Authorization, x-api-key, x-goog-api-key.
 
-
-def new_dummy(route: ModelRoute) -> str:
-    """A key for one turn, which only this turn's proxy takes."""
-    return route.dummy_prefix + secrets.token_urlsafe(32)
-
-
-def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Swapped | WrongKey | WrongPath:
-    """The request with `key` where it had `dummy`: Authorization, x-api-key, x-goog-api-key.
-
-    Header names are in lower case. Google's `?key=` becomes x-goog-api-key, which means the same: addresses end up in
-    logs. Every key the request carries must be the dummy: another would reach another's account.
+    None for a request without the dummy, or with another key beside it: that would reach another's account. Header
+    names are in lower case. Google's `?key=` becomes x-goog-api-key, which means the same: addresses end up in logs.
     """
     path, question, query = target.partition(b"?")
-    if not _below_root(path):
-        return WrongPath()
     swapped: list[Header] = []
     found = False
     for name, value in headers:
@@ -94,7 +92,7 @@ def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Swap
         if name in _KEY_HEADERS or name == b"authorization":
             given = bearer[1] if bearer else value
             if not secrets.compare_digest(given, dummy.encode()):
-                return WrongKey()
+                return None
             found = True
             value = b"Bearer " + key.encode() if bearer else key.encode()
         swapped.append((name, value))
@@ -103,25 +101,13 @@ def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Swap
         name, _, given = pair.partition(b"=")
         if unquote_plus(name.decode("ascii")) == "key":
             if not secrets.compare_digest(given, dummy.encode()):
-                return WrongKey()
+                return None
             found = True
             if (b"x-goog-api-key", key.encode()) not in swapped:
                 swapped.append((b"x-goog-api-key", key.encode()))
         else:
             pairs.append(pair)
-    return Swapped(path + question + b"&".join(pairs), swapped) if found else WrongKey()
-
-
-def _below_root(path: bytes) -> bool:
-    """Whether it is a path that no server takes for one above it, however often it decodes."""
-    if not path.startswith(b"/"):
-        return False
-    text = path.decode("ascii")
-    for _ in range(3):
-        if "\\" in text or not {".", ".."}.isdisjoint(segment.partition(";")[0] for segment in text.split("/")):
-            return False
-        text = unquote(text)
-    return text == unquote(text)
+    return UpstreamRequest(path + question + b"&".join(pairs), swapped) if found else None
 
 
 class KeyMask:
@@ -162,6 +148,7 @@ class _ModelProxy:
     def __init__(self, client: httpx.AsyncClient, route: ModelRoute, dummy: str) -> None:
         self._client = client
         self._base = httpx.URL(route.upstream)
+        self._route = route
         self._key = route.key
         self._dummy = dummy
         self.forwarded = 0
@@ -187,26 +174,23 @@ class _ModelProxy:
             exchange.refuse(502, "The model's server cannot be reached.")
 
     def _upstream_request(self, asked: h11.Request, exchange: "_Exchange") -> httpx.Request:
-        headers = end_to_end(asked.headers)
-        swapped = swap_key(asked.target, headers, self._dummy, self._key)
-        match swapped:
-            case WrongKey():
-                raise BadRequestError(401, "The key is not this turn's.")
-            case WrongPath():
-                raise BadRequestError(404, "There is nothing at this path.")
-            case Swapped(target, headers):
-                return httpx.Request(
-                    asked.method.decode("ascii"),
-                    self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + target),
-                    headers=[
-                        *((name, value) for name, value in headers if name not in _NOT_FOR_UPSTREAM),
-                        # What is compressed could not be searched for the key.
-                        (b"accept-encoding", b"identity"),
-                    ],
-                    content=exchange.body(headers),
-                )
-            case _:
-                assert_never(swapped)
+        swapped = swap_key(asked.target, end_to_end(asked.headers), self._dummy, self._key)
+        if swapped is None:
+            raise BadRequestError(401, "The key is not this turn's.")
+        if not self._route.permits(asked.method, swapped.target):
+            path = swapped.target.partition(b"?")[0][:200].decode("ascii")
+            _log.warning("model-request-refused", method=asked.method.decode("ascii"), path=path)
+            raise BadRequestError(403, "This request is not one of those that an agent may send to its model.")
+        return httpx.Request(
+            asked.method.decode("ascii"),
+            self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + swapped.target),
+            headers=[
+                *((name, value) for name, value in swapped.headers if name not in _NOT_FOR_UPSTREAM),
+                # What is compressed could not be searched for the key.
+                (b"accept-encoding", b"identity"),
+            ],
+            content=exchange.body(swapped.headers),
+        )
 
     async def _forward(self, request: httpx.Request, exchange: "_Exchange") -> None:
         response = await self._client.send(request, stream=True)

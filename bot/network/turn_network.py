@@ -122,7 +122,7 @@ async def _caged_network(
 
 async def _serve_model(stack: AsyncExitStack, listener: socket.socket, model: _Model, port: int) -> Mapping[str, str]:
     """Serve the route on the listener; gives the variables that lead the agent there."""
-    dummy = new_dummy(model.route)
+    dummy = new_dummy()
     await stack.enter_async_context(model_proxy(listener, model.route, dummy, model.tls))
     return {model.route.base_url_variable: f"http://{LOOPBACK}:{port}", model.route.key_variable: dummy}
 

@@ -87,7 +87,7 @@ class TurnContext(NodeContext):
         if api is None:
             return None
         upstream = self.agent_variables.get(api.base_url, api.upstream)
-        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key)
+        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints)
 
     def _api(self) -> ModelApi | None:
         """The first of the preset's model APIs whose key is there."""

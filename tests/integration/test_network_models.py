@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
 from bot.network import models
-from bot.network.models import KeyMask, ModelRoute, Swapped, WrongKey, WrongPath, model_proxy, swap_key
+from bot.network.models import KeyMask, ModelRoute, UpstreamRequest, model_proxy, swap_key
 from bot.network.sockets import connect_private, private_socket
 from tests.support.network import SECONDS, site
 
@@ -26,7 +27,7 @@ HEADER = {"x-api-key": DUMMY}
 async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncClient]:
     """An agent's HTTP client, whose every connection leads to the turn's model proxy."""
     path = directory / "model.sock"
-    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints)
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     with private_socket(path) as listener:
         async with (
@@ -128,7 +129,7 @@ async def test_an_answer_streams_to_the_agent_piece_by_piece(tmp_path: Path) -> 
     async with (
         site(upstream) as there,
         agent_of(tmp_path, there.url) as agent,
-        agent.stream("GET", "/v1/messages", headers=HEADER) as answer,
+        agent.stream("POST", "/v1/messages", headers=HEADER) as answer,
     ):
         pieces = answer.aiter_raw()
         assert await anext(pieces) == b"data: one\n\n"
@@ -201,8 +202,56 @@ async def test_an_upstream_that_repeats_the_key_does_not_tell_it(
 async def test_there_is_no_way_out_of_the_upstreams_path(tmp_path: Path, target: str) -> None:
     upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
-        assert (await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n"))[:12] == b"HTTP/1.1 404"
+        assert (await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n"))[:12] == b"HTTP/1.1 403"
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1/files"),
+        ("POST", "/v1/files"),
+        ("POST", "/v1/messages/batches"),
+        ("GET", "/v1/messages/batches"),
+        ("DELETE", "/v1/models/claude"),
+        ("PUT", "/v1/messages"),
+        ("GET", "/v1/models/.."),
+        ("POST", "/v1/messages/"),
+        ("POST", "/v1/responses"),
+        ("GET", "/"),
+    ],
+)
+async def test_the_key_serves_for_no_other_requests(tmp_path: Path, method: str, target: str) -> None:
+    upstream = Upstream()
+    with capture_logs() as logs:
+        async with site(upstream) as there, agent_of(tmp_path, there.url):
+            answer = await by_hand(tmp_path, f"{method} {target}?a=b HTTP/1.1\r\nContent-Length: 0\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert upstream.requests == []
+    assert [(log["method"], log["path"]) for log in logs if log["event"] == "model-request-refused"] == [
+        (method, target)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api", "method", "target", "permitted"),
+    [
+        (ANTHROPIC, b"POST", b"/v1/messages?beta=true", True),
+        (ANTHROPIC, b"POST", b"/v1/messages/count_tokens", True),
+        (OPENAI, b"POST", b"/v1/responses", True),
+        (OPENAI, b"POST", b"/v1/chat/completions", True),
+        (OPENAI, b"GET", b"/v1/responses/resp_1", False),
+        (OPENAI, b"DELETE", b"/v1/responses/resp_1", False),
+        (OPENAI, b"POST", b"/v1/batches", False),
+        (OPENAI, b"GET", b"/v1/models/gpt-5", True),
+        (GEMINI, b"POST", b"/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse", True),
+        (GEMINI, b"POST", b"/v1beta/models/gemini-2.5-pro:batchGenerateContent", False),
+        (GEMINI, b"POST", b"/v1beta/files", False),
+        (GEMINI, b"POST", b"/v1beta/models/x:batchGenerateContent:generateContent", False),
+    ],
+)
+def test_each_vendors_list_has_what_agents_need(api: ModelApi, method: bytes, target: bytes, permitted: bool) -> None:
+    assert ModelRoute(api.upstream, REAL, api.base_url, api.key, api.endpoints).permits(method, target) is permitted
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/v1", "//evil.example/v1", "@evil.example/v1"])
@@ -210,7 +259,7 @@ async def test_no_other_host_is_asked_whatever_the_target(tmp_path: Path, target
     upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
         await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n")
-    assert [request.split(b" ")[1] for request in upstream.requests] in ([], [b"/base//evil.example/v1"])
+    assert [request.split(b" ")[1] for request in upstream.requests] == []
 
 
 async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
@@ -225,7 +274,9 @@ async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
 
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(tmp_path: Path) -> None:
     async with site(Upstream()) as there, agent_of(tmp_path, there.url):
-        answer = await by_hand(tmp_path, "POST /v1 HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n", b"{}")
+        answer = await by_hand(
+            tmp_path, "POST /v1/messages HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n", b"{}"
+        )
     assert answer.startswith(b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200")
 
 
@@ -241,9 +292,9 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pyt
 async def test_an_upstream_that_is_away_or_talks_nonsense_is_a_502_without_details(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with site(Upstream(b"nonsense\r\n\r\n")) as there, agent_of(tmp_path, there.url) as agent:
-            nonsense = await agent.get(f"/v1?key={DUMMY}")
+            nonsense = await agent.get(f"/v1/models?key={DUMMY}")
         async with agent_of(tmp_path, there.url) as agent:
-            away = await agent.get(f"/v1?key={DUMMY}")
+            away = await agent.get(f"/v1/models?key={DUMMY}")
     assert (nonsense.status_code, away.status_code) == (502, 502)
     assert away.json()["error"]["message"] == "The model's server cannot be reached."
     assert [log["errors"] for log in logs if log["event"] == "model-upstream-failed"] == [
@@ -256,7 +307,7 @@ async def test_an_answer_that_breaks_off_upstream_breaks_off_for_the_agent(tmp_p
     upstream = Upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nhalf")
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
         with pytest.raises(httpx.RemoteProtocolError):
-            await agent.get("/v1", headers=HEADER)
+            await agent.get("/v1/models", headers=HEADER)
 
 
 async def test_an_agent_that_hangs_up_ends_its_request_at_the_model(tmp_path: Path) -> None:
@@ -269,7 +320,7 @@ async def test_an_agent_that_hangs_up_ends_its_request_at_the_model(tmp_path: Pa
         left.set()
 
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        call = asyncio.create_task(agent.get("/v1", headers=HEADER))
+        call = asyncio.create_task(agent.get("/v1/models", headers=HEADER))
         await asyncio.wait_for(asked.wait(), SECONDS)
         call.cancel()
         await asyncio.wait_for(left.wait(), SECONDS)
@@ -287,22 +338,20 @@ async def test_the_end_of_the_turn_ends_its_requests_and_its_key_is_worthless_to
 
     async with site(silent) as there:
         async with agent_of(tmp_path, there.url) as agent:
-            call = asyncio.create_task(agent.get("/v1", headers=HEADER))
+            call = asyncio.create_task(agent.get("/v1/models", headers=HEADER))
             await asyncio.wait_for(asked.wait(), SECONDS)
         with pytest.raises(httpx.TransportError):
             await call
     assert not (tmp_path / "model.sock").exists()
-    route = ModelRoute("https://models.example", REAL, "B", "K", dummy_prefix="sk-ant-")
-    first, second = models.new_dummy(route), models.new_dummy(route)
-    assert first.startswith("sk-ant-")
-    assert isinstance(swap_key(b"/v1", [(b"x-api-key", first.encode())], second, REAL), WrongKey)
+    first, second = models.new_dummy(), models.new_dummy()
+    assert swap_key(b"/v1", [(b"x-api-key", first.encode())], second, REAL) is None
 
 
 def test_a_route_without_key_or_address_is_no_route() -> None:
     for upstream, key in (("https://a.example", " "), ("https://a.example", "a\nb"), ("ftp://a.example", "sk-1")):
         with pytest.raises(ValueError, match=r"BASE|KEY"):
-            ModelRoute(upstream, key, "BASE", "KEY")
-    assert REAL not in repr(ModelRoute("https://a.example", REAL, "BASE", "KEY"))
+            ModelRoute(upstream, key, "BASE", "KEY", ())
+    assert REAL not in repr(ModelRoute("https://a.example", REAL, "BASE", "KEY", ()))
 
 
 @given(st.lists(st.text(alphabet="aab*", max_size=6)), st.text(alphabet="ab", min_size=1, max_size=4))
@@ -324,13 +373,11 @@ def test_a_query_leaves_with_the_real_key_or_not_at_all(names: list[str], value:
     target = "/v1?" + "&".join(f"{name}={value}" for name in names)
     keys = [name for name in names if name in ("key", "%6Bey")]
     match swap_key(target.encode(), [], DUMMY, REAL):
-        case Swapped(swapped, headers):
+        case UpstreamRequest(swapped, headers):
             assert keys
             assert value == DUMMY
             assert headers == [(b"x-goog-api-key", REAL.encode())]
             kept = [f"{name}={value}" for name in names if name not in keys]
             assert swapped == f"/v1?{'&'.join(kept)}".encode()
-        case WrongKey():
+        case None:
             assert not keys or value != DUMMY
-        case WrongPath():
-            pytest.fail("the path is good")

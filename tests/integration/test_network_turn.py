@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bot.agents.presets import ANTHROPIC
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, open_network
 from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, needs_bubblewrap, run, site
@@ -59,7 +60,7 @@ async def tried(network: Network, *urls: str) -> dict[str, Any]:
 
 
 def route(upstream: str) -> ModelRoute:
-    return ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    return ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints)
 
 
 async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,7 +176,7 @@ async def test_a_program_that_sends_the_models_requests_to_the_proxy_is_served_t
         open_network("internet", tmp_path, route(there.url), (), SimulatedInternet().outside) as network,
     ):
         dummy = network.environment["ANTHROPIC_API_KEY"]
-        url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1?key={dummy}"
+        url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1/models?key={dummy}"
         assert await tried(network, url) == {url: [[200, "hello"], [200, "hello"]]}
 
 
