@@ -1,7 +1,7 @@
 """Agents that speak the Agent Client Protocol, version 1, on stdio: https://agentclientprotocol.com/protocol/overview"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
@@ -9,7 +9,7 @@ from acp import RequestError
 from acp.schema import SessionNotification
 
 from bot.agents.acp_link import Link, error_text
-from bot.agents.acp_open import Patience, Wishes, open_session
+from bot.agents.acp_open import OpenTimeouts, SessionOptions, open_session
 from bot.agents.acp_progress import AcpProgress, Answered
 from bot.agents.driver import (
     AgentDriver,
@@ -25,6 +25,7 @@ from bot.agents.driver import (
 )
 from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
 
+Check = Callable[[str | None], Awaitable[OpenFailed | None]]
 Inbox = asyncio.Queue[SessionNotification | Answered | Broken]
 
 _log = structlog.get_logger()
@@ -32,10 +33,16 @@ _log = structlog.get_logger()
 
 @asynccontextmanager
 async def acp_agent(
-    launch: Launch, patience: Patience | None = None, wishes: Wishes | None = None
+    launch: Launch,
+    timeouts: OpenTimeouts | None = None,
+    options: SessionOptions | None = None,
+    check: Check | None = None,
 ) -> AsyncIterator[AgentDriver]:
-    """A driver for this agent. It starts with `open`; when the context ends, its whole process group has ended."""
-    driver = AcpDriver(launch, patience or Patience(), wishes or Wishes())
+    """Yield a driver for this agent. It starts with `open`. When the context ends, its process group has ended.
+
+    `check` is called before each opening, with the session to continue, and can refuse it.
+    """
+    driver = AcpDriver(launch, timeouts or OpenTimeouts(), options or SessionOptions(), check)
     try:
         yield driver
     finally:
@@ -45,15 +52,18 @@ async def acp_agent(
 class AcpDriver:
     """See `AgentDriver`."""
 
-    def __init__(self, launch: Launch, patience: Patience, wishes: Wishes) -> None:
+    def __init__(self, launch: Launch, timeouts: OpenTimeouts, options: SessionOptions, check: Check | None) -> None:
         self._launch = launch
-        self._patience = patience
-        self._wishes = wishes
+        self._timeouts = timeouts
+        self._options = options
+        self._check = check
         self._open: tuple[Link, str] | None = None
 
     async def open(self, resume: str | None) -> Opened | OpenFailed:
         await self.close()
-        result = await open_session(self._launch, self._patience, self._wishes, resume)
+        if self._check is not None and (refused := await self._check(resume)) is not None:
+            return refused
+        result = await open_session(self._launch, self._timeouts, self._options, resume)
         if isinstance(result, OpenFailed):
             return result
         link, opened = result

@@ -31,8 +31,8 @@ _CLIENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long opening waits: for each answer, for silence after a load, before asking a busy agent again."""
+class OpenTimeouts:
+    """Seconds that opening waits: for each answer, for silence after a load, before asking a busy agent again."""
 
     answer_seconds: float = 60
     quiet_seconds: float = 0.5
@@ -40,18 +40,24 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What an agent is asked for with every session: its own extensions in `_meta`, and a mode if it has that."""
+class SessionOptions:
+    """What differs from agent to agent in a session.
+
+    `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
+    `replays_after_load`: the agent answers `session/load` first and sends the session's past afterwards, against the
+    protocol (https://agentclientprotocol.com/protocol/session-setup#loading-sessions).
+    """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
+    replays_after_load: bool = False
 
 
 async def open_session(
-    launch: Launch, patience: Patience, wishes: Wishes, resume: str | None
+    launch: Launch, timeouts: OpenTimeouts, options: SessionOptions, resume: str | None
 ) -> tuple[Link, Opened] | OpenFailed:
     """A running agent with a session, whose end is the caller's; after anything else no process is left."""
-    opening = _Opening(launch, patience, wishes)
+    opening = _Opening(launch, timeouts, options)
     try:
         opened = await opening.session(resume)
         link = await opening.linked()
@@ -71,10 +77,10 @@ class _CannotOpenError(Exception):
 
 
 class _Opening:
-    def __init__(self, launch: Launch, patience: Patience, wishes: Wishes) -> None:
+    def __init__(self, launch: Launch, timeouts: OpenTimeouts, options: SessionOptions) -> None:
         self._launch = launch
-        self._patience = patience
-        self._wishes = wishes
+        self._timeouts = timeouts
+        self._options = options
         self._command = shlex.join(command_of(launch.argv))
         self._link: Link | None = None
 
@@ -108,15 +114,15 @@ class _Opening:
         return Opened(session, resumed=False, lost=lost)
 
     def _place(self) -> dict[str, Any]:
-        meta = {"_meta": dict(self._wishes.meta)} if self._wishes.meta else {}
+        meta = {"_meta": dict(self._options.meta)} if self._options.meta else {}
         return {"cwd": str(self._launch.cwd), "mcpServers": [], **meta}
 
     async def _choose_mode(self, link: Link, session: str, answer: dict[str, Any]) -> None:
         """https://agentclientprotocol.com/protocol/session-modes"""
         modes = as_object(answer.get("modes"))
         offered = [as_object(mode).get("id") for mode in modes.get("availableModes") or ()]
-        if self._wishes.mode in offered and modes.get("currentModeId") != self._wishes.mode:
-            params = {"sessionId": session, "modeId": self._wishes.mode}
+        if self._options.mode in offered and modes.get("currentModeId") != self._options.mode:
+            params = {"sessionId": session, "modeId": self._options.mode}
             await self._must_answer(link, "session_set_mode", params, "work unattended")
 
     async def _start(self) -> AgentProcess:
@@ -141,11 +147,11 @@ class _Opening:
 
     async def _must_answer(self, link: Link, method: str, params: dict[str, Any], what: str) -> dict[str, Any]:
         try:
-            return await link.ask(method, params, self._patience.answer_seconds)
+            return await link.ask(method, params, self._timeouts.answer_seconds)
         except RequestError as error:
             raise self._refused(link, what, error) from error
         except TimeoutError as error:
-            how = f"gave no answer within {self._patience.answer_seconds:g} s"
+            how = f"gave no answer within {self._timeouts.answer_seconds:g} s"
             raise self._silent(link, what, how) from error
         except ConnectionError as error:
             raise self._silent(link, what, await link.process.why_output_ended()) from error
@@ -183,7 +189,7 @@ class _Opening:
             return "the agent cannot continue earlier sessions", False
         params = {"sessionId": session, **self._place()}
         try:
-            answer = await link.ask(method, params, self._patience.answer_seconds)
+            answer = await link.ask(method, params, self._timeouts.answer_seconds)
         except RequestError as error:
             words = error_text(error)
             busy = any(word in words.lower() for word in _BUSY)
@@ -191,11 +197,11 @@ class _Opening:
                 raise self._refused(link, "continue its session", error) from error
             await self.close()
             if busy:
-                await asyncio.sleep(self._patience.busy_seconds)
+                await asyncio.sleep(self._timeouts.busy_seconds)
             return f"the agent could not continue it: {words}", busy
         except TimeoutError:
             await self.close()
-            return f"the agent did not continue it within {self._patience.answer_seconds:g} s", False
+            return f"the agent did not continue it within {self._timeouts.answer_seconds:g} s", False
         except ConnectionError:
             how = await link.process.why_output_ended()
             await self.close()
@@ -203,9 +209,8 @@ class _Opening:
         if answer.get("sessionId", session) != session:
             await self.close()
             return "the agent answered with another session", False
-        if method == "session_load":
-            # Some agents answer the load first and replay the session's past afterwards.
-            await link.silence(self._patience.quiet_seconds, self._patience.answer_seconds)
+        if method == "session_load" and self._options.replays_after_load:
+            await link.silence(self._timeouts.quiet_seconds, self._timeouts.answer_seconds)
         await self._choose_mode(link, session, answer)
         return Opened(session, resumed=True, lost=None), False
 

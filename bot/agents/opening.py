@@ -1,8 +1,8 @@
-"""The driver for each agent, with what has to be looked at before a session of it is opened."""
+"""The driver for each agent, with the checks before a session of it is opened."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -11,10 +11,10 @@ from pathlib import Path
 import structlog
 
 from bot.agents.acp import acp_agent
-from bot.agents.driver import AgentDriver, AgentEvent, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.agents.acp_open import SessionOptions
+from bot.agents.driver import AgentDriver, Launch, OpenFailed
 from bot.agents.presets import Preset, plugin_of_repository, preset
 
-BeforeOpening = Callable[[str | None], Awaitable[OpenFailed | None]]
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -24,47 +24,17 @@ _log = structlog.get_logger()
 def driver_for(
     agent: str, launch: Launch, clock: Clock = lambda: datetime.now(UTC), sleep: Sleep = asyncio.sleep
 ) -> AbstractAsyncContextManager[AgentDriver]:
-    """A driver for this value of AGENT. When the context ends, no process of the agent is left in its group."""
+    """Return a driver for this value of AGENT. When the context ends, the agent's process group has ended."""
     chosen = preset(agent)
     if chosen is None:
-        return acp_agent(launch)
+        # How an unknown agent answers `session/load` is not known either.
+        return acp_agent(launch, options=SessionOptions(replays_after_load=True))
     if agent == "claude":
         return _claude(launch, chosen)
     if agent == "gemini":
-        waiting = partial(_outlast_the_minute, Path(launch.environment["HOME"]), clock, sleep)
-        return _careful(acp_agent(launch, wishes=chosen.wishes), waiting)
-    return _careful(acp_agent(launch, wishes=chosen.wishes), partial(_without_plugins, chosen, launch.cwd))
-
-
-class _CarefulDriver:
-    """A driver whose sessions open only when nothing speaks against it."""
-
-    def __init__(self, driver: AgentDriver, before: BeforeOpening) -> None:
-        self._driver = driver
-        self._before = before
-
-    async def open(self, resume: str | None) -> Opened | OpenFailed:
-        return await self._before(resume) or await self._driver.open(resume)
-
-    async def prompt(
-        self,
-        blocks: Sequence[str],
-        limits: Limits,
-        stop: asyncio.Event,
-        on_event: Callable[[AgentEvent], None],
-    ) -> Outcome:
-        return await self._driver.prompt(blocks, limits, stop, on_event)
-
-    async def close(self) -> None:
-        await self._driver.close()
-
-
-@asynccontextmanager
-async def _careful(
-    agent: AbstractAsyncContextManager[AgentDriver], before: BeforeOpening
-) -> AsyncIterator[AgentDriver]:
-    async with agent as driver:
-        yield _CarefulDriver(driver, before)
+        waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
+        return acp_agent(launch, options=chosen.session_options, check=waiting)
+    return acp_agent(launch, options=chosen.session_options, check=partial(_refuse_plugins, chosen, launch.cwd))
 
 
 def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[AgentDriver]:
@@ -74,13 +44,13 @@ def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[Agent
         async def refuse(_: str | None) -> OpenFailed:
             return failure
 
-        return _careful(acp_agent(launch), refuse)
+        return acp_agent(launch, check=refuse)
     from bot.agents.claude import claude_agent  # the extra `claude` is not always there
 
     return claude_agent(launch)
 
 
-async def _without_plugins(chosen: Preset, worktree: Path, _: str | None) -> OpenFailed | None:
+async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> OpenFailed | None:
     found = await asyncio.to_thread(plugin_of_repository, chosen, worktree)
     if found is None:
         return None
@@ -92,10 +62,10 @@ async def _without_plugins(chosen: Preset, worktree: Path, _: str | None) -> Ope
     )
 
 
-async def _outlast_the_minute(home: Path, clock: Clock, sleep: Sleep, resume: str | None) -> None:
-    """Gemini loses a session that is loaded in the minute (UTC) in which it was made or last loaded.
+async def _wait_for_next_minute(home: Path, clock: Clock, sleep: Sleep, resume: str | None) -> None:
+    """Wait where Gemini would lose the session: in the minute (UTC) in which it was made or last loaded.
 
-    It writes a new file for every load, named by that minute and the session, over the one that is there.
+    Gemini writes a new file for every load, named by that minute and the session, over an earlier one.
     """
     if resume is None or not resume[:8].isalnum():
         return

@@ -2,14 +2,16 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 
-from bot.agents.acp_open import Wishes
+from bot.agents.acp_open import SessionOptions
 from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
 
+CLAUDE_SDK = "claude-agent-sdk>=0.2.186,<0.3"
 _MAX_CONFIGURATION_BYTES = 1 << 20
 
 
@@ -71,7 +73,7 @@ class Preset:
     apis: tuple[ModelApi, ...]
     environment: Callable[[Sequence[Access]], dict[str, str]]
     version: tuple[str, ...]
-    wishes: Wishes = field(default_factory=Wishes)
+    session_options: SessionOptions = field(default_factory=SessionOptions)
     system_files: Mapping[str, str] = field(default_factory=dict)
     """Files of the whole machine that the sandbox must show, by absolute path: they overrule the repository's."""
     own_files: tuple[Path, ...] = ()
@@ -255,7 +257,7 @@ PRESETS = {
         Preset(
             agent="claude",
             command=("claude",),
-            install="pip install 'threadtree[claude]'",
+            install=f"{sys.executable} -m pip install '{CLAUDE_SDK}'",
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=(ANTHROPIC,),
             environment=_claude_sdk,
@@ -269,7 +271,7 @@ PRESETS = {
             apis=(ANTHROPIC,),
             environment=_claude,
             version=("--version",),
-            wishes=Wishes(
+            session_options=SessionOptions(
                 meta={
                     "claudeCode": {"options": {"settingSources": [], "strictMcpConfig": True, "verbatimPrompts": True}}
                 },
@@ -295,6 +297,7 @@ PRESETS = {
             environment=_gemini,
             own_files=(_GEMINI_SETTINGS,),
             version=("--version",),
+            session_options=SessionOptions(replays_after_load=True),
         ),
         Preset(
             agent="opencode",

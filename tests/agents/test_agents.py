@@ -152,7 +152,7 @@ async def test_a_repositorys_settings_run_nothing(stage: Stage, tmp_path: Path) 
         pytest.skip("this agent is held back by a file of the system, which only the sandbox shows")
     async with stage.agent() as driver:
         opened = await driver.open(None)
-        if stage.preset.plugin_globs:
+        if stage.preset.plugin_folders:
             assert isinstance(opened, OpenFailed)
             assert ".opencode/plugin" in opened.reason
         else:

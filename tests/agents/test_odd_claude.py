@@ -128,12 +128,12 @@ async def test_a_start_that_fails_brings_its_last_words(odd: Callable[[Plan], La
     assert opened.stderr_tail == "no licence"
 
 
-async def test_without_the_sdk_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_sdk_its_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
     async with driver_for("claude", Launch(("claude",), {}, tmp_path)) as driver:
         opened = await driver.open(None)
     assert isinstance(opened, OpenFailed)
-    assert "pip install 'threadtree[claude]'" in opened.next_step
+    assert "-m pip install 'claude-agent-sdk>=" in opened.next_step
 
 
 @pytest.mark.parametrize(("minute", "waits"), [("12-30", [15]), ("12-29", [])])
