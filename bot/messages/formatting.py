@@ -8,12 +8,13 @@ LONGEST_LINE = 300
 MOST_LISTED = 10
 
 _WHITESPACE = re.compile(r"\s+")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~&:])")
+# Only what is live inside a line: notification mails show the backslashes.
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~]|^[+=-]|(?<=^\d)[.)]|:(?=\S)|&(?=[#A-Za-z]))")
 _WORD_JOINER = "\u2060"
 
 
 def format_duration(length: timedelta) -> str:
-    """A duration as people say it: `8 s`, `2 min 5 s`, `1 h 3 min`, `9 d 4 h`."""
+    """Return a duration as people say it: `8 s`, `2 min 5 s`, `1 h 3 min`, `9 d 4 h`."""
     seconds = max(0, round(length.total_seconds()))
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
     if days:
@@ -24,7 +25,7 @@ def format_duration(length: timedelta) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """A closed section; the blank lines make GitHub read its content as Markdown."""
+    """Return a closed fold; the blank lines make GitHub read its content as Markdown."""
     return f"<details>\n<summary>{summary}</summary>\n\n{content}\n\n</details>"
 
 
@@ -36,24 +37,24 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def format_list(names: Sequence[str]) -> str:
-    """The first names as code, and how many more there are."""
+    """Return the first names as code, and how many more there are."""
     shown = ", ".join(inline_code(truncate(name)) for name in names[:MOST_LISTED])
     more = len(names) - MOST_LISTED
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return `1 file` or `2 files`."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def truncate(text: str) -> str:
-    """At most one long line of it; escape after cutting, never before."""
+    """Return at most one long line of the text. Escape after cutting, never before."""
     return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
 
 
 def inline_code(value: str) -> str:
-    """The value as one code span, on one line, whatever backticks it holds."""
+    """Return the value as one code span on one line, whatever backticks it holds."""
     line = _one_line(value)
     if not line:
         return "` `"
@@ -64,7 +65,7 @@ def inline_code(value: str) -> str:
 
 
 def inline_text(value: str) -> str:
-    """The value as plain words on one line: no markup, no link, no mention."""
+    """Return the value as plain words on one line: no markup, no link, no mention."""
     escaped = _MARKDOWN.sub(r"\\\1", _one_line(value))
     escaped = re.sub(r"(?i)\bwww\.", f"www{_WORD_JOINER}.", escaped)
     return escaped.replace("@", f"@{_WORD_JOINER}")
@@ -75,8 +76,13 @@ def clause(words: str) -> str:
     return inline_text(truncate(words.rstrip(" .")))
 
 
+def capitalize(words: str) -> str:
+    """Return the words with a capital first letter; the others stay as they are."""
+    return words[:1].upper() + words[1:]
+
+
 def url_target(url: str) -> str:
-    """An address as a link's destination; branch names in it may hold brackets."""
+    """Return an address as a link's destination; branch names in it may hold brackets."""
     return url.replace("(", "%28").replace(")", "%29").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
 
 

@@ -14,14 +14,14 @@ def over_daily_limit(limit: int) -> str:
 
 
 def no_worktree(advice: str) -> str:
-    """`advice`: the sentence that says what can be done about it."""
-    return f"No worktree could be made for this conversation, and nothing was changed. {truncate(advice)}"
+    """`advice` is a sentence that says what to do."""
+    return f"The bot could not prepare the files for this thread. Nothing was changed. {truncate(advice)}"
 
 
 def cannot_fetch(full_name: str) -> str:
     return (
-        f"The bot may not read {inline_code(full_name)} with git. Whoever runs it can give its account access to the "
-        "repository's contents; then write `/retry`."
+        f"The bot cannot read {inline_code(full_name)} with git. Its operator must give its account access to the "
+        "repository's contents. Then write `/retry`."
     )
 
 
@@ -30,7 +30,7 @@ def permission_withdrawn(login: str) -> str:
 
 
 def head_moved(asked_sha: str) -> str:
-    """New commits on a fork's pull request since it was looked at."""
+    """The head of a fork's pull request is not the commit that the request was made for."""
     return (
         f"The pull request has changed since you asked (it was at {inline_code(asked_sha[:10])}). "
         "Look at the new commits and ask again."
@@ -41,44 +41,43 @@ def head_moved(asked_sha: str) -> str:
 
 
 def thread_closed() -> str:
-    return "The thread was closed."
+    return "Stopped because the thread was closed."
 
 
 def stopped_by(login: str | None) -> str:
-    return f"{inline_code(login)} asked for it." if login else "Somebody asked for it."
+    return f"Stopped by {inline_code(login)}." if login else "Stopped on request."
 
 
 def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
-    """The limit that was reached, and the setting behind it."""
+    """Name the limit that was reached, and its setting."""
     length = format_duration(timedelta(seconds=seconds))
     if kind == "total":
-        return f"It was still running after {length} (`TURN_TIMEOUT_SECONDS`)."
+        return f"The agent was still working after {length} (`TURN_TIMEOUT_SECONDS`)."
     return f"The agent was silent for {length} (`TURN_IDLE_TIMEOUT_SECONDS`)."
 
 
 def disk_full(limit_bytes: int) -> str:
-    """What one conversation may keep on disk was used up."""
-    return f"It filled more disk than a conversation may ({limit_bytes >> 30} GiB)."
+    return f"This request used more disk space than a thread may use ({limit_bytes >> 30} GiB)."
 
 
 def interrupted_twice() -> str:
-    return "The bot went down while this ran, twice, so it was not started a third time."
+    return "The bot went down twice while it worked on this, so it did not start a third time."
 
 
 def agent_failed(why: str) -> str:
     """`why` is a sentence."""
-    return f"The agent could not finish. {clause(why)}."
+    return f"{clause(why)}."
 
 
 def agent_not_started(why: str, next_step: str) -> str:
-    """`why` is a sentence; `next_step` is for whoever runs the bot."""
-    return f"The agent could not start. {clause(why)}. {inline_text(truncate(next_step))}"
+    """`why` is a sentence; `next_step` tells the operator what to do."""
+    return f"{clause(why)}. {inline_text(truncate(next_step))}"
 
 
 def trouble(what: str) -> str:
-    """Git, GitHub or the disk failed in a way that trying again may cure."""
-    return f"It could not be carried out: {clause(what)}."
+    """Git, GitHub or the disk failed in a way that a retry may cure."""
+    return f"The bot could not carry this out: {inline_code(truncate(what))}"
 
 
 def own_error(turn: int) -> str:
-    return f"The bot met an error of its own. Whoever runs it finds it in the log, under turn {turn}."
+    return f"The bot hit an internal error. Its operator finds it in the log under turn {turn}."

@@ -57,7 +57,7 @@ def answer_parts(
     # Each part is made harmless by itself: a cut may turn code into text. That can make it longer.
     room = limit
     while True:
-        parts = tuple(sanitize(part, server_url) for part in split(clean, room))
+        parts = tuple(_with_closed_fence(sanitize(part, server_url)) for part in split(clean, room))
         if all(len(part) <= limit for part in parts) or room < 100:
             return parts
         room //= 2
@@ -93,6 +93,12 @@ def is_sanitized(markdown: str, host: str) -> bool:
             case _:
                 pass
     return True
+
+
+def _with_closed_fence(markdown: str) -> str:
+    """Close a code fence that is still open at the end: what follows the text would be code, and code in it text."""
+    last = _parser(html=False).parse(f"{markdown}\n\n.")[-1]
+    return f"{markdown}\n{last.markup}" if last.type == "fence" else markdown
 
 
 @cache

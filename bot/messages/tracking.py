@@ -1,5 +1,6 @@
-"""The one comment of a turn, from its place in line to the answer: values in, Markdown out."""
+"""A turn's own comment, from its place in the queue to the answer: values in, Markdown out."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -76,7 +77,7 @@ class TurnResult:
 
 
 def queued(ahead: int) -> str:
-    """`ahead`: how many requests run or wait before this one."""
+    """`ahead` is how many requests run or wait before this one."""
     match ahead:
         case 0:
             return "Queued. This starts in a moment."
@@ -87,7 +88,7 @@ def queued(ahead: int) -> str:
 
 
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
-    """The agent at work: its plan as a checklist, and what it did last. Before that the `phase` that takes so long."""
+    """Show the agent's plan as a checklist and its last step; before it starts, the `phase` that takes so long."""
     lines = [f"Working on it, for {format_duration(elapsed)} so far."]
     if phase:
         lines += ["", phase]
@@ -99,14 +100,14 @@ def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta,
 
 
 def fetching(detail: str | None, *, first: bool) -> str:
-    """The phase in which the repository comes, whole or what is new of it; `detail`: how far git says it is."""
-    what = "Cloning the repository" if first else "Fetching what is new"
+    """Return the phase of the fetch; `first` is true for a new clone, `detail` is git's progress."""
+    what = "Cloning the repository" if first else "Fetching new commits"
     return f"{what}: {inline_text(truncate(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
 
 
 def setting_up() -> str:
-    """The phase in which the repository's own script runs."""
-    return "Setting up the worktree with `.threadtree/setup`."
+    """Return the phase in which the repository's own script runs."""
+    return "Running `.threadtree/setup`."
 
 
 def final(
@@ -124,24 +125,25 @@ def final(
 
 
 def moved(state: EndState) -> str:
-    """What is left of the tracking comment when the answer is a comment of its own; the sender fills in its address."""
-    return f"{_STATE_WORDS[state]} [Go to the answer]({ANSWER_URL})."
+    """Return what the tracking comment says when the answer is a comment of its own."""
+    return f"{_STATE_WORDS[state]}. [Go to the answer]({ANSWER_URL})."
 
 
 _STATE_WORDS: dict[EndState, str] = {
-    "done": "Done.",
-    "failed": "This failed.",
-    "stopped": "Stopped.",
-    "timed-out": "This ran out of time.",
-    "interrupted": "This was interrupted.",
-    "refused": "This was not started.",
+    "done": "Done",
+    "failed": "Failed",
+    "stopped": "Stopped",
+    "timed-out": "Timed out",
+    "interrupted": "Interrupted",
+    "refused": "Not started",
 }
+_RETRY = "The work so far is kept. Write `/retry` to run the request again."
 _NEXT_STEPS: dict[EndState, str | None] = {
     "done": None,
-    "failed": "What was done so far is kept. Write `/retry` to run the request again.",
-    "stopped": "What was done so far is kept. Write `/retry` to run the request again.",
-    "timed-out": "What was done so far is kept. Write `/retry` to go on, or ask for a smaller piece.",
-    "interrupted": "What was done so far is kept. Write `/retry` to run the request again.",
+    "failed": _RETRY,
+    "stopped": _RETRY,
+    "timed-out": "The work so far is kept. Write `/retry` to continue, or ask for a smaller change.",
+    "interrupted": _RETRY,
     "refused": None,
 }
 
@@ -160,19 +162,25 @@ def _plan_line(entry: PlanEntry) -> str:
 
 
 def _headline(result: TurnResult, *, answered: bool) -> str:
-    """Empty for an answer that speaks for itself."""
+    """Return why the turn ended and what to do next; nothing for an answer that speaks for itself."""
     if result.state == "done":
         return "" if answered else "Done. The agent left no message."
-    words = [f"**{_STATE_WORDS[result.state]}** {result.reason or ''}".strip()]
+    state = _STATE_WORDS[result.state]
+    if result.reason is None:
+        words = [f"**{state}.**"]
+    elif result.reason.startswith(state):
+        words = [f"**{state}**{result.reason.removeprefix(state)}"]
+    else:
+        words = [f"**{state}:** {result.reason}"]
     if (step := _NEXT_STEPS[result.state]) is not None:
         words.append(step)
     if answered:
-        words.append("What the agent wrote until then:")
+        words.append("The agent wrote before that:")
     return "\n\n".join(words)
 
 
 def _footer(result: TurnResult) -> str:
-    sections = [_notice(notice) for notice in result.notices]
+    sections = []
     match result.changes:
         case Changes():
             sections.append(_changes(result.changes))
@@ -182,8 +190,10 @@ def _footer(result: TurnResult) -> str:
             pass
         case _:
             assert_never(result.changes)
+    if result.notices:
+        sections.append(_box(result.notices))
     if result.last_words.strip():
-        sections.append(details("The agent's last words on its error output", code_block(result.last_words)))
+        sections.append(details("The end of the agent's error output", code_block(result.last_words)))
     if result.steps:
         skipped = len(result.steps) - _MOST_STEPS
         lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
@@ -199,9 +209,15 @@ def _footer(result: TurnResult) -> str:
     return "\n\n".join(sections)
 
 
-def _notice(notice: str) -> str:
-    """As GitHub shows alerts; a longer one stays one block, with its folds and its code."""
-    return "\n".join(["> [!NOTE]", *(f"> {line}".rstrip() for line in notice.split("\n"))])
+def _box(notices: Sequence[str]) -> str:
+    """Return GitHub's alert with all notices; a longer one stays one item, with its fold and its code."""
+    items = [notices[0]] if len(notices) == 1 else ["- " + "\n  ".join(_lines(notice)) for notice in notices]
+    return "\n".join(["> [!NOTE]", *(f"> {line}".rstrip() for item in items for line in _lines(item))])
+
+
+def _lines(text: str) -> list[str]:
+    """Cut where CommonMark does: a lone carriage return ends a line too (https://spec.commonmark.org/0.31.2/#line)."""
+    return re.split(r"\r\n?|\n", text)
 
 
 def _changes(changes: Changes) -> str:
@@ -214,7 +230,7 @@ def _changes(changes: Changes) -> str:
 
 def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
-        return "The edits are too long to show here; they are kept in the worktree."
+        return "The edits are too long to show here. They are kept on the bot's machine."
     return details("The edits as a patch (`git apply`)", code_block(patch, "diff"))
 
 

@@ -1,4 +1,4 @@
-"""What people read about worktrees: the answers to `/reset` and `/worktree`, and what a turn says of its own."""
+"""Answers to `/reset` and `/worktree`: at once, and when the operation has ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Literal
 
 from bot.messages.formatting import (
+    capitalize,
     clause,
     format_count,
     format_duration,
@@ -18,31 +19,31 @@ WorktreeVerb = Literal["create", "reset", "remove", "restore"]
 
 USAGE = """`/worktree` takes one word:
 
-- `/worktree list` shows this thread's worktree, and what was rescued from it
-- `/worktree reset` starts the files over, like `/reset`
-- `/worktree remove` removes it; the next request makes a new one
-- `/worktree restore` brings back what was rescued last
+- `/worktree list` shows this thread's worktree and its rescued work
+- `/worktree reset` resets the files and starts a new conversation, like `/reset`
+- `/worktree remove` removes the worktree; the next request makes a new one
+- `/worktree restore` restores the latest rescued work
 - `/worktree prune` removes the worktrees of this repository whose threads are all closed
 
 Work that is not on GitHub is rescued before anything is reset or removed."""
 
 _WILL = {
-    "create": "the worktree is made",
-    "reset": "the worktree is reset",
-    "remove": "the worktree is removed",
-    "restore": "the rescued work is brought back",
+    "create": "the worktree will be made",
+    "reset": "the worktree will be reset",
+    "remove": "the worktree will be removed",
+    "restore": "the rescued work will be restored",
 }
 _NOT = {
-    "create": "The worktree could not be made",
+    "create": "The worktree was not made",
     "reset": "The worktree was not reset",
     "remove": "The worktree was not removed",
-    "restore": "The rescued work was not brought back",
+    "restore": "The rescued work was not restored",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Work that was rescued: `files` that were not committed, `commits` that nobody had pushed, or all (`whole`)."""
+    """Rescued work: uncommitted `files` and unpushed `commits`, or the `whole` directory."""
 
     files: int
     commits: int
@@ -61,7 +62,7 @@ class OldWork:
 
 @dataclass(frozen=True, slots=True)
 class WorktreeLine:
-    """A thread's worktree at a glance. `branch` None: no branch yet, or `detached` from any."""
+    """A thread's worktree at a glance. `branch` is None where it has none yet, or is `detached`."""
 
     branch: str | None
     detached: bool
@@ -74,60 +75,58 @@ class WorktreeLine:
 
 
 def no_worktree(verb: WorktreeVerb) -> str:
-    """There is nothing to do it with."""
     if verb == "restore":
         return nothing_to_restore()
-    return f"There is no worktree here yet, so there is nothing to {verb}. The next request makes one."
+    return f"There is no worktree here, so there is nothing to {verb}. The next request makes one."
 
 
 def nothing_to_restore() -> str:
-    return "Nothing was rescued from a worktree of this thread, so there is nothing to restore."
+    return "This thread has no rescued work, so there is nothing to restore."
 
 
 def rescued_elsewhere(others: tuple[int, ...]) -> str:
-    """What was rescued belongs to a worktree that is somebody else's by now."""
-    whose = f"{_threads(others)} {'use' if len(others) > 1 else 'uses'}" if others else "is used otherwise"
-    return f"What was rescued belongs to a worktree that {whose} now. Write `/worktree restore` there."
+    """`others` are the threads that use the worktree that the rescued work belongs to."""
+    whose = f"{_threads(others)} now {'use' if len(others) > 1 else 'uses'}" if others else "is in use elsewhere"
+    return f"The rescued work belongs to a worktree that {whose}. Write `/worktree restore` there."
 
 
 def closed_to_restore() -> str:
     return (
-        "This thread is closed, and what was brought back would be put away again at once. Reopen it: the next request "
-        "then begins with what was rescued."
+        "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
+        "with the rescued work."
     )
 
 
 def in_line(verb: WorktreeVerb, turns: int) -> str:
-    """It waits for so many requests, which were asked for before."""
-    ahead = "the request that is running" if turns == 1 else f"the {turns} requests that were asked for before"
-    return f"In line: {_WILL[verb]} after {ahead}."
+    """`turns` is how many requests of the worktree run or wait."""
+    ahead = "the request" if turns == 1 else f"the {turns} requests"
+    return f"Queued: {_WILL[verb]} after {ahead} ahead of it."
 
 
 def worktree_list(worktree: WorktreeLine | None, rescues: Sequence[OldWork]) -> str:
-    """This thread's worktree and what was rescued of it, newest first."""
-    parts = [_worktree(worktree) if worktree else "There is no worktree here yet; the next request makes one."]
+    """`rescues` are newest first."""
+    parts = [_worktree(worktree) if worktree else "There is no worktree here; the next request makes one."]
     if rescues:
         lines = "\n".join(f"{number}. {_old_work(one)}" for number, one in enumerate(rescues, start=1))
-        parts.append(f"Rescued, newest first:\n\n{lines}")
-        parts.append("`/worktree restore` brings the first back.")
+        parts.append(f"Rescued work, newest first:\n\n{lines}")
+        parts.append("`/worktree restore` restores the first.")
     else:
-        parts.append("Nothing was rescued from it.")
+        parts.append("There is no rescued work.")
     return "\n\n".join(parts)
 
 
 def pruning(worktrees: int) -> str:
-    """So many worktrees go now."""
     if not worktrees:
         return "There is nothing to prune: every worktree of this repository belongs to an open thread."
-    their = "whose threads are all closed. What is not on GitHub is rescued first"
-    return f"Removing {format_count(worktrees, 'worktree')} {their}."
+    count = format_count(worktrees, "worktree")
+    return f"Removing {count} of closed threads. Work that is not on GitHub is rescued first."
 
 
 # How an operation ended
 
 
 def was_made(branch: str | None) -> str:
-    return f"The worktree is there, on {inline_code(branch)}." if branch else "The worktree is there, without a branch."
+    return f"The worktree is ready, on {inline_code(branch)}." if branch else "The worktree is ready, without a branch."
 
 
 def was_reset(
@@ -138,9 +137,9 @@ def was_reset(
     others: tuple[int, ...],
     submodules: str | None = None,
 ) -> str:
-    """The branch `before` and `after`, None without one; `base`: the branch it starts from, None where that is its own.
+    """`before` and `after` are the branch, None without one; `base` the branch that it starts from, None for its own.
 
-    `submodules`: what git said of those that could not be brought up to date.
+    `submodules` is git's error where they could not be updated.
     """
     if after is None:
         words = "The worktree was reset to the head of the pull request."
@@ -150,17 +149,16 @@ def was_reset(
         words = f"The worktree was reset: {inline_code(after)} is at the tip of {inline_code(base)} again."
     else:
         words = (
-            f"The worktree was reset. It is on {inline_code(after)} now, from the tip of {inline_code(base)}; "
-            f"{inline_code(before)} stays as it is."
+            f"The worktree was reset. It is now on {inline_code(after)}, which starts from {inline_code(base)}; "
+            f"{inline_code(before)} is unchanged."
         )
-    fresh = "The next request starts a fresh conversation with the agent."
+    fresh = "The next request starts a new conversation with the agent."
     if others:
-        plural = len(others) > 1
-        uses = "use" if plural else "uses"
-        fresh += f" So {'do those' if plural else 'does that'} of {_threads(others)}, which {uses} this worktree too."
+        use, do, ones = ("use", "do", "requests") if len(others) > 1 else ("uses", "does", "request")
+        fresh += f" So {do} the next {ones} of {_threads(others)}, which {use} this worktree too."
     parts = [f"{words} {fresh}", *_rescued(saved)]
     if submodules is not None:
-        parts.append(f"Its submodules could not be brought up to date: {clause(submodules)}.")
+        parts.append(f"Its submodules could not be updated: {clause(submodules)}.")
     return "\n\n".join(parts)
 
 
@@ -173,100 +171,95 @@ def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
 
 
 def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
-    """What was missing and is there again; `elsewhere`: commits that are in the rescue only."""
+    """`back` is what was missing and is there again; `elsewhere` are commits that only the rescue has."""
     where = f" on {inline_code(branch)}" if branch else ""
     if back.files or back.commits or back.whole:
-        words = f"{capitalize(restored_clause(back))} brought back{where}."
+        words = f"{capitalize(restored_clause(back))} restored{where}."
     else:
-        words = "Everything that was rescued is there already."
+        words = "All rescued work is there already."
     if elsewhere:
-        words += f" Other commits stay in the rescue, on the bot's machine: {format_list(elsewhere)}."
+        words += f" Other commits stay in the rescue on the bot's machine: {format_list(elsewhere)}."
     return words
 
 
 def kept_whole(name: str, why: str | None = None) -> str:
-    """A directory that no commit can hold stays where it is kept; `why` it alone was not brought back."""
-    stays = "The whole directory" if why is None else f"The whole directory was not brought back: {clause(why)}. It"
+    """`name` is the folder of a directory that no commit can hold; `why` it alone was not restored."""
+    stays = "The whole directory" if why is None else f"The whole directory was not restored: {clause(why)}. It"
     return (
-        f"{stays} is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; whoever runs the bot "
+        f"{stays} is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; the bot's operator "
         "can copy from there."
     )
 
 
 def not_restored(why: str) -> str:
-    """`why` goes on with what to do."""
-    return f"{_NOT['restore']}: {clause(why)}. It stays rescued."
+    """`why` ends with what to do."""
+    return f"{_NOT['restore']}: {clause(why)}. It is still rescued."
 
 
 def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
-    """`why` is somebody else's words, `next_step` a sentence of ours."""
-    return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again in a while.'}"
+    """`why` is foreign text, `next_step` a sentence."""
+    return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again later.'}"
 
 
 def refused(verb: WorktreeVerb, why: str) -> str:
-    """`why` is a sentence of the bot's own and ends with the next step."""
+    """`why` is a sentence that ends with the next step."""
     return f"{_NOT[verb]}. {truncate(why)}"
 
 
 def own_error(operation: int) -> str:
-    return f"the bot met an error of its own, which is in its log under operation {operation}"
+    return f"the bot hit an internal error, which is in its log under operation {operation}"
 
 
 def thread_was_closed(verb: WorktreeVerb) -> str:
-    return f"{_NOT[verb]}: the thread was closed before its turn came."
+    return f"{_NOT[verb]}: the thread was closed before that."
 
 
 def was_switched(pull: int, before: str, after: str) -> str:
-    """To the other threads of that worktree."""
+    """For the other threads of the worktree that the turn of `pull` switched to its branch."""
     return (
-        f"#{pull} works in this thread's worktree now and took it to its own branch: the next request here changes "
-        f"{inline_code(after)}. {inline_code(before)} stays as it is, and {inline_code(after)} has all of its commits."
+        f"#{pull} now shares this thread's worktree and switched it to its branch {inline_code(after)}. The next "
+        f"request here changes {inline_code(after)}, which has all commits of {inline_code(before)}. "
+        f"{inline_code(before)} is unchanged."
     )
 
 
 def _worktree(line: WorktreeLine) -> str:
     if not line.made:
-        words = "A worktree is reserved for this thread, and is made before the next request."
+        words = "A worktree is reserved for this thread. The next request makes it."
     elif line.branch:
         words = f"This thread's worktree is on {inline_code(line.branch)}."
     else:
         words = "This thread's worktree is on no branch." if line.detached else "This thread has a worktree."
     if line.others:
         words += f" {_threads(line.others)} {'use' if len(line.others) > 1 else 'uses'} it too."
-    return f"{words} It was used last {format_duration(line.idle)} ago."
+    return f"{words} It was last used {format_duration(line.idle)} ago."
 
 
 def _old_work(one: OldWork) -> str:
-    again = ", brought back once already" if one.restored else ""
+    again = ", restored before" if one.restored else ""
     return f"{capitalize(_things(one.saved))}, {_size(one.bytes)}, {format_duration(one.age)} ago{again}"
 
 
-def _rescued(saved: Saved | None, beginning: str = "What was not on GitHub was rescued first") -> list[str]:
+def _rescued(saved: Saved | None) -> list[str]:
     if saved is None:
         return []
-    return [f"{beginning}: {_things(saved)}. `/worktree restore` brings {'it' if _is_one(saved) else 'them'} back."]
+    return [f"Work that was not on GitHub was rescued first: {_things(saved)}. `/worktree restore` brings it back."]
 
 
 def _things(saved: Saved) -> str:
     if saved.whole:
         return "the whole directory"
     parts = [format_count(saved.files, "uncommitted file")] if saved.files else []
-    if saved.commits:
-        parts.append(
-            f"{format_count(saved.commits, 'commit')} that {'was' if saved.commits == 1 else 'were'} not pushed"
-        )
+    parts += [format_count(saved.commits, "unpushed commit")] if saved.commits else []
     return " and ".join(parts) or "its state"
 
 
 def restored_clause(back: Saved) -> str:
+    """Return a subject and its verb, such as `1 file and 2 commits were`."""
     parts = ["the whole directory"] if back.whole else [format_count(back.files, "file")] if back.files else []
     parts += [format_count(back.commits, "commit")] if back.commits else []
     plural = (1 if back.whole else back.files) + back.commits > 1
     return f"{' and '.join(parts)} {'were' if plural else 'was'}"
-
-
-def _is_one(saved: Saved) -> bool:
-    return saved.whole or saved.files + saved.commits <= 1
 
 
 def _threads(numbers: tuple[int, ...]) -> str:
@@ -281,7 +274,3 @@ def _size(size: int) -> str:
     while scaled >= 1000 and unit < len(units) - 1:
         scaled, unit = scaled / 1000, unit + 1
     return f"{size} bytes" if unit == 0 else f"{scaled:.1f} {units[unit]}"
-
-
-def capitalize(words: str) -> str:
-    return words[:1].upper() + words[1:]

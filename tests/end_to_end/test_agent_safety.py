@@ -74,7 +74,7 @@ async def test_the_agents_steps_and_reasons_are_harmless_too(world: World) -> No
     issue = await world.maria.opens_issue("Leak elsewhere")
     await issue.says(f"@threadtree-bot wait /etc/passwd\nfail {token} @olaf fixes #1")
 
-    answer = await issue.hears("**This failed.**")
+    answer = await issue.hears("**Failed:**")
 
     assert token not in answer
     assert "@olaf" not in answer

@@ -76,7 +76,7 @@ async def test_a_forbidden_permission_lookup_means_no_run(world: World) -> None:
     world.faults.add(FailBefore(403), path=PERMISSION, times=None)
     issue = await world.maria.opens_issue("No answer", "@threadtree-bot say hello")
 
-    await issue.hears("This could not be handled")
+    await issue.hears("The bot could not handle this")
 
     assert issue.opening.reactions == ["😕"]
     assert await world.turns() == []
@@ -95,7 +95,7 @@ async def test_a_permission_taken_away_while_the_request_waits_refuses_it(world:
     gate.open()
 
     await issue.hears("Finished.")
-    await issue.hears("**This was not started.**", "`olaf` no longer has write access to this repository.")
+    await issue.hears("**Not started:**", "`olaf` no longer has write access to this repository.")
     assert await world.turns("state") == ["done", "refused"]
 
 
@@ -149,5 +149,5 @@ async def test_a_person_over_the_daily_limit_is_refused_with_its_name(a_world: W
         await issue.hears("one")
         await issue.says("@threadtree-bot say two")
 
-        await issue.hears("**This was not started.**", "`MAX_TURNS_PER_PERSON_PER_DAY`")
+        await issue.hears("**Not started:**", "`MAX_TURNS_PER_PERSON_PER_DAY`")
         assert await world.turns("state") == ["done", "refused"]

@@ -59,7 +59,7 @@ async def test_closing_ends_the_running_and_the_waiting_turns(world: World) -> N
     await issue.closes()
 
     heard = await issue.hears_all()
-    assert ["**Stopped.** The thread was closed." in text for text in heard] == [True, True]
+    assert ["**Stopped** because the thread was closed." in text for text in heard] == [True, True]
     assert await world.turns("state") == ["done", "stopped", "stopped"]
     assert await everything_is_gone(world)
 
@@ -161,7 +161,7 @@ async def an_issue_with_unsaved_work(world: World) -> Talk:
     """A pushed commit, a commit that was not pushed, and an uncommitted file."""
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot append hello.txt: unpushed\ncommit More\nwrite half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     return issue
 
 
@@ -193,19 +193,19 @@ async def test_after_a_reopening_the_next_request_begins_with_what_was_rescued(w
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
 
     heard = await issue.hears("I remember: nothing.")
-    assert "The worktree had been removed. 1 file and 1 commit were brought back before this request began." in heard
+    assert "This thread's files had been removed. 1 file and 1 commit were restored before this request." in heard
     files = await world.files("threadtree/issue-1")
     assert (files["hello.txt"], files["half.txt"]) == ("hello\nunpushed\nagain", "half")
     assert await world.worktrees("path", "state", "conversations") == [(path, "ready", [1])]
 
     await issue.says("@threadtree-bot say once only")
-    assert "brought back" not in await issue.hears("once only")
+    assert "restored before" not in await issue.hears("once only")
 
 
 async def test_a_reopened_thread_goes_on_from_its_rescue_where_its_branch_is_gone(world: World) -> None:
     issue = await world.maria.opens_issue("Never pushed")
     await issue.says("@threadtree-bot write a.txt: a\ncommit First\nwrite half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     await issue.closes()
     assert await everything_is_gone(world)
     await world.maria.pushes("main", {"README.md": "# another shop\n"})
@@ -213,7 +213,7 @@ async def test_a_reopened_thread_goes_on_from_its_rescue_where_its_branch_is_gon
     await issue.reopens()
     await issue.says("@threadtree-bot say on we go")
 
-    await issue.hears("on we go", "1 file was brought back before this request began.")
+    await issue.hears("on we go", "1 file was restored before this request.")
     assert await world.files("threadtree/issue-1") == {"README.md": "# shop", "a.txt": "a", "half.txt": "half"}
 
 
@@ -221,18 +221,18 @@ async def test_a_pull_request_whose_branch_was_deleted_has_its_work_when_the_bra
     pushed = await world.maria.pushes("feature", {"f.txt": "f\n"})
     pull = await world.maria.opens_pull("Feature", head="feature")
     await pull.says("@threadtree-bot write g.txt: g\ncommit More\nwrite half.txt: half\nfail too hard")
-    await pull.hears("**This failed.**")
+    await pull.hears("**Failed:**")
     await pull.closes()
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "-d", "refs/heads/feature")
     await pull.says("@threadtree-bot say on we go")
-    await pull.hears("**This was not started.**", "The branch `feature` is not on GitHub any more. Restore it there")
+    await pull.hears("**Not started:**", "The branch `feature` is not on GitHub any more. Restore it there")
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "refs/heads/feature", pushed)
 
     await pull.says("@threadtree-bot say on we go")
 
-    await pull.hears("on we go", "brought back before this request began.")
+    await pull.hears("on we go", "restored before this request.")
     assert await world.files("feature") == {"README.md": "# shop", "f.txt": "f", "g.txt": "g", "half.txt": "half"}
 
 
@@ -241,7 +241,7 @@ async def test_what_does_not_fit_newer_commits_stays_rescued_and_the_reply_says_
     await issue.says("@threadtree-bot write a.txt: one")
     await issue.hears("1 file, +1 −0")
     await issue.says("@threadtree-bot write a.txt: two\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     await issue.closes()
     assert await everything_is_gone(world)
     await world.maria.pushes("threadtree/issue-1", {"a.txt": "three\n"})
@@ -260,7 +260,7 @@ async def test_what_was_removed_on_purpose_does_not_come_back_by_itself(world: W
 
     await issue.says("@threadtree-bot say fresh")
 
-    assert "brought back" not in await issue.hears("fresh")
+    assert "restored before" not in await issue.hears("fresh")
     assert "half.txt" not in await world.files("threadtree/issue-1")
 
 
@@ -272,7 +272,7 @@ async def test_a_turn_on_a_closed_thread_finds_the_work_and_the_worktree_goes_ag
 
     await issue.says("@threadtree-bot say just a word")
 
-    await issue.hears("just a word", "1 file and 1 commit were brought back before this request began.")
+    await issue.hears("just a word", "1 file and 1 commit were restored before this request.")
     assert await everything_is_gone(world)
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
@@ -286,7 +286,7 @@ async def test_close_with_a_comment_finds_the_work_though_the_removal_goes_on(wo
         world.faults.release()
         await world.until("exists (select from turns where state = 'queued')")
 
-    await issue.hears("one last thing", "1 file and 1 commit were brought back before this request began.")
+    await issue.hears("one last thing", "1 file and 1 commit were restored before this request.")
     assert await everything_is_gone(world)
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
@@ -295,7 +295,7 @@ async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> 
     issue = await an_issue_with_work(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
-    await pull.hears("**This failed.**")
+    await pull.hears("**Failed:**")
     await pull.closes()
     await issue.closes()
     assert await everything_is_gone(world)
@@ -303,11 +303,11 @@ async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> 
     await issue.reopens()
     await issue.says("@threadtree-bot say here we are")
 
-    await issue.hears("here we are", "1 file was brought back before this request began.")
+    await issue.hears("here we are", "1 file was restored before this request.")
     assert await world.worktrees("conversations") == [[1, 2]]
     await pull.reopens()
     await pull.says("@threadtree-bot say me too")
-    assert "brought back" not in await pull.hears("me too")
+    assert "restored before" not in await pull.hears("me too")
 
 
 # What was asked of the worktree when the thread closes
@@ -318,14 +318,14 @@ async def test_a_reset_that_waits_is_withdrawn_when_the_thread_closes(world: Wor
     await issue.says("@threadtree-bot hang")
     await issue.sees_working()
     await issue.says("/reset")
-    await issue.hears("In line: the worktree is reset after the request that is running.")
+    await issue.hears("Queued: the worktree will be reset after the request ahead of it.")
     world.clock.move(5)
 
     await issue.closes()
 
     heard = await issue.hears_all()
-    assert "**Stopped.** The thread was closed." in heard[0]
-    assert "The worktree was not reset: the thread was closed before its turn came." in heard[1]
+    assert "**Stopped** because the thread was closed." in heard[0]
+    assert "The worktree was not reset: the thread was closed before that." in heard[1]
     assert await everything_is_gone(world)
 
 

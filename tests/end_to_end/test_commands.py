@@ -37,7 +37,7 @@ async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> 
     await issue.sees_working()
 
     await issue.says("/stop")
-    await issue.hears("**Stopped.** `maria` asked for it.", "/retry")
+    await issue.hears("**Stopped** by `maria`.", "/retry")
     assert await world.turns("state") == ["stopped"]
 
     await issue.says("/retry")
@@ -54,7 +54,7 @@ async def test_stop_kills_an_agent_that_does_not_listen(world: World) -> None:
 
     await issue.says("/stop")
 
-    await issue.hears("**Stopped.** `maria` asked for it.")
+    await issue.hears("**Stopped** by `maria`.")
 
 
 async def test_stop_leaves_what_waits_and_stop_all_does_not(world: World) -> None:
@@ -69,7 +69,7 @@ async def test_stop_leaves_what_waits_and_stop_all_does_not(world: World) -> Non
     await issue.hears("**Stopped.**")
     await issue.sees_working()
     await issue.says("/status")
-    await issue.sees("one request waits")
+    await issue.sees("1 request queued.")
     await issue.says("/stop all")
 
     heard = await issue.hears_all()
@@ -92,7 +92,7 @@ async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> N
     await issue.says("@threadtree-bot say Next.")
 
     await issue.says("/status")
-    await issue.hears("A request has been running for", "one request waits", "`threadtree/issue-1`")
+    await issue.hears("A request has been running for", "1 request queued.", "`threadtree/issue-1`")
     await issue.says("@threadtree-bot /help")
     await issue.hears("`@threadtree-bot`", "`/reset-context`", "`/stop all`")
 
@@ -104,13 +104,13 @@ async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> N
 async def test_retry_runs_the_last_request_that_was_not_done(world: World) -> None:
     issue = await world.maria.opens_issue("Flaky")
     await issue.says("@threadtree-bot fail the first\nsay unreached")
-    await issue.hears("**This failed.**", "the first", "/retry")
+    await issue.hears("**Failed:**", "the first", "/retry")
     await issue.says("@threadtree-bot say fine")
     await issue.hears("fine")
 
     await issue.says("/retry")
 
-    await issue.hears("**This failed.**", "the first")
+    await issue.hears("**Failed:**", "the first")
     assert await world.turns("state") == ["failed", "done", "failed"]
 
 
@@ -121,7 +121,7 @@ async def test_retry_without_anything_to_repeat_says_so(world: World) -> None:
 
     await issue.says("/retry")
 
-    await issue.hears("Every request here finished, so there is nothing to retry.")
+    await issue.hears("There is no unfinished request here, so there is nothing to retry.")
 
 
 async def test_an_unknown_command_after_a_mention_is_met_with_a_suggestion(world: World) -> None:
@@ -149,5 +149,5 @@ async def test_a_comment_gives_its_commands_in_order_and_then_one_turn_for_the_r
     await issue.says("@threadtree-bot /reset-context\n/status\nrecall")
 
     await issue.hears("AI context reset.")
-    await issue.hears("The next request starts a fresh conversation")
+    await issue.hears("The next request starts a new conversation")
     await issue.hears("I remember: nothing.")

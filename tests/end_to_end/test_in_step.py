@@ -33,9 +33,9 @@ async def test_commits_that_were_amended_away_are_not_brought_back(world: World)
     await issue.says("@threadtree-bot write more.txt: more")
 
     await issue.hears(
-        "`threadtree/issue-1` was rewritten on GitHub. The agent worked on the state before that, and what people took "
-        "out there is not pushed to it again.",
-        "`threadtree/issue-1` had changed in a way that does not merge, so the commits are on "
+        "`threadtree/issue-1` was rewritten on GitHub. The agent worked on the commits from before that. Commits that "
+        "were removed on GitHub are not pushed to it again.",
+        "`threadtree/issue-1` has changes on GitHub that do not merge with this work, so the commits are on "
         "[`threadtree/issue-1-turn-2`]",
     )
     assert (await world.branches())[BRANCH] == amended, "no branch is force-moved"
@@ -74,7 +74,7 @@ async def test_after_its_branch_was_merged_an_issue_goes_on_on_the_next_one(
     await issue.says("@threadtree-bot recall\nwrite more.txt: more")
 
     await issue.hears(
-        "`threadtree/issue-1` was merged. Work goes on on `threadtree/issue-1-2`, which starts from `main`.",
+        "`threadtree/issue-1` was merged. Work continues on `threadtree/issue-1-2`, which starts from `main`.",
         "I remember: blue.",
         "on [`threadtree/issue-1-2`]",
         "1 commit, 1 file",
@@ -100,14 +100,14 @@ async def test_a_first_question_does_not_keep_an_issue_on_the_default_branch_of_
 async def test_newer_commits_wait_for_what_an_earlier_request_left_uncommitted(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot write half.txt: half\nfail at first")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     await world.maria.pushes(BRANCH, {"theirs.txt": "theirs\n"})
 
     await issue.says("@threadtree-bot write rest.txt: rest")
 
     await issue.hears(
-        "The worktree held 1 uncommitted file of an earlier request, and the agent went on from there. "
-        "1 newer commit from GitHub had to wait for that."
+        "An earlier request left 1 uncommitted file, and the agent continued from there. "
+        "Because of that, 1 newer commit from GitHub could not be merged yet."
     )
     assert (await world.files(BRANCH)).keys() == {"README.md", "hello.txt", "half.txt", "theirs.txt", "rest.txt"}
 
@@ -145,7 +145,7 @@ async def test_a_pull_request_whose_branch_is_gone_is_refused_with_advice(world:
     await pull.says("@threadtree-bot append feature.txt: 3")
 
     await pull.hears(
-        "**This was not started.** No worktree could be made for this conversation, and nothing was changed. "
+        "**Not started:** The bot could not prepare the files for this thread. Nothing was changed. "
         "The branch `feature` is not on GitHub any more. Restore it there, then ask again."
     )
     assert "feature" not in await world.branches()

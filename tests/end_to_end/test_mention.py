@@ -154,7 +154,7 @@ async def test_an_edit_runs_only_what_was_not_asked_before(world: World) -> None
     assert len(await world.turns()) == 1
 
     await world.maria.person.edit(said.comment, "hello there, @threadtree-bot\nsay edited again\n/status")
-    await issue.hears("Nothing is running")
+    await issue.hears("Idle.")
     await world.quiet()
     assert len(await world.turns()) == 1
 

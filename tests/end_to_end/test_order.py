@@ -41,7 +41,7 @@ async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
         await second.sees("Queued.")
         # A command is decided and answered after it: the turn had its chance to be claimed.
         await second.says("/status")
-        await second.hears("one request waits")
+        await second.hears("1 request queued.")
         assert await world.turns("state") == ["running", "queued"]
 
         gate.open()

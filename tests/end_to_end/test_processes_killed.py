@@ -60,7 +60,7 @@ async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path
 
         await here.start_listening()
         answer = await here.answered(issue, "interrupted")
-        assert "The bot went down while this ran, twice" in answer.body
+        assert "The bot went down twice while it worked on this" in answer.body
         assert "Write `/retry`" in answer.body
         assert here.answers(issue) == [answer]
         assert (worktree / "started").read_text() == "once\nonce\n"

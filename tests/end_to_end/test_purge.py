@@ -118,7 +118,7 @@ async def test_a_turn_that_failed_leaves_the_tree(a_world: Worlds) -> None:
     async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
         issue = await world.maria.opens_issue("Trouble")
         await issue.says("@threadtree-bot fail as asked")
-        await issue.hears("**This failed.**")
+        await issue.hears("**Failed:**")
         await world.quiet()
         assert await world.worktrees("state") == ["ready"]
 
@@ -178,12 +178,12 @@ async def test_each_run_is_counted_beside_the_worktree_also_one_that_never_came_
     world.faults.add(FailBefore(500), path="*/info/refs", times=None)
     world.clock.move(60)
     await issue.says("@threadtree-bot say Two.")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
 
     second = noted(path)
     assert second.execution_count == 2
     assert second.last_error is not None
-    assert "It could not be carried out" in second.last_error
+    assert "The bot could not carry this out" in second.last_error
     assert second.updated_at - first.updated_at >= timedelta(seconds=60)
     [active] = await world.worktrees("updated_at")
     assert active == (await world.turns("finished_at"))[-1], "an activity by the row too"

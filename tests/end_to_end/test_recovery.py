@@ -22,7 +22,9 @@ async def test_a_worktree_deleted_by_hand_is_made_again_at_the_same_path(world: 
 
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
 
-    await issue.hears("The worktree was missing. It was made again from `threadtree/issue-1`", "I remember: nothing.")
+    await issue.hears(
+        "This thread's files were missing and were checked out again from `threadtree/issue-1`", "I remember: nothing."
+    )
     assert world.text_of(path, "hello.txt") == "hello\nagain\n"
     assert await world.worktrees("path", "state") == [(path, "ready")]
     assert await world.sessions("active", "end_reason") == [(False, "worktree-missing"), (True, None)]
@@ -31,7 +33,7 @@ async def test_a_worktree_deleted_by_hand_is_made_again_at_the_same_path(world: 
 async def test_commits_that_were_never_pushed_survive_the_deletion_of_the_worktree(world: World) -> None:
     issue = await world.maria.opens_issue("Half done")
     await issue.says("@threadtree-bot write half.txt: half\ncommit Half\nfail after the commit")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     assert "threadtree/issue-1" not in await world.branches()
     shutil.rmtree(*await world.worktrees("path"))
 
@@ -48,7 +50,7 @@ async def test_an_agent_that_lost_its_session_starts_afresh_and_says_so(world: W
 
     await issue.says("@threadtree-bot recall")
 
-    await issue.hears("The agent could not pick up its earlier conversation", "I remember: nothing.")
+    await issue.hears("The agent could not resume its earlier conversation", "I remember: nothing.")
     assert await world.sessions("active", "end_reason") == [(False, "agent-lost"), (True, None)]
 
 
@@ -67,9 +69,7 @@ async def test_an_agent_that_does_not_finish_ends_the_turn_with_reason_and_next_
     issue = await world.maria.opens_issue("Trouble")
     await issue.says(f"@threadtree-bot write half.txt: half\n{trouble}")
 
-    answer = await issue.hears(
-        "**This failed.** The agent could not finish. ", "What was done so far is kept.", "/retry"
-    )
+    answer = await issue.hears("**Failed:** ", "The work so far is kept.", "/retry")
 
     assert reason in answer.lower()
     assert ".." not in answer
@@ -81,14 +81,17 @@ async def test_an_agent_that_does_not_finish_ends_the_turn_with_reason_and_next_
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
-    [("TURN_TIMEOUT_SECONDS", "It was still running after 1 s"), ("TURN_IDLE_TIMEOUT_SECONDS", "silent for 1 s")],
+    [
+        ("TURN_TIMEOUT_SECONDS", "The agent was still working after 1 s"),
+        ("TURN_IDLE_TIMEOUT_SECONDS", "silent for 1 s"),
+    ],
 )
 async def test_a_turn_over_its_time_ends_and_names_the_setting(a_world: Worlds, setting: str, reason: str) -> None:
     async with a_world({setting: "1"}) as world:
         issue = await world.maria.opens_issue("Endless")
         await issue.says("@threadtree-bot hang")
 
-        await issue.hears("**This ran out of time.**", reason, f"`{setting}`", "/retry")
+        await issue.hears("**Timed out:**", reason, f"`{setting}`", "/retry")
         assert await world.turns("state") == ["timed-out"]
 
 
@@ -97,7 +100,7 @@ async def test_an_agent_that_cannot_start_ends_the_turn_visibly(a_world: Worlds)
         issue = await world.maria.opens_issue("No agent")
         await issue.says("@threadtree-bot say hello")
 
-        await issue.hears("**This failed.**", "The agent could not start")
+        await issue.hears("**Failed:**", "The agent could not start")
 
 
 async def test_a_repository_without_a_commit_is_refused_with_advice(world: World) -> None:
@@ -106,7 +109,7 @@ async def test_a_repository_without_a_commit_is_refused_with_advice(world: World
     empty.allow(world.maria.user, "write")
     issue = await world.maria.opens_issue("First!", "@threadtree-bot say hello", repository=empty)
 
-    await issue.hears("**This was not started.**", "No worktree could be made", "commit")
+    await issue.hears("**Not started:**", "The bot could not prepare the files", "commit")
     assert await world.turns("state") == ["refused"]
 
 
@@ -160,7 +163,7 @@ async def test_an_agent_that_switches_branches_does_not_lead_the_work_astray(wor
 async def test_a_failed_turn_leaves_its_files_for_the_next(world: World) -> None:
     issue = await world.maria.opens_issue("Two tries")
     await issue.says("@threadtree-bot write half.txt: half\nfail at first")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
 
     await issue.says("@threadtree-bot echo prompt\nappend half.txt: whole")
 
@@ -172,7 +175,7 @@ async def test_what_a_failing_agent_said_last_is_in_the_comment_without_secrets(
     issue = await world.maria.opens_issue("Trouble")
     await issue.says(f"@threadtree-bot stderr no ``` left on device {world.github.bot_token}\ncrash 3")
 
-    answer = await issue.hears("This failed.", "The agent's last words", "left on device [redacted]")
+    answer = await issue.hears("**Failed:**", "The end of the agent's error output", "left on device [redacted]")
 
     assert world.github.bot_token not in answer
 

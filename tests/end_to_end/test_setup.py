@@ -166,7 +166,7 @@ async def test_a_turn_that_did_not_come_to_note_it_sets_up_again(
         monkeypatch.setattr(failpoints, "listener", breaks)
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say One.")
-        await issue.hears("**This failed.**")
+        await issue.hears("**Failed:**")
 
         await issue.says("@threadtree-bot say Two.")
 

@@ -15,10 +15,10 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import usable_cage
 from tests.support.world import Talk, World
 
-IN_THE_ISSUES = "This ran in the worktree of #1, which this pull request closes."
-ON_ITS_OWN = "so this ran in a worktree of its own on `feature`."
-SWITCHED = "For this, the worktree of #1 was switched from `threadtree/issue-1` to `feature`."
-TOLD = "works in this thread's worktree now and took it to its own branch: the next request here changes `feature`."
+IN_THE_ISSUES = "This request worked on the files of #1, which this pull request closes."
+ON_ITS_OWN = "so this request worked on files of its own on `feature`."
+SWITCHED = "The files of #1 were switched from `threadtree/issue-1` to `feature` for this request."
+TOLD = "now shares this thread's worktree and switched it to its branch `feature`."
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ async def test_a_pull_request_that_has_the_issues_commits_takes_its_worktree_alo
     await pull.says("@threadtree-bot append hello.txt: world")
 
     await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file, +1 −0")
-    await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` stays as it is")
+    await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` is unchanged.")
 
     assert (await world.files("feature")).keys() == {"README.md", "hello.txt", "more.txt"}
     assert (await world.branches())["threadtree/issue-1"] == before
@@ -109,7 +109,7 @@ async def test_a_pull_request_that_has_the_issues_commits_takes_its_worktree_alo
     await issue.says("@threadtree-bot recall\nwrite last.txt: last")
     await issue.hears("on [`feature`]", "1 file, +1 −0")
     await pull.says("@threadtree-bot append last.txt: and least")
-    assert "was switched from" not in await pull.hears("on [`feature`]")
+    assert "were switched from" not in await pull.hears("on [`feature`]")
     assert (await world.files("feature"))["last.txt"] == "last\nand least"
 
 
@@ -132,7 +132,7 @@ async def test_status_names_the_branch_that_the_next_request_changes(world: Worl
         pull = await a_pull_request_that_goes_on(world)
         await pull.says("@threadtree-bot say Here.")
         await pull.says("@threadtree-bot /status")
-        await pull.hears("one request waits", "The branch is `feature`.")
+        await pull.hears("1 request queued.", "The branch is `feature`.")
         await issue.says("@threadtree-bot /status")
         await issue.hears("The branch is `threadtree/issue-1`.")
 
@@ -181,7 +181,7 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
     await pull.says("@threadtree-bot append a.txt: b")
 
     answer = await pull.hears(
-        f"#1's worktree has commits that this pull request does not have, {ON_ITS_OWN}",
+        f"The files of #1 have commits that this pull request does not have, {ON_ITS_OWN}",
         "on [`feature`]",
         "1 file, +1 −0",
     )
@@ -197,7 +197,7 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
 async def test_work_that_was_left_in_the_issues_worktree_stays_there(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot write half.txt: half\nfail at first")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     pull = await a_pull_request_that_goes_on(world)
     await pull.says("@threadtree-bot say Here.\nwrite mine.txt: mine")
 
@@ -220,7 +220,7 @@ async def test_of_two_pull_requests_for_an_issue_the_first_shares_its_worktree(w
     await second.says("@threadtree-bot say Second.")
 
     await second.hears(
-        "Second.", "#1's worktree is also used by #2, so this ran in a worktree of its own on `another`."
+        "Second.", "The files of #1 are also used by #2, so this request worked on files of its own on `another`."
     )
 
     assert await world.worktrees("branch", "conversations") == [("feature", [1, 2]), ("another", [3])]
@@ -232,7 +232,7 @@ async def test_of_two_closed_issues_the_first_that_fits_is_shared(world: World) 
     await second.says("@threadtree-bot say nothing to do")
     await second.hears("nothing to do")
     await first.says("@threadtree-bot write half.txt: half\nfail at first")
-    await first.hears("**This failed.**")
+    await first.hears("**Failed:**")
     gate = world.gate()
     await first.says(f"@threadtree-bot wait {gate}\nsay Done.")
     await first.sees_working()
@@ -240,7 +240,7 @@ async def test_of_two_closed_issues_the_first_that_fits_is_shared(world: World) 
     pull = await world.maria.opens_pull("Both", "Fixes #1, fixes #2", head="feature")
     await pull.says("@threadtree-bot say Here.")
 
-    await pull.hears("Here.", "This ran in the worktree of #2", "from `threadtree/issue-2` to `feature`")
+    await pull.hears("Here.", "This request worked on the files of #2", "from `threadtree/issue-2` to `feature`")
     await second.hears(f"#3 {TOLD}")
     gate.open()
     await first.hears("Done.")
@@ -303,7 +303,7 @@ async def test_a_shared_worktree_that_is_lost_is_made_again_on_the_branch_it_wen
 
     await issue.says("@threadtree-bot write a.txt: a")
 
-    await issue.hears("The worktree was missing. It was made again from `feature`", "on [`feature`]")
+    await issue.hears("This thread's files were missing and were checked out again from `feature`", "on [`feature`]")
 
 
 async def test_an_issues_worktree_that_is_lost_before_the_switch_is_left_to_the_issue(world: World) -> None:
@@ -315,7 +315,7 @@ async def test_an_issues_worktree_that_is_lost_before_the_switch_is_left_to_the_
     await pull.hears(f"#1's worktree is missing, {ON_ITS_OWN}")
 
     await issue.says("@threadtree-bot say Back.")
-    await issue.hears("Back.", "The worktree was missing. It was made again from `threadtree/issue-1`")
+    await issue.hears("Back.", "This thread's files were missing and were checked out again from `threadtree/issue-1`")
 
 
 async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_there(world: World) -> None:
@@ -328,7 +328,7 @@ async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_t
 
     await issue.says("@threadtree-bot append hello.txt: world")
 
-    await issue.hears("This ran in the worktree of #2, which is on `threadtree/issue-1` too.", "1 file, +1 −0")
+    await issue.hears("This request worked on the files of #2, which are on `threadtree/issue-1` too.", "1 file, +1 −0")
     assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
 
 
@@ -359,7 +359,7 @@ async def test_a_switch_that_is_cut_off_is_gone_on_with_and_told_once(world: Wor
     failpoints.listener = cut_off
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was cut off once", "1 file, +1 −0")
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was interrupted once", "1 file, +1 −0")
     [told] = await issue.hears_all()
     assert TOLD in told
     assert place in reached
@@ -376,7 +376,7 @@ async def test_of_two_closed_issues_the_one_on_the_head_branch_shares_its_worktr
     )
     await pull.says("@threadtree-bot say here")
 
-    await pull.hears("here", "This ran in the worktree of #2")
+    await pull.hears("here", "This request worked on the files of #2")
 
     assert await world.worktrees("conversations") == [[1], [2, 3]]
 
@@ -428,7 +428,7 @@ async def test_a_fork_whose_head_moved_after_the_request_is_refused(world: World
     gate.open()
 
     await pull.hears("Looked.")
-    await pull.hears("**This was not started.**", "The pull request has changed since you asked")
+    await pull.hears("**Not started:**", "The pull request has changed since you asked")
     assert await world.turns("state") == ["done", "refused"]
 
 

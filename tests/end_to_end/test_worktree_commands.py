@@ -26,7 +26,7 @@ async def an_issue(world: World, title: str = "Greet people") -> Talk:
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
     await issue.hears("1 file, +1 −0")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     return issue
 
 
@@ -57,13 +57,11 @@ async def test_without_a_worktree_every_word_says_so(world: World) -> None:
     issue = await world.maria.opens_issue("Nothing yet")
 
     for command, nothing in {
-        "/reset": "There is no worktree here yet, so there is nothing to reset. The next request makes one.",
-        "/worktree reset": "There is no worktree here yet, so there is nothing to reset. The next request makes one.",
-        "/worktree remove": "There is no worktree here yet, so there is nothing to remove. The next request makes one.",
-        "/worktree restore": "Nothing was rescued from a worktree of this thread, so there is nothing to restore.",
-        "/worktree list": (
-            "There is no worktree here yet; the next request makes one.\n\nNothing was rescued from it."
-        ),
+        "/reset": "There is no worktree here, so there is nothing to reset. The next request makes one.",
+        "/worktree reset": "There is no worktree here, so there is nothing to reset. The next request makes one.",
+        "/worktree remove": "There is no worktree here, so there is nothing to remove. The next request makes one.",
+        "/worktree restore": "This thread has no rescued work, so there is nothing to restore.",
+        "/worktree list": ("There is no worktree here; the next request makes one.\n\nThere is no rescued work."),
         "/worktree prune": ("There is nothing to prune: every worktree of this repository belongs to an open thread."),
     }.items():
         await issue.says(command)
@@ -90,11 +88,11 @@ async def test_reset_starts_files_and_conversation_over_and_rescues_what_was_the
 
     said = await issue.says("/reset")
 
-    heard = await issue.hears("The worktree was reset. It is on `threadtree/issue-1-2` now, from the tip of `main`")
+    heard = await issue.hears("The worktree was reset. It is now on `threadtree/issue-1-2`, from the tip of `main`")
     assert answer(heard) == (
-        "The worktree was reset. It is on `threadtree/issue-1-2` now, from the tip of `main`; `threadtree/issue-1` "
-        "stays as it is. The next request starts a fresh conversation with the agent.\n\n"
-        "What was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+        "The worktree was reset. It is now on `threadtree/issue-1-2`, from the tip of `main`; `threadtree/issue-1` "
+        "is unchanged. The next request starts a new conversation with the agent.\n\n"
+        "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
     )
     assert said.reactions == ["👀"]
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == (None, None)
@@ -115,7 +113,7 @@ async def test_reset_waits_for_the_request_that_runs_and_says_so(world: World) -
 
     said = await issue.says("/reset")
     await said.gets("👀")
-    assert answer(await issue.hears()) == "In line: the worktree is reset after the request that is running."
+    assert answer(await issue.hears()) == "Queued: the worktree will be reset after the request ahead of it."
     later = await issue.says("@threadtree-bot recall\nsay Later.")
     await later.gets("👀")
     assert await world.turns("state") == ["running", "queued"]
@@ -132,7 +130,7 @@ async def test_stop_all_leaves_the_reset_that_waits(world: World) -> None:
     await issue.says("@threadtree-bot write half.txt: half\nhang")
     await issue.sees_working()
     await issue.says("/worktree reset")
-    await issue.hears("In line: the worktree is reset after the request that is running.")
+    await issue.hears("Queued: the worktree will be reset after the request ahead of it.")
 
     await issue.says("/stop all")
 
@@ -159,7 +157,7 @@ async def test_reset_says_who_else_starts_over(world: World) -> None:
 async def test_restore_brings_back_what_the_reset_put_away(world: World) -> None:
     issue = await world.maria.opens_issue("Changed my mind")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     [path] = await world.worktrees("path")
     await issue.says("/reset")
     await issue.hears("1 uncommitted file")
@@ -167,10 +165,10 @@ async def test_restore_brings_back_what_the_reset_put_away(world: World) -> None
 
     await issue.says("/worktree restore")
 
-    assert answer(await issue.hears()) == "1 file was brought back on `threadtree/issue-1`."
+    assert answer(await issue.hears()) == "1 file was restored on `threadtree/issue-1`."
     assert world.text_of(path, "half.txt") == "half\n"
     await issue.says("/worktree restore")
-    assert answer(await issue.hears()) == "Everything that was rescued is there already."
+    assert answer(await issue.hears()) == "All rescued work is there already."
 
 
 async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
@@ -182,7 +180,7 @@ async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
 
     await issue.says("/worktree restore")
 
-    await issue.hears("1 file was brought back on `threadtree/issue-1`.")
+    await issue.hears("1 file was restored on `threadtree/issue-1`.")
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "conversations") == [("ready", [1])]
 
@@ -209,7 +207,7 @@ async def an_issue_with_a_repository_inside(world: World) -> tuple[Talk, str]:
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file, +1 −0")
     await issue.says("@threadtree-bot write a.txt: a\ncommit Mine\nwrite half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     [path] = await world.worktrees("path")
     git(Path(path), "init", "-q", "inside")
     inside = Path(path, "inside")
@@ -238,12 +236,10 @@ async def test_restore_brings_back_a_repository_inside_and_the_commits(either: W
 
     await issue.says("/worktree restore")
 
-    assert answer(await issue.hears()) == (
-        "The whole directory and 1 commit were brought back on `threadtree/issue-1`."
-    )
+    assert answer(await issue.hears()) == ("The whole directory and 1 commit were restored on `threadtree/issue-1`.")
     assert is_all_there(path)
     await issue.says("/worktree restore")
-    assert answer(await issue.hears()) == "Everything that was rescued is there already."
+    assert answer(await issue.hears()) == "All rescued work is there already."
     assert await either.database.fetchval("select count(*) from rescues where restored_at is not null") == 2
 
 
@@ -256,7 +252,7 @@ async def test_a_reopened_thread_finds_the_repository_inside_again(either: World
     await issue.reopens()
     await issue.says("@threadtree-bot fail again")
 
-    await issue.hears("The whole directory and 1 commit were brought back before this request began.")
+    await issue.hears("The whole directory and 1 commit were restored before this request.")
     assert is_all_there(path)
 
 
@@ -271,7 +267,7 @@ async def test_the_directory_stays_where_its_files_would_undo_newer_commits(worl
     await issue.says("/worktree restore")
 
     await issue.hears(
-        "The rescued work was not brought back", f"The whole directory is on the bot's machine as `kept/{kept}`"
+        "The rescued work was not restored", f"The whole directory is on the bot's machine as `kept/{kept}`"
     )
     assert not exists(f"{path}/inside")
 
@@ -281,12 +277,12 @@ async def test_what_was_rescued_stays_where_newer_work_is_in_its_way(world: Worl
     await issue.says("/reset")
     await issue.hears("was reset")
     await issue.says("@threadtree-bot write half.txt: other\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     [path] = await world.worktrees("path")
 
     await issue.says("/worktree restore")
 
-    await issue.hears("The rescued work was not brought back", "half.txt", "It stays rescued.")
+    await issue.hears("The rescued work was not restored", "half.txt", "It is still rescued.")
     assert world.text_of(path, "half.txt") == "other\n"
 
 
@@ -311,7 +307,7 @@ async def test_remove_rescues_and_the_next_request_makes_a_new_worktree(world: W
 
     assert answer(await issue.hears()) == (
         "The worktree was removed. The next request makes a new one.\n\n"
-        "What was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+        "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
     )
     assert not exists(path)
     assert await world.sessions("end_reason") == ["worktree-removed"]
@@ -343,12 +339,12 @@ async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> Non
     await pull.hears("here")
     await issue.says("/worktree list")
     await issue.hears(
-        "This thread's worktree is on `threadtree/issue-1`. #2 uses it too. It was used last",
-        "Nothing was rescued from it.",
+        "This thread's worktree is on `threadtree/issue-1`. #2 uses it too. It was last used",
+        "There is no rescued work.",
     )
 
     await issue.says("@threadtree-bot write more.txt: more\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     await issue.says("/reset")
     await issue.hears("was reset")
     world.clock.move(7200)
@@ -356,7 +352,7 @@ async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> Non
 
     await pull.hears(
         "This thread's worktree is on `threadtree/issue-1-2`. #1 uses it too.",
-        "Rescued, newest first:\n\n1. 1 uncommitted file, ",
+        "Rescued work, newest first:\n\n1. 1 uncommitted file, ",
         ", 2 h 0 min ago",
         "`/worktree restore` brings the first back.",
     )
@@ -377,7 +373,7 @@ async def test_prune_removes_only_what_closed_threads_left_behind(world: World) 
 
     await open_one.says("/worktree prune")
 
-    await open_one.hears("Removing 1 worktree whose threads are all closed. What is not on GitHub is rescued first.")
+    await open_one.hears("Removing 1 worktree of closed threads. Work that is not on GitHub is rescued first.")
     await world.quiet()
     assert await world.worktrees("state") == ["removed", "ready"]
 
@@ -415,7 +411,7 @@ async def test_an_operator_resets_removes_and_restores(world: World, database_ur
         )
 
         restored, _ = await operate(world, ctx, worktree, "restore")
-        assert restored.outcome == "1 file was brought back on `threadtree/issue-1`."
+        assert restored.outcome == "1 file was restored on `threadtree/issue-1`."
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
 
@@ -461,7 +457,7 @@ async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: W
 async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, database_url: str) -> None:
     issue = await world.maria.opens_issue("Dead")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     await world.database.execute(
         "insert into operations (worktree_id, kind, requested_by, asked_at, state, claim, worker)"
         " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid(), '0123456789abcdef')"
@@ -470,7 +466,7 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
     async with node_context(world.pair.settings, database_url) as ctx:
         standing, _ = await operate(world, ctx, 1, "restore")
 
-    assert standing.outcome == "1 file was brought back on `threadtree/issue-1`."
+    assert standing.outcome == "1 file was restored on `threadtree/issue-1`."
     assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
 
 
@@ -507,12 +503,12 @@ async def test_a_reset_that_was_cut_off_ends_the_same(
     reached = cut_off_at(place, monkeypatch)
     await issue.says("/reset")
 
-    await issue.hears("It is on `threadtree/issue-1-2` now", "was rescued first: 1 uncommitted file")
+    await issue.hears("It is now on `threadtree/issue-1-2`", "was rescued first: 1 uncommitted file")
     await world.quiet()
     assert len(reached) > 1
     assert await world.database.fetchval("select count(*) from rescues") == 1
     await issue.says("/worktree restore")
-    await issue.hears("1 file and 1 commit were brought back on `threadtree/issue-1-2`.")
+    await issue.hears("1 file and 1 commit were restored on `threadtree/issue-1-2`.")
 
 
 @pytest.mark.parametrize("place", ["rescued", "trashed", "entry-dropped", "branch-deleted", "operation-carried-out"])
@@ -544,8 +540,8 @@ async def test_a_restore_that_was_cut_off_ends_the_same(
     await issue.says("/worktree restore")
 
     assert answer(await issue.hears()) in (
-        "1 file was brought back on `threadtree/issue-1`.",
-        "Everything that was rescued is there already.",
+        "1 file was restored on `threadtree/issue-1`.",
+        "All rescued work is there already.",
     )
     assert len(reached) > 1
     assert world.text_of(path, "half.txt") == "half\n"

@@ -59,7 +59,7 @@ async def test_whatever_stands_in_its_place_is_kept_and_the_worktree_is_made_aga
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
 
     answer = await issue.hears(
-        "It was made again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file"
+        "were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file"
     )
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
     assert await world.worktrees("path", "state") == [(path, "ready")]
@@ -68,9 +68,9 @@ async def test_whatever_stands_in_its_place_is_kept_and_the_worktree_is_made_aga
         assert "The worktree was missing." in answer
         assert not kept
     else:
-        assert "The worktree was damaged." in answer
+        assert "This thread's files were damaged" in answer
         [place] = kept
-        assert f"What was in its place is kept on the bot's machine as `kept/{place.name}`." in answer
+        assert f"The damaged files are kept on the bot's machine as `kept/{place.name}`." in answer
         assert await world.database.fetchval("select kept from rescues") == place.name
 
 
@@ -82,7 +82,9 @@ async def test_a_deleted_clone_is_fetched_again_and_the_files_are_kept(world: Wo
 
     await issue.says("@threadtree-bot append hello.txt: again")
 
-    await issue.hears("The worktree was damaged. It was made again from `threadtree/issue-1`", "1 commit, 1 file")
+    await issue.hears(
+        "This thread's files were damaged and were checked out again from `threadtree/issue-1`", "1 commit, 1 file"
+    )
     [kept] = (world.data_dir / "kept").glob("issue-1.*/precious.txt")
     assert kept.read_text() == "nobody committed this"
 
@@ -90,7 +92,7 @@ async def test_a_deleted_clone_is_fetched_again_and_the_files_are_kept(world: Wo
 async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and_fetched_anew(world: World) -> None:
     issue = await world.maria.opens_issue("Half done")
     await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nfail after the commit")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
     other = await world.maria.opens_issue("Another", "@threadtree-bot remember red\nwrite other.txt: other")
     await other.hears("1 commit, 1 file")
     leave_a_file(str(world.data_dir / "worktrees" / "acme" / "shop" / "issue-2"))
@@ -102,7 +104,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
 
     answer = await issue.hears(
         "The bot's copy of the repository was damaged and was fetched again.",
-        "The worktree was damaged. It was made again from `threadtree/issue-1`",
+        "This thread's files were damaged and were checked out again from `threadtree/issue-1`",
         "I remember: nothing.",
         "1 commit, 1 file",
     )
@@ -116,7 +118,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
     await other.says("@threadtree-bot recall\nappend other.txt: again")
 
     answer = await other.hears(
-        "It was made again from `threadtree/issue-2`", "I remember: nothing.", "1 commit, 1 file"
+        "were checked out again from `threadtree/issue-2`", "I remember: nothing.", "1 commit, 1 file"
     )
     [directory] = (world.data_dir / "kept").glob("issue-2.*/precious.txt")
     assert f"`kept/{directory.parent.name}`" in answer
@@ -134,20 +136,20 @@ async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
     await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 commit, 1 file")
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
-    await issue.hears("It was made again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file")
+    await issue.hears("were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file")
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
 
 
 async def test_what_an_earlier_request_left_on_another_branch_is_said(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot switch idea\nwrite idea.txt: idea\ncommit Idea\nfail on the way")
-    await issue.hears("**This failed.**")
+    await issue.hears("**Failed:**")
 
     await issue.says("@threadtree-bot echo prompt")
 
     await issue.hears(
         "An earlier request left the worktree on `idea`. "
-        "Its work goes to `threadtree/issue-1` where it builds on that.",
+        "Its commits go to `threadtree/issue-1` if they build on that branch.",
         "It belongs to branch `threadtree/issue-1`, but `idea` is checked out.",
     )
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "idea.txt"}
@@ -175,13 +177,13 @@ async def test_in_a_cage_a_record_that_git_lost_costs_neither_files_nor_context(
     async with a_world({"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}) as world:
         issue = await world.maria.opens_issue("Half done")
         await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nwrite rest.txt: rest\nfail")
-        await issue.hears("**This failed.**")
+        await issue.hears("**Failed:**")
         shutil.rmtree(world.data_dir / "repos" / "acme" / "shop.git" / lost)
 
         await issue.says("@threadtree-bot recall\nwrite more.txt: more")
 
         await issue.hears(
-            "git had lost its record of the worktree and has it again. The files and commits are as they were.",
+            "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged.",
             "I remember: blue.",
         )
         assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt", "more.txt"}

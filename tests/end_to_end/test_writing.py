@@ -29,7 +29,7 @@ async def test_a_commands_answer_whose_request_failed_is_there_exactly_once(worl
     world.faults.add(fault, method="POST", path=COMMENTS)
     await issue.says("/status")
 
-    await issue.hears("Nothing is running")
+    await issue.hears("Idle.")
 
     await world.quiet()
     assert len(issue.from_bot) == 1
@@ -68,7 +68,7 @@ async def test_a_secondary_limit_is_waited_for_and_then_everything_is_sent(world
         await world.until("exists (select from outbox where error is not null)")
         world.clock.move(seconds)
 
-    await issue.hears("Nothing is running")
+    await issue.hears("Idle.")
     limited, sent = [
         request for request in world.github.requests if (request.method, request.path) == ("POST", COMMENTS)
     ]
@@ -81,7 +81,7 @@ async def test_creating_requests_are_a_second_apart(world: World) -> None:
     for _ in range(4):
         await issue.says("/status")
     for _ in range(4):
-        await issue.hears("Nothing is running")
+        await issue.hears("Idle.")
 
     times = [request.at for request in world.github.requests if (request.method, request.status) == ("POST", 201)]
     gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]

@@ -105,5 +105,5 @@ def test_what_is_made_for_one_alone_fits() -> None:
 def test_every_reason_has_a_sentence(why: Misfit) -> None:
     words = notices.not_shared(SharingRefused(1, why, 7), "a`b")
 
-    assert words.endswith(", so this ran in a worktree of its own on ``a`b``.")
+    assert words.endswith(", so this request worked on files of its own on ``a`b``.")
     assert words.startswith(("#1's worktree ", "``a`b`` "))

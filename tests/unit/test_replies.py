@@ -35,8 +35,8 @@ def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     )
     assert body == (
         "Fixed.\n\n"
-        "> [!NOTE]\n> The agent could not pick up its earlier conversation and started without that context.\n\n"
         "**Changed** on [`threadtree/issue-1`](https://github.example/o/r/compare/a...b): 1 commit, 2 files, +10 −3\n\n"
+        "> [!NOTE]\n> The agent could not resume its earlier conversation and started without that context.\n\n"
         "<details>\n<summary>1 step of the agent</summary>\n\n- `` Run `make` ``\n\n</details>"
     )
 
@@ -50,14 +50,14 @@ def test_a_turn_that_did_not_end_well_says_why_and_what_to_do(state: tracking.En
 
 def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
     (body,) = tracking.final(TurnResult("refused", reason=reasons.over_daily_limit(50)))
-    assert body.startswith("**This was not started.** You have used your 50 requests")
+    assert body.startswith("**Not started:** You have used your 50 requests")
 
 
 def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() -> None:
     answer = "a" * 400 + "\n\n" + "b" * 400
     parts = tracking.final(TurnResult("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
     assert [len(part) <= 410 for part in parts] == [True] * len(parts)
-    assert parts[0].startswith("**This failed.**")
+    assert parts[0].startswith("**Failed:**")
     assert parts[-1] == "<sub>1 s</sub>"
 
 
@@ -118,10 +118,10 @@ def test_help_shows_the_summary_of_each_command() -> None:
 
 def test_status_says_what_runs_and_what_waits() -> None:
     assert replies.status(Status("topic", timedelta(seconds=8), 1, session_active=True)) == (
-        "A request has been running for 8 s, one request waits.\n\n"
+        "A request has been running for 8 s. 1 request queued.\n\n"
         "The branch is `topic`. The agent remembers this conversation."
     )
-    assert replies.status(Status(None, None, 0, session_active=False)).startswith("Nothing is running, nothing waits.")
+    assert replies.status(Status(None, None, 0, session_active=False)).startswith("Idle. No requests queued.")
 
 
 @given(names)

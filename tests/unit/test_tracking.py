@@ -25,8 +25,8 @@ def html(markdown: str) -> str:
             tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True),
             "Cloning the repository: receiving objects 43%, 1.2 GiB",
         ),
-        (tracking.fetching("Resolving deltas 7%", first=False), "Fetching what is new: resolving deltas 7%"),
-        (tracking.setting_up(), "Setting up the worktree with `.threadtree/setup`."),
+        (tracking.fetching("Resolving deltas 7%", first=False), "Fetching new commits: resolving deltas 7%"),
+        (tracking.setting_up(), "Running `.threadtree/setup`."),
     ],
 )
 def test_what_takes_long_before_the_agent_begins_is_shown(phase: str, shown: str) -> None:
@@ -60,11 +60,11 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
     assert body == (
         "Done so.\n\n"
         "> [!NOTE]\n"
-        "> `.threadtree/setup` ended with status 2. The agent worked all the same, and the next request tries it "
-        "again.\n"
-        ">\n> <details>\n> <summary>The end of its output</summary>\n>\n"
-        "> ```\n> npm ERR!\n>\n> no such file\n> ```\n>\n> </details>\n\n"
-        "> [!NOTE]\n> The agent could not pick up its earlier conversation and started without that context."
+        "> - `.threadtree/setup` ended with status 2. The agent worked without it, and the next request runs the "
+        "script again.\n"
+        ">\n>   <details>\n>   <summary>The end of its output</summary>\n>\n"
+        ">   ```\n>   npm ERR!\n>\n>   no such file\n>   ```\n>\n>   </details>\n"
+        "> - The agent could not resume its earlier conversation and started without that context."
     )
 
 
@@ -80,7 +80,8 @@ def test_no_output_leaves_its_fold(output: str) -> None:
             ),
         )
     )
-    assert html(body).rstrip().endswith("<p>[!NOTE]\nAfter it.</p>\n</blockquote>")
+    last_item = html(body).replace("<p>", "").replace("</p>", "").split("<li>")[-1]
+    assert last_item.split() == ["After", "it.</li>", "</ul>", "</blockquote>"]
     assert html(body).count("<pre>") == (1 if output else 0)
 
 
@@ -88,19 +89,19 @@ def test_no_output_leaves_its_fold(output: str) -> None:
     ("how", "words"),
     [
         (notices.setup_ended_with(-9), "was ended by signal 9"),
-        (notices.setup_out_of_time(600), "was still running after 10 min 0 s and was ended"),
+        (notices.setup_out_of_time(600), "was stopped after 10 min 0 s"),
         (
             notices.setup_not_startable("No such file or directory"),
             "could not be started (No such file or directory)",
         ),
         (
             notices.setup_unusable("main", 1 << 20),
-            "on `main` is no ordinary file of at most 1 MiB, and was not run",
+            "on `main` is not a regular file of at most 1 MiB, and was not run",
         ),
     ],
 )
 def test_how_a_script_failed_is_a_clause(how: str, words: str) -> None:
-    assert notices.setup_failed(how, "").startswith(f"`.threadtree/setup` {words}. The agent worked all the same")
+    assert notices.setup_failed(how, "").startswith(f"`.threadtree/setup` {words}. The agent worked without it")
 
 
 def test_the_agent_is_told_what_the_script_said_last() -> None:

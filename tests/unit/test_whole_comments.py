@@ -1,0 +1,142 @@
+"""Whole comments as people see them: a change of wording shows as a change of a file in `snapshots`."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bot.handlers.registry import HANDLERS
+from bot.messages import notices, reasons, replies, tracking, worktree_replies
+from bot.messages.replies import Status
+from bot.messages.sanitize import is_sanitized
+from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
+from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
+from bot.sharing_rules import SharingRefused
+
+SERVER = "https://github.example"
+PLAN = (
+    PlanEntry("Reproduce the crash", "completed"),
+    PlanEntry("Fix the total of an empty cart", "in_progress"),
+    PlanEntry("Run the tests", "pending"),
+)
+CHANGES = Changes("threadtree/issue-7", f"{SERVER}/acme/shop/compare/1f0c2d4...9b3e5a6", 2, 3, 41, 7)
+RAN = TurnResult(
+    "done",
+    answer="The total of an empty cart was `None`. It is `0` now, and `cart_test.py` covers it.",
+    changes=CHANGES,
+    steps=("Read src/cart.py", "Edit src/cart.py", "pytest -q"),
+    duration=timedelta(minutes=2, seconds=31),
+    cost_usd=0.1234,
+    tokens=48_211,
+)
+STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
+
+COMMENTS: dict[str, str | TurnResult] = {
+    "queued": tracking.queued(2),
+    "running": tracking.running(PLAN, ["pytest -q"], timedelta(seconds=48)),
+    "fetching": tracking.running(
+        [], [], timedelta(seconds=9), tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True)
+    ),
+    "answer-with-changes": RAN,
+    "answer-with-one-notice": TurnResult(
+        "done", answer="Nothing to change here.", notices=(notices.context_lost(),), duration=timedelta(seconds=12)
+    ),
+    "answer-with-notices": TurnResult(
+        "done",
+        answer=RAN.answer,
+        changes=CHANGES,
+        notices=(
+            notices.not_shared(SharingRefused(3, "uncommitted"), "farewell"),
+            notices.setup_failed(notices.setup_ended_with(1), "npm ERR! code E404\n\nnpm ERR! not found"),
+            notices.files_left_out(["video.mp4", "dump.sql"]),
+        ),
+        duration=timedelta(seconds=40),
+    ),
+    "answer-with-a-patch": TurnResult(
+        "done",
+        answer="Fixed the typo.",
+        changes=Patch("--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,3 @@\n ```\n-teh\n+the\n ```\n"),
+        duration=timedelta(seconds=5),
+    ),
+    "failed": TurnResult(
+        "failed",
+        reasons.agent_failed("rate limit: 429 Too Many Requests"),
+        last_words="error: rate limit: 429 Too Many Requests\nretry after 3600 s",
+        duration=timedelta(seconds=8),
+    ),
+    "not-able-to-start": TurnResult(
+        "failed",
+        reasons.agent_not_started("The Claude Agent SDK is not installed.", "Install it: pip install '.[claude]'"),
+        duration=timedelta(seconds=1),
+    ),
+    "internal-error": TurnResult("failed", reasons.own_error(28), duration=timedelta(seconds=1)),
+    "refused": TurnResult("refused", reasons.over_daily_limit(50)),
+    "stopped": TurnResult(
+        "stopped", reasons.stopped_by("maria"), answer=STOPPED_WORK, duration=timedelta(minutes=1, seconds=3)
+    ),
+    "timed-out": TurnResult("timed-out", reasons.timed_out("total", 1800), duration=timedelta(minutes=30)),
+    "interrupted": TurnResult("interrupted", reasons.interrupted_twice()),
+    "answer-elsewhere": tracking.moved("done"),
+    "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
+    "status-idle": replies.status(Status(None, None, 0, session_active=False)),
+    "status-running": replies.status(Status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True)),
+    "worktree-list": worktree_replies.worktree_list(
+        WorktreeLine("threadtree/issue-7", detached=False, made=True, others=(9, 12), idle=timedelta(hours=3)),
+        [
+            OldWork(Saved(2, 1), timedelta(hours=5), 18_432, restored=False),
+            OldWork(Saved(0, 0, whole=True), timedelta(days=2), 1_204_000, restored=True),
+        ],
+    ),
+    "worktree-list-empty": worktree_replies.worktree_list(None, []),
+    "worktree-usage": worktree_replies.USAGE,
+    "reset-queued": worktree_replies.in_line("reset", 2),
+    "reset-done": worktree_replies.was_reset("threadtree/issue-7", "threadtree/issue-7-2", "main", Saved(1, 2), (9,)),
+}
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
+    comment = COMMENTS[name]
+    parts = tracking.final(comment, server_url=SERVER) if isinstance(comment, TurnResult) else (comment,)
+    assert len(parts) == 1
+    matches_snapshot(name, parts[0])
+
+
+LIVE = "@octocat fixes #1 ![x](https://evil.example/x.png) [y](https://evil.example) <b>"
+FENCES = ["```\n", "   ```\n", " ```` \n", "~~~\n", "\n\n", "> ", "- ", "    ", "\r", "\t", "`", "``", "text\n"]
+hostile = st.lists(st.sampled_from([*FENCES, LIVE, f"\n{LIVE}\n"]), max_size=12).map("".join)
+OWN_TAGS = re.compile(r"</?(?:details|summary|sub)>")
+CLOSING = re.compile(r"fixes #1")
+
+
+def is_inert(comment: str) -> bool:
+    """Whether nothing foreign is live in it: the bot's own tags are taken as text."""
+    text = OWN_TAGS.sub("", comment)
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inline = [child for token in tokens for child in token.children or [] if child.type == "text"]
+    return is_sanitized(text, "github.example") and not any(CLOSING.search(child.content) for child in inline)
+
+
+@given(hostile, hostile, st.integers(1, 3))
+def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int) -> None:
+    unusual = (
+        notices.setup_failed(notices.setup_ended_with(1), foreign),
+        notices.off_branch(foreign, other),
+        notices.files_left_out([other, foreign]),
+    )
+    for result in (
+        TurnResult("done", answer=foreign, changes=Patch(foreign), notices=unusual[:boxed], steps=(foreign, other)),
+        TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
+    ):
+        for part in tracking.final(result, server_url=SERVER):
+            assert is_inert(part), part
+
+
+@pytest.mark.parametrize("fence", ["```", " ```", "   ````", "> ```"])
+def test_a_line_of_backticks_does_not_end_a_patch(fence: str) -> None:
+    (comment,) = tracking.final(TurnResult("done", changes=Patch(f" {fence}\n {LIVE}\n {fence}\n")))
+    assert is_inert(comment)
