@@ -39,7 +39,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends what the outbox holds. `secrets` are redacted from every body, wherever it comes from."""
+    """Sends the items of the outbox. `secrets` are redacted from every body, wherever it comes from."""
 
     pool: Pool
     github: GitHub
@@ -70,48 +70,48 @@ class Sender:
             return Drained(opens if only_edits and due == now else due)
         if candidate.creates and opens > now:
             await self.sleep((opens - now).total_seconds())
-            return None  # something more urgent may have come meanwhile
+            return None  # something more urgent may be due by now
         await self._send(connection, lane, candidate.id)
         return None
 
     async def _send(self, connection: Connection, lane: str, row_id: int) -> None:
-        wish = await sending.take(connection, row_id, self.clock())
-        body = self._body(wish)
-        to_be_looked_for = wish.unsure and wish.kind == "comment" and wish.comment_id is None
+        item = await sending.take(connection, row_id, self.clock())
+        body = self._body(item)
+        to_be_looked_for = item.unsure and item.kind == "comment" and item.comment_id is None
         found: Posted | None = None
         try:
             if to_be_looked_for:
-                found = await self._look_twice(wish)
+                found = await self._look_twice(item)
                 to_be_looked_for = False
-            comment = found or await self._request(wish, body)
+            comment = found or await self._request(item, body)
         except Transient as error:
             unsure = to_be_looked_for or error.may_have_happened
-            await self._try_later(connection, lane, wish, error, unsure=unsure)
+            await self._try_later(connection, lane, item, error, unsure=unsure)
         except Unauthenticated as error:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
-            await self._try_later(connection, lane, wish, wait, unsure=to_be_looked_for)
+            await self._try_later(connection, lane, item, wait, unsure=to_be_looked_for)
         except (NotFound, Refused) as error:
-            await self._give_up(connection, wish, error)
+            await self._give_up(connection, item, error)
         else:
-            version = wish.version if found is None or found.body.strip() == body else 0
+            version = item.version if found is None or found.body.strip() == body else 0
             place = None if comment is None else (comment.id, comment.url)
-            await sending.sent(connection, wish.id, version, place, self.clock())
-            _log.info("outbox-sent", row=wish.id, kind=wish.kind, turn=wish.turn_id, found_again=found is not None)
+            await sending.sent(connection, item.id, version, place, self.clock())
+            _log.info("outbox-sent", row=item.id, kind=item.kind, turn=item.turn_id, found_again=found is not None)
 
-    async def _request(self, wish: OutboxItem, body: str) -> Posted | None:
-        """The one request that fulfils the wish."""
-        if wish.kind == "reaction":
-            content = cast("ReactionContent", wish.content)
-            await self.github.react(wish.repository, wish.number, wish.target, content)
+    async def _request(self, item: OutboxItem, body: str) -> Posted | None:
+        """Make the one request that the item asks for."""
+        if item.kind == "reaction":
+            content = cast("ReactionContent", item.content)
+            await self.github.react(item.repository, item.number, item.target, content)
             return None
-        if wish.comment_id is None:
-            return await self.github.create_comment(wish.repository, wish.number, wish.target, body)
-        return await self.github.edit_comment(wish.repository, wish.target, wish.comment_id, body)
+        if item.comment_id is None:
+            return await self.github.create_comment(item.repository, item.number, item.target, body)
+        return await self.github.edit_comment(item.repository, item.target, item.comment_id, body)
 
-    async def _look_twice(self, wish: OutboxItem) -> Posted | None:
-        """The comment that an earlier request may have left on GitHub."""
-        since = wish.created_at - CLOCK_SLACK
-        look = (wish.repository, wish.number, wish.target, _marker(wish), since)
+    async def _look_twice(self, item: OutboxItem) -> Posted | None:
+        """Return the comment that an earlier request may have left on GitHub."""
+        since = item.created_at - CLOCK_SLACK
+        look = (item.repository, item.number, item.target, _marker(item), since)
         found = await self.github.find_comment(*look)
         if found is None:
             await self.sleep(SECOND_LOOK_SECONDS)
@@ -119,50 +119,50 @@ class Sender:
         return found
 
     async def _try_later(
-        self, connection: Connection, lane: str, wish: OutboxItem, error: Transient, *, unsure: bool
+        self, connection: Connection, lane: str, item: OutboxItem, error: Transient, *, unsure: bool
     ) -> None:
-        if wish.attempts + 1 >= pacing.MOST_ATTEMPTS:
-            await self._give_up(connection, wish, error)
+        if item.attempts + 1 >= pacing.MOST_ATTEMPTS:
+            await self._give_up(connection, item, error)
             return
-        due_at = self.clock() + pacing.backoff(wish.attempts, error.retry_after_seconds)
-        _log.warning("outbox-later", row=wish.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
+        due_at = self.clock() + pacing.backoff(item.attempts, error.retry_after_seconds)
+        _log.warning("outbox-later", row=item.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
         match error.scope:
             case "request":
-                await sending.later(connection, wish.id, due_at, str(error), unsure=unsure)
+                await sending.later(connection, item.id, due_at, str(error), unsure=unsure)
             case "installation":
-                await sending.hold_lane(connection, lane, wish.id, due_at, str(error), unsure=unsure)
+                await sending.hold_lane(connection, lane, item.id, due_at, str(error), unsure=unsure)
 
-    async def _give_up(self, connection: Connection, wish: OutboxItem, error: NotFound | Refused | Transient) -> None:
-        """A wish that GitHub refuses for good: said elsewhere where that is possible, else failed."""
-        if (elsewhere := _elsewhere(wish, error)) is not None:
-            _log.info("outbox-posted-anew", row=wish.id, turn=wish.turn_id, error=str(error))
-            await sending.post_anew(connection, wish.id, elsewhere, str(error))
+    async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
+        """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""
+        if (elsewhere := _elsewhere(item, error)) is not None:
+            _log.info("outbox-posted-anew", row=item.id, turn=item.turn_id, error=str(error))
+            await sending.post_anew(connection, item.id, elsewhere, str(error))
         else:
-            _log.warning("outbox-failed", row=wish.id, kind=wish.kind, turn=wish.turn_id, error=str(error))
-            await sending.failed(connection, wish.id, str(error))
+            _log.warning("outbox-failed", row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))
+            await sending.failed(connection, item.id, str(error))
 
-    def _body(self, wish: OutboxItem) -> str:
-        if wish.linked_url is not None:
-            content = wish.content.replace(ANSWER_URL, wish.linked_url)
+    def _body(self, item: OutboxItem) -> str:
+        if item.linked_url is not None:
+            content = item.content.replace(ANSWER_URL, item.linked_url)
         else:
-            # The comment to link was refused: what it says is said here instead.
-            content = wish.linked_content or wish.content
-        return signed(redact(content, self.secrets), _marker(wish))
+            # The comment to link was refused: its text is posted here instead.
+            content = item.linked_content or item.content
+        return signed(redact(content, self.secrets), _marker(item))
 
 
-def _marker(wish: OutboxItem) -> str:
-    if wish.turn_id is None or wish.part is None:
-        return reply_marker(wish.id)
-    return turn_marker(wish.turn_id, wish.part)
+def _marker(item: OutboxItem) -> str:
+    if item.turn_id is None or item.part is None:
+        return reply_marker(item.id)
+    return turn_marker(item.turn_id, item.part)
 
 
-def _elsewhere(wish: OutboxItem, error: NotFound | Refused | Transient) -> Target | None:
-    """Where a refused comment can still be said, if anywhere."""
-    if wish.kind == "reaction" or isinstance(error, Transient):
+def _elsewhere(item: OutboxItem, error: NotFound | Refused | Transient) -> Target | None:
+    """Return where a refused comment can be posted instead, or None."""
+    if item.kind == "reaction" or isinstance(error, Transient):
         return None
     gone = isinstance(error, NotFound)
-    if wish.comment_id is not None:
-        # Somebody deleted the tracking comment. Progress is then unwanted; an answer is not.
-        return wish.target if gone and wish.urgency < pacing.PROGRESS else None
+    if item.comment_id is not None:
+        # The tracking comment was deleted: progress is then unwanted, an answer is not.
+        return item.target if gone and item.urgency < pacing.PROGRESS else None
     unanswerable = gone or (isinstance(error, Refused) and error.status == 422)
-    return Target("pull") if unanswerable and wish.target.kind == "review-comment" else None
+    return Target("pull") if unanswerable and item.target.kind == "review-comment" else None

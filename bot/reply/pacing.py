@@ -21,11 +21,11 @@ _PROGRESS_PAUSES = (
 )
 _LONGEST_PROGRESS_PAUSE = timedelta(seconds=60)
 MOST_ATTEMPTS = 100
-"""About a day of the longest backoff: after that the row is given up."""
+"""About a day of the longest backoff; after that the row fails."""
 
 
 def next_creation(created: Sequence[datetime], now: datetime) -> datetime:
-    """The earliest moment, `now` or later, for one more creation after those of the last hour (oldest first)."""
+    """Return when the next creation may go, `now` or later, after those of the last hour (oldest first)."""
     earliest = now
     if created:
         earliest = max(earliest, created[-1] + SPACING)
@@ -37,7 +37,7 @@ def next_creation(created: Sequence[datetime], now: datetime) -> datetime:
 
 
 def backoff(attempts: int, retry_after_seconds: float | None) -> timedelta:
-    """How long a row waits after its failed attempt number `attempts` (from 0), never less than GitHub asked for."""
+    """Return how long a row waits after its failed attempt number `attempts` (from 0): at least as GitHub asked."""
     own: timedelta = min(_FIRST_BACKOFF * 2 ** min(attempts, 10), _LONGEST_BACKOFF)
     return max(own, timedelta(seconds=retry_after_seconds or 0))
 
@@ -45,7 +45,7 @@ def backoff(attempts: int, retry_after_seconds: float | None) -> timedelta:
 def next_edit(
     started_at: datetime, last_edit_at: datetime | None, now: datetime, created_last_hour: int
 ) -> datetime | None:
-    """The earliest moment for the next progress edit; None when half the lane's hourly budget is gone.
+    """Return when the next progress edit may go; None when half of the hour's budget is used.
 
     `started_at` is the turn's start: the longer it runs, the less often it is edited.
     """

@@ -1,4 +1,4 @@
-"""What the bot says on a thread: each function states a wish in the outbox, within the caller's transaction."""
+"""What the bot writes on a thread: each function adds to the outbox, in the caller's transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from bot.store.database import Connection
 from bot.store.jobs import defer
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
-"""Edits notify nobody: the answer of a longer turn comes as a comment of its own."""
+"""Edits notify nobody, so the answer of a longer turn is a new comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRef:
-    """The thread that is spoken on."""
+    """The thread that a comment or reaction goes to."""
 
     repository: Repository
     conversation_id: int
 
 
 async def seen(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
-    """👀: it was noticed."""
+    """React with 👀: the request was received."""
     await _react(connection, thread_ref, target, "eyes")
 
 
 async def confused(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
-    """😕: it will not be done."""
+    """React with 😕: the request will not be done."""
     await _react(connection, thread_ref, target, "confused")
 
 
 async def reply(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> None:
-    """A comment that belongs to no turn, such as a command's answer."""
+    """Post a comment that belongs to no turn, such as a command's answer."""
     await outbox.enqueue_reply(
         connection,
         lane=thread_ref.repository.lane,
@@ -49,7 +49,7 @@ async def reply(connection: Connection, thread_ref: ThreadRef, target: Target, w
 
 
 async def queued(connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, ahead: int) -> None:
-    """The turn's tracking comment begins with its place in line."""
+    """Begin the turn's tracking comment with its place in the queue."""
     await _track(connection, thread_ref, turn_id, target, tracking.queued(ahead), PROGRESS)
 
 
@@ -63,14 +63,14 @@ async def running(
     elapsed: timedelta,
     phase: str | None = None,
 ) -> None:
-    """The tracking comment shows the agent at work, or the phase before that."""
+    """Show the agent at work in the tracking comment, or the phase before that."""
     await _track(connection, thread_ref, turn_id, target, tracking.running(plan, steps, elapsed, phase), PROGRESS)
 
 
 async def next_progress(
     connection: Connection, thread_ref: ThreadRef, started_at: datetime, last_edit_at: datetime | None, now: datetime
 ) -> datetime | None:
-    """When the tracking comment may change again; None: not at all, too much was written in the last hour."""
+    """Return when the tracking comment may change again; None if too much was written in the last hour."""
     created = await sending.created_within(connection, thread_ref.repository.lane, pacing.HOUR, now)
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 

@@ -106,4 +106,4 @@ def test_every_reason_has_a_sentence(why: Misfit) -> None:
     words = notices.not_shared(SharingRefused(1, why, 7), "a`b")
 
     assert words.endswith(", so this request worked on files of its own on ``a`b``.")
-    assert words.startswith(("#1's worktree ", "``a`b`` "))
+    assert words.startswith(("The files of #1 ", "``a`b`` "))
