@@ -1,8 +1,10 @@
-"""Fixtures: one embedded Postgres for the run, migrated once, and a fresh copy of that database for every test."""
+"""Fixtures: one embedded Postgres for the run, and a migrated database without rows for every test."""
 
 import fcntl
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,8 +17,47 @@ from bot.postgres.files import Files, is_locked
 from bot.store.migrate import migrate
 
 # Nothing here needs to survive a power failure.
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 TEMPLATE = "threadtree_template"
+# Deleted rows still cost time; after so many tests a new database is faster.
+MAX_USES = 50
+CLEANING = """
+-- A database that a test has changed beyond its rows is not used again.
+create schema test_support;
+grant usage on schema test_support to public;
+create table test_support.changes (command text not null);
+grant insert on test_support.changes to public;
+create table test_support.migrations as table schema_migrations;
+create function test_support.note_change() returns event_trigger language plpgsql as $$
+begin
+    insert into test_support.changes values (tg_tag);
+end $$;
+
+create function test_support.clean() returns boolean language plpgsql as $$
+declare
+    name regclass;
+begin
+    perform pg_terminate_backend(pid, 10000) from pg_stat_activity
+    where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid();
+    if exists (select from test_support.changes) or exists (
+        -- Someone has analyzed it: it would be planned for in another way.
+        select from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' and reltuples > 0
+    ) then
+        return false;
+    end if;
+    set local lock_timeout = '10s';
+    set local session_replication_role = replica;
+    for name in select oid from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' loop
+        execute format('delete from %s', name);
+    end loop;
+    insert into schema_migrations table test_support.migrations;
+    perform setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false)
+    from pg_sequences where schemaname = 'public';
+    return true;
+end $$;
+
+create event trigger note_change on ddl_command_end execute function test_support.note_change();
+"""
 
 
 def with_database(server_url: str, name: str) -> str:
@@ -43,21 +84,56 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     assert not is_locked(Files(directory).server_lock, fcntl.LOCK_EX)
 
 
+@dataclass(slots=True)
+class Databases:
+    """Databases with the schema of this version and no rows. What a test gives back is cleaned and given out again."""
+
+    server_url: str
+    free: list[tuple[str, int]] = field(default_factory=list)
+    """Names, and how many tests have used each."""
+
+    @asynccontextmanager
+    async def database(self) -> AsyncIterator[str]:
+        """A database that no other test uses meanwhile."""
+        name, uses = self.free.pop() if self.free else (f"test_{secrets.token_hex(6)}", 0)
+        if not uses:
+            await execute(self.server_url, f"create database {name} template {TEMPLATE} strategy file_copy")
+        url = with_database(self.server_url, name)
+        yield url
+        if uses + 1 < MAX_USES and await is_cleaned(url):
+            self.free.append((name, uses + 1))
+        else:
+            await execute(self.server_url, f"drop database if exists {name} with (force)")
+
+
+async def is_cleaned(url: str) -> bool:
+    """Remove all rows; return False where that does not make the database as good as new."""
+    try:
+        connection = await asyncpg.connect(url)
+        try:
+            cleaned: bool = await connection.fetchval("select test_support.clean()")
+            return cleaned
+        finally:
+            await connection.close()
+    except asyncpg.PostgresError:  # the test has dropped it or put another in its place, or something holds a lock
+        return False
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def migrated_template(postgres_server: str) -> str:
-    """The name of a database with the schema of this version and no rows."""
+async def databases(postgres_server: str) -> Databases:
+    """The migrated databases of this run."""
     await execute(postgres_server, f"create database {TEMPLATE}")
-    await migrate(with_database(postgres_server, TEMPLATE))
-    return TEMPLATE
+    template = with_database(postgres_server, TEMPLATE)
+    await migrate(template)
+    await execute(template, CLEANING)
+    return Databases(postgres_server)
 
 
 @pytest_asyncio.fixture
-async def database_url(postgres_server: str, migrated_template: str) -> AsyncIterator[str]:
+async def database_url(databases: Databases) -> AsyncIterator[str]:
     """The URL of a migrated database of this test alone."""
-    name = f"test_{secrets.token_hex(6)}"
-    await execute(postgres_server, f"create database {name} template {migrated_template}")
-    yield with_database(postgres_server, name)
-    await execute(postgres_server, f"drop database {name} with (force)")
+    async with databases.database() as url:
+        yield url
 
 
 @pytest_asyncio.fixture
