@@ -8,6 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without its cache of bytecode, every process of the tests would compile the bot again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-agents lint bench lock clean payloads
 
