@@ -1,4 +1,4 @@
-"""What every run of a node shares, as one value made by the composition root."""
+"""What all turns of a node share, as one value made by the composition root."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -23,7 +23,7 @@ from bot.store.turns import ClaimedTurn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext(NodeContext):
-    """The tools of this node's runs."""
+    """What the turns of this node work with."""
 
     github: GitHub
     policy: Policy
@@ -45,11 +45,11 @@ class TurnContext(NodeContext):
     async def launching(
         self, turn: ClaimedTurn, script: Script | None = None
     ) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:
-        """How the agent is started for a turn: in its worktree, with a HOME of the conversation, in the cage if there
-        is one. The turn's network is there as long as the context. Raises GitError, OSError, UnsafeCommandError.
+        """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
+        is one. The turn's network lasts as long as the context. Raises GitError, OSError, UnsafeCommandError.
 
-        With `script` it is that which is started, in the agent's place, with no way to a model and no variable of the
-        agent's.
+        With `script`, the script starts in the agent's place, without access to a model and without the agent's
+        variables.
         """
         home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.worktree.path)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,12 +77,12 @@ class TurnContext(NodeContext):
                     binds=[*(Bind(shown) for shown in network.binds), *shown_for(chosen, Path(sockets)), *own],
                 )
                 if script is not None:
-                    # The agent's very cage, whatever the script's first line names.
+                    # The same cage as the agent's, whatever the script's first line names.
                     argv = (*argv[: -len(self.agent_command)], *script.command)
                 yield Launch(argv, environment, path), cage.disk_watch(view, home)
 
     def _route(self) -> ModelRoute | None:
-        """The way to a preset's model: the agent gets a key of the turn, the proxy has the real one."""
+        """Return the route to a preset's model: the agent gets a key of this turn, the proxy has the real one."""
         api = self._api()
         if api is None:
             return None
@@ -90,13 +90,13 @@ class TurnContext(NodeContext):
         return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints)
 
     def _api(self) -> ModelApi | None:
-        """The first of the preset's model APIs whose key is there."""
+        """Return the first of the preset's model APIs that has a key."""
         chosen = preset(self.agent)
         return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
 
 
 def shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
-    """What a preset's agent must find in its cage: files of the bot, and settings of a whole machine."""
+    """Return what a preset's agent needs in its cage: files of the bot, and machine-wide settings files."""
     if chosen is None:
         return
     yield from (Bind(path) for path in chosen.own_files)

@@ -1,4 +1,4 @@
-"""What the tracking comment shows while a turn runs: what takes long before the agent begins, then the agent's plan."""
+"""What the tracking comment shows while a turn runs: first what takes long, then the agent's plan."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
-# Most turns reach their agent sooner, and that is then the first news.
+# Most agents start sooner, and that is then the first news.
 QUIET_SECONDS = 3.0
 # The earlier steps of a longer turn are forgotten.
 MAX_STEPS = 200
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class Progress:
-    """Collects what is going on and what the agent reports; `shown` keeps the tracking comment in step with it."""
+    """The phase, plan and steps of a turn; `shown` keeps the tracking comment up to date with them."""
 
     def __init__(self) -> None:
         self.plan: tuple[PlanEntry, ...] = ()
@@ -41,19 +41,19 @@ class Progress:
         self._agent_began = asyncio.Event()
 
     def enter(self, phase: str) -> None:
-        """What is going on before the agent begins, as the tracking comment words it."""
+        """Set what happens before the agent starts, as the tracking comment words it."""
         if phase != self.phase:
             self.phase = phase
             self.changed.set()
 
     def agent_begins(self) -> None:
-        """From now on it is the agent that is waited for."""
+        """The agent works from now on."""
         self.phase = None
         self._agent_began.set()
         self.changed.set()
 
     def note(self, event: AgentEvent) -> None:
-        """Takes one event of the agent in."""
+        """Take in one event of the agent."""
         match event:
             case PlanChanged(entries=entries):
                 self.plan = entries
@@ -73,8 +73,8 @@ class Progress:
     async def shown(
         self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]
     ) -> AsyncIterator[None]:
-        """While the context lasts, what is known shows up on the thread: at once that the agent works, a phase before
-        that only where it takes a while; then at its pace.
+        """Show the progress on the thread while the context lasts: at once when the agent starts, a phase before that
+        only if it takes a while, then at the pace that GitHub allows.
         """
         showing = asyncio.create_task(self._show(pool, thread_ref, turn, clock))
         try:

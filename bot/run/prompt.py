@@ -1,4 +1,4 @@
-"""What the agent is told: where it is, what must not surprise it, and last the request itself, verbatim. Pure."""
+"""What the agent is told: where it is, what is unusual there, and last the request itself, verbatim. Pure."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def prompt_blocks(
     resuming: bool,
     request: str,
 ) -> tuple[str, ...]:
-    """The blocks of one prompt. The request is always the last block; of a resumed turn the one before says so."""
+    """Return the blocks of one prompt. The request is the last; the block before it says if the turn was cut off."""
     where = f"branch `{branch}`" if branch else "a detached checkout that is never pushed"
     place = _PLACE.format(
         who=f"@{requested_by}",
@@ -51,31 +51,31 @@ def prompt_blocks(
 
 
 def fast_forwarded(commits: int) -> str:
-    """People pushed since the last turn."""
+    """`commits` were pushed since the last turn."""
     return f"It was brought up to date with {commits} commit(s) that were pushed since."
 
 
 def dirty(files: int, behind: int) -> str:
-    """Something of an earlier turn is uncommitted."""
+    """`files` of an earlier turn are uncommitted; the branch on GitHub is `behind` commits ahead of them."""
     late = f" and is {behind} commit(s) behind its branch on GitHub" if behind else ""
     return f"It holds {files} uncommitted file(s) of an earlier turn{late}; nothing was changed."
 
 
 def diverged(ahead: int, behind: int) -> str:
-    """Both sides have commits of their own."""
+    """Both the worktree and GitHub have commits that the other lacks."""
     return (
         f"Its branch has {ahead} commit(s) that GitHub lacks, and lacks {behind} that GitHub has; nothing was merged."
     )
 
 
 def off_branch(current: str | None, branch: str) -> str:
-    """HEAD is not where it belongs."""
+    """HEAD is not on the worktree's branch."""
     now = f"`{current}` is" if current else "a detached HEAD is"
     return f"It belongs to branch `{branch}`, but {now} checked out."
 
 
 def rewritten(branch: str, ahead: int, behind: int) -> str:
-    """Somebody force-pushed."""
+    """The branch was force-pushed on GitHub."""
     return (
         f"`{branch}` was rewritten on GitHub: `origin/{branch}` lacks {ahead} commit(s) that are here, and has "
         f"{behind} other(s). Nothing was merged. What is committed here goes to a branch of its own, unless it is "
@@ -84,26 +84,26 @@ def rewritten(branch: str, ahead: int, behind: int) -> str:
 
 
 def branch_deleted(branch: str) -> str:
-    """Somebody deleted it there."""
+    """The branch was deleted on GitHub."""
     return f"`{branch}` was deleted on GitHub. It is made there again if you change something."
 
 
 def continued(before: str, after: str) -> str:
-    """Its branch was merged."""
+    """The branch `before` was merged."""
     return f"`{before}` was merged meanwhile. The worktree is now on `{after}`, which has everything from there."
 
 
 def unfinished(operation: str) -> str:
-    """A git operation was begun and not ended."""
+    """`operation` is git's word, such as `merge`."""
     return f"A {operation} is in progress in it: finish or abort it."
 
 
 def setup_failed(how: str, output: str) -> str:
-    """The repository's own script went wrong; `output` is the end of what it wrote."""
+    """The repository's own script failed; `output` is the end of what it wrote."""
     said = "".join(f"\n    {line}" for line in output.split("\n")) if output else ""
     return f"`.threadtree/setup`, which prepares it, {how}." + (f" It wrote last:{said}" if said else "")
 
 
 def setup_left(files: int) -> str:
-    """The repository's own script made files that would be committed."""
+    """The repository's own script left `files` that git does not ignore."""
     return f"`.threadtree/setup`, which prepared it, left {files} file(s) that git does not ignore; they are committed."

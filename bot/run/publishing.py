@@ -1,4 +1,4 @@
-"""After a turn that is done: what the agent left is committed and the worktree's branch is pushed."""
+"""After a turn that is done: commit what the agent left and push the worktree's branch."""
 
 from pathlib import Path
 from typing import assert_never
@@ -26,10 +26,7 @@ NOREPLY_HOST = "users.noreply"
 
 
 async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
-    """What is not pushed; among it the default branch, and the worktree's own where a rule protects it.
-
-    Raises GitHubError.
-    """
+    """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError."""
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
     if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
         protected.add(ready.branch)
@@ -56,7 +53,7 @@ async def publish(
 
 
 async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, told: list[str]) -> bool:
-    """Commits what is uncommitted; False where conflicts keep it from being committed."""
+    """Commit what is uncommitted; return False if conflicts prevent it."""
     result = await commit_all(lock, path, _message(turn), ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
@@ -79,7 +76,7 @@ async def _push(
     guard: Guard,
     told: list[str],
 ) -> str | None:
-    """Pushes; returns the branch of GitHub's that has the work now, or None where the push was withheld."""
+    """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
     await import_commits(lock, path, branch)
     if (rule := await guard.forbids(lock.clone, branch)) is not None:
         told.append(notices.not_pushed(rule, branch))
@@ -116,14 +113,14 @@ async def _changes(
 
 
 def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
-    """The branch's page."""
+    """Return the address of the branch's page."""
     return f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(branch)}"
 
 
 async def _as_patch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, told: list[str]
 ) -> Patch | None:
-    """A detached worktree is never pushed: the reply carries its edits."""
+    """Commit in a detached worktree, which is never pushed; return its edits for the reply."""
     await _commit(ctx, lock, turn, path, told)
     await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.worktree.start_sha or head_before
@@ -132,7 +129,7 @@ async def _as_patch(
 
 
 def _message(turn: ClaimedTurn) -> str:
-    """The commit's message: what was asked, in one line, and where."""
+    """Return the commit's message: the first line of the request, and where it was made."""
     first = next((line.strip() for line in turn.request.splitlines() if line.strip()), turn.title)
     subject = first if len(first) <= 72 else f"{first[:71].rstrip()}…"
     return f"{subject}\n\nAsked in {turn.worktree.repository.full_name}#{turn.number}, turn {turn.id}."

@@ -1,4 +1,4 @@
-"""This node's turns, operations and removals: claims them when the bell rings, and finds those whose run is gone."""
+"""This node's turns, operations and removals: claimed when the bell rings, requeued when their process is gone."""
 
 import asyncio
 from functools import partial
@@ -20,39 +20,39 @@ from bot.store.operations import ClaimedOperation, OperationClaim
 from bot.store.turns import Claim, ClaimLostError
 
 OPERATIONS_AT_ONCE = 2
-"""Beside the turns: a reset must not wait for agents that work elsewhere."""
+"""Beside the turns: a reset must not wait for the agents of other worktrees."""
 _log = structlog.get_logger()
 
 
 class Runner:
-    """Runs at most `slots` turns at once under the process lock `worker` (see `liveness`)."""
+    """Runs at most `slots` turns at once under the process lock `worker` (see `bot.node.process_lock`)."""
 
     def __init__(self, ctx: TurnContext, worker: str, slots: int, per_repository: int) -> None:
         self._ctx = ctx
         self._worker = worker
         self._slots = slots
         self._per_repository = per_repository
-        # By claim: a turn that was sent on to another worktree can be claimed again before its first run is over.
+        # By claim: a turn that was moved to another worktree can be claimed again before its first run is over.
         self._runs: dict[UUID, tuple[TurnRun, asyncio.Task[None]]] = {}
         self._operations: dict[int, tuple[ClaimedOperation, asyncio.Task[None]]] = {}
         self._removing: asyncio.Task[None] | None = None
         self._remove_more = False
-        # Between a claim and its entry above it looks as if nobody here had it.
+        # Between a claim and its entry above, the claim looks like that of a dead process.
         self._claiming = asyncio.Lock()
         self._bell = asyncio.Event()
 
     def ring(self) -> None:
-        """Something of this node's may wait."""
+        """Look for work: something of this node may be due."""
         self._bell.set()
 
     def stop_asked(self, turn_id: int) -> None:
-        """A running turn was asked to stop."""
+        """Stop the turn if it runs here."""
         for run, _ in self._runs.values():
             if run.turn_id == turn_id:
                 run.look_again()
 
     async def serve(self, stopping: asyncio.Event, grace_seconds: float) -> None:
-        """Claims and runs until `stopping`; then lets running turns go on for the grace and hands the rest back."""
+        """Claim and run until `stopping`; then give running turns the grace and requeue the rest."""
         stop = asyncio.create_task(stopping.wait())
         try:
             while not stopping.is_set():
@@ -87,7 +87,7 @@ class Runner:
                 break
             self._carry_out(operation)
         if self._removing is not None:
-            self._remove_more = True  # it may have seen already that nothing waits
+            self._remove_more = True  # it may have found nothing already
         else:
             self._remove_more = False
             self._removing = asyncio.create_task(remove_all(ctx, self._worker), name="removals")
@@ -128,7 +128,7 @@ class Runner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def recover(self) -> None:
-        """What is claimed by a process that is gone waits again; a turn, the second time, ends `interrupted`."""
+        """Requeue what a dead process has claimed; a turn that was cut off twice ends `interrupted`."""
         async with self._claiming:
             await self._recover()
 

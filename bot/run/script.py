@@ -1,4 +1,4 @@
-"""A script out of a repository: run until its end, its limit or a stop, and then nothing it started is left running."""
+"""Run a script of a repository until its end, its limit or a stop; nothing that it started keeps running."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script at the path that it has in a cage too, and the command that runs it."""
+    """A script, at a path that is the same in the cage, and the command that runs it."""
 
     path: Path
     command: tuple[str, ...]
@@ -26,7 +26,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """It ended by itself, or by a signal where `status` is negative. `output` is the end of what it wrote."""
+    """It ended by itself, or by a signal if `status` is negative. `output` is the end of what it wrote."""
 
     status: int
     output: str
@@ -34,7 +34,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """It was ended after `seconds`."""
+    """It was killed after `seconds`."""
 
     seconds: float
     output: str
@@ -42,12 +42,12 @@ class OutOfTime:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It was ended because somebody asked for it."""
+    """It was killed because of a stop."""
 
 
 def command_for(text: bytes, path: Path) -> tuple[str, ...]:
-    """What runs a script with this text: the interpreter its first line names with one argument, as the kernel reads
-    it, else sh. So the file needs no executable bit, nor a file system that allows for it.
+    """Return what runs a script with this text: the interpreter that its first line names, with one argument, as the
+    kernel reads it, else sh. So the file needs no executable bit.
     """
     first = os.fsdecode(text.split(b"\n", 1)[0])
     named = first[2:].strip().split(maxsplit=1) if first.startswith("#!") and "\0" not in first else []
@@ -55,7 +55,7 @@ def command_for(text: bytes, path: Path) -> tuple[str, ...]:
 
 
 def readable(output: bytes) -> str:
-    """What a terminal would still show of this: no colours, of a line that was written over again the last."""
+    """Return what a terminal still shows of this: no colours, and only the last version of an overwritten line."""
     text = _ESCAPES.sub("", output.decode(errors="replace"))
     lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
     return _CONTROLS.sub("", "\n".join(line.rstrip() for line in lines)).strip("\n")

@@ -1,6 +1,6 @@
 """Before the agent works in a new checkout: the repository's own script prepares it (the setting SETUP_SCRIPT).
 
-It is the default branch's script, whatever is checked out: a pull request must not change what runs.
+It is always the script of the default branch: a pull request must not change what runs.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ OnOverflow = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What came of it: whether it is `done` for this checkout, what the thread and what the agent must be told."""
+    """Whether the checkout is prepared (`done`); `notices` are for the thread, `remarks` for the agent."""
 
     done: bool
     notices: tuple[str, ...] = ()
@@ -45,19 +45,19 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The script as the default branch has it."""
+    """The script of the default branch."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NotThere:
-    """The default branch has no such script."""
+    """The default branch has no script."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """There is something else in its place."""
+    """Its path on the default branch is not a regular file of an acceptable size."""
 
     default_branch: str
 
@@ -65,7 +65,7 @@ class Unusable:
 async def prepare_checkout(
     ctx: TurnContext, turn: ClaimedTurn, progress: Progress, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
-    """Runs the script where there is one, in the agent's sandbox, and looks at what it left. `stop` ends it early.
+    """Run the script, if there is one, in the agent's sandbox and look at what it left. `stop` ends it early.
 
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
@@ -84,7 +84,7 @@ async def prepare_checkout(
 
 
 async def script_of(lock: CloneLock) -> Found | NotThere | Unusable:
-    """The script on the remote's default branch, after a fetch. Raises GitError."""
+    """Return the script on the remote's default branch, after a fetch. Raises GitError."""
     clone, default = lock.clone, await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
         return NotThere()
@@ -99,7 +99,7 @@ async def script_of(lock: CloneLock) -> Found | NotThere | Unusable:
 
 
 def shown(output: str, secrets: tuple[str, ...]) -> str:
-    """The end of an output, without secrets, as long as a comment has room for."""
+    """Return the end of an output, without secrets, as long as a comment has room for."""
     lines = redact(output, secrets).split("\n")[-_SHOWN_LINES:]
     return "\n".join(lines)[-_SHOWN_CHARACTERS:]
 

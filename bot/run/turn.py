@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 
 class TurnRun:
-    """Runs one claimed turn. Every effect is written under its claim; a lost claim ends the run in silence."""
+    """Run one claimed turn. Every effect is written under its claim; a lost claim ends the run without a word."""
 
     def __init__(self, ctx: TurnContext, turn: ClaimedTurn) -> None:
         self._ctx = ctx
@@ -65,22 +65,22 @@ class TurnRun:
 
     @property
     def turn_id(self) -> int:
-        """Which turn it runs."""
+        """The id of the turn that it runs."""
         return self._turn.id
 
     def look_again(self) -> None:
-        """Somebody asked this turn to stop: do not wait for the next look at the row."""
+        """Stop now: the turn was asked to stop, and the next look at the row is seconds away."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Ends when the turn has ended, was handed back, or is no longer ours. Raises nothing but cancellation."""
+        """Run until the turn has ended, was requeued, or belongs to another claim. Raises only cancellation."""
         self._log.info("turn-started", resuming=self._turn.resuming)
         try:
             end = await self._to_an_end()
             await self._finish(end)
             self._log.info("turn-ended", state=end.state, reason=end.reason)
         except TurnMovedError:
-            self._log.info("turn-sent-on")
+            self._log.info("turn-moved")
         except ClaimLostError:
             self._log.warning("claim-lost")
         except asyncio.CancelledError:
@@ -101,7 +101,7 @@ class TurnRun:
         except ClaimLostError:
             raise
         except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
-            self._log.exception("turn-broke")
+            self._log.exception("turn-crashed")
             return TurnResult("failed", reasons.own_error(self._turn.id))
         finally:
             for task in (watch, work):
@@ -109,7 +109,7 @@ class TurnRun:
             await asyncio.gather(watch, work, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Looks at the row now and then: a stop that no notification told of, or a claim that was taken away."""
+        """Look at the row now and then: for a stop whose notification was lost, and for a claim that was taken away."""
         while True:
             with contextlib.suppress(*DATABASE_AWAY):
                 async with self._ctx.pool.acquire() as connection:
@@ -137,7 +137,7 @@ class TurnRun:
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:
-            # Cut off after the agent was done: it is not asked again.
+            # Cut off after the agent was done: the agent does not run again.
             return await self._deliver(ready, head_before, turn.answer)
         if self._ctx.setup_script:
             await self._set_up()
@@ -164,7 +164,7 @@ class TurnRun:
                 assert_never(outcome)
 
     async def _prepared(self) -> Ready | NotReady | None:
-        """None: somebody asked to stop, and a clone may take long. Every step of it can be cut off and done again."""
+        """Prepare the checkout; return None if the turn is to stop. Each step can be cut off and done again."""
         turn, progress = self._turn, self._progress
         fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.worktree.folder).path.is_dir())
         progress.enter(fetching(None))
@@ -179,7 +179,7 @@ class TurnRun:
             await asyncio.gather(work, stop, return_exceptions=True)
 
     async def _set_up(self) -> None:
-        """A checkout is set up once: until then the script is run again, also by a turn that was cut off meanwhile."""
+        """Run the setup script unless it succeeded in this checkout before."""
         turn, ctx = self._turn, self._ctx
         if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree.id)):
             return
@@ -264,7 +264,7 @@ class TurnRun:
         self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
-        """Looks at the row once more, then commits and pushes (DESIGN.md §2: the row is looked at before the push)."""
+        """Check the row once more, then commit and push (DESIGN.md §2: the row is checked right before the push)."""
         stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
         if stopped is not None:
             return TurnResult("stopped", stopped, answer=answer)
@@ -274,13 +274,13 @@ class TurnRun:
             changes, told = await publish(self._ctx, self._turn, ready, head_before, guard)
             self._notices += told
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
-            # The answer is there; what was done stays in the worktree, and the next turn pushes it.
-            self._log.warning("not-delivered", problem=str(problem))
+            # The answer exists; the work stays in the worktree, and the next turn pushes it.
+            self._log.warning("publish-failed", problem=str(problem))
             self._notices.append(notices.push_failed(ready.branch))
         return TurnResult("done", answer=answer, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:
-        """Writes the end, the answer and the doorbell for the next turn in one transaction."""
+        """Write the end, the answer and the doorbell for the next turn in one transaction."""
         turn, ctx = self._turn, self._ctx
         result = replace(
             end,
@@ -314,10 +314,10 @@ class TurnRun:
         await _delete_old_sessions(ctx)
 
     async def _hand_back(self) -> None:
-        """The process stops: another run goes on with the turn."""
+        """Requeue the turn: this process stops, and another run continues it."""
         async with self._ctx.pool.acquire() as connection:
             if await turns.requeue(connection, self._turn.claim):
-                self._log.info("turn-handed-back")
+                self._log.info("turn-requeued")
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
         return await persist(self._ctx.pool, write)

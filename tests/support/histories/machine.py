@@ -24,7 +24,7 @@ LIVE = """
 select id, path, branch, state from worktrees where node = $1 and state in ('reserved', 'ready', 'removing')
 order by id
 """
-WARNED_OF = ("turn-failed", "turn-broke", "not-delivered", "commits-not-imported")
+WARNED_OF = ("turn-failed", "turn-crashed", "publish-failed", "commits-not-imported")
 """What the log says where something went wrong that a history does not bring about."""
 
 
