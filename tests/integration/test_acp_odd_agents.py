@@ -212,8 +212,8 @@ async def test_a_session_that_always_kills_its_agent_is_lost(odd: Callable[[Plan
 async def test_a_session_that_never_loads_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"initialize": [CAN_RESUME], "session/resume": [[]]})
     # Long enough for the other answers, which the same limit bounds.
-    opened = await try_to_open(launch, "kept", OpenTimeouts(answer_seconds=5))
-    assert opened == Opened("fresh", False, "the agent did not continue it within 5 s")
+    opened = await try_to_open(launch, "kept", OpenTimeouts(answer_seconds=10))
+    assert opened == Opened("fresh", False, "the agent did not continue it within 10 s")
 
 
 async def test_a_session_that_comes_back_under_another_id_is_lost(odd: Callable[[Plan], Launch]) -> None:

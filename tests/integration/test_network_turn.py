@@ -23,7 +23,7 @@ TRY_ALL = """
 import json, os, sys, urllib.request, urllib.error
 def ask(opener, url):
     try:
-        return [200, opener.open(url, timeout=5).read().decode()]
+        return [200, opener.open(url, timeout=60).read().decode()]
     except urllib.error.HTTPError as error:
         return [error.code, error.read().decode()]
     except OSError as error:
@@ -39,7 +39,7 @@ ASK_MODEL = """
 import os, sys, urllib.request
 request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", data=b"{}",
                                  headers={"x-api-key": os.environ["ANTHROPIC_API_KEY"]})
-with urllib.request.urlopen(request, timeout=10) as answer:
+with urllib.request.urlopen(request, timeout=60) as answer:
     while piece := answer.read1():
         print(piece.decode(), flush=True)
         sys.stdin.readline()

@@ -207,16 +207,16 @@ async def test_a_rewritten_branch_keeps_its_old_commits(machine: Machine) -> Non
 
 
 def test_its_own_work_is_not_hindered(machine: Machine) -> None:
-    """The cage takes nothing from ordinary work with git."""
+    """The cage allows ordinary work with git."""
     said = machine.attack(
         """
 def ok(*args): git(*args, check=True)
 (worktree / "a").write_text("1"); ok("add", "a"); ok("commit", "-q", "-m", "a")
 (worktree / "a").write_text("2"); ok("stash", "-q"); ok("stash", "pop", "-q"); ok("commit", "-qam", "b")
 ok("switch", "-q", "-c", "idea"); (worktree / "c").write_text("3"); ok("add", "c"); ok("commit", "-q", "-m", "c")
-ok("switch", "-q", "-"); ok("cherry-pick", "idea"); ok("rebase", "-q", "origin/main")
-ok("merge", "-q", "idea", "--no-edit")
-ok("commit", "-q", "--amend", "-m", "d"); ok("reset", "-q", "--soft", "HEAD~1"); ok("commit", "-q", "-m", "e")
+ok("switch", "-q", "-"); (worktree / "d").write_text("4"); ok("add", "d"); ok("commit", "-q", "-m", "d")
+ok("cherry-pick", "idea"); ok("rebase", "-q", "origin/main"); ok("merge", "-q", "idea", "--no-edit")
+ok("commit", "-q", "--amend", "-m", "e"); ok("reset", "-q", "--soft", "HEAD~2"); ok("commit", "-q", "-m", "f")
 ok("branch", "-q", "-D", "idea"); ok("gc", "-q"); ok("fsck"); ok("config", "--global", "user.name", "Me")
 print(git("log", "--oneline", "origin/main").stdout, pathlib.Path("/tmp/x").write_text("scratch"))
 """
