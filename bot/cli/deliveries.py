@@ -5,8 +5,8 @@ from typing import assert_never
 import typer
 
 from bot.cli.running import fail, open_connection, run
-from bot.store import replay as rows
-from bot.store.replay import Replay
+from bot.store import deliveries as rows
+from bot.store.deliveries import Replay
 
 
 def replay(guid: str) -> None:

@@ -1,15 +1,17 @@
-"""`<name>.json` beside a worktree: what rebuilds its row, and what was last seen of it."""
+"""`<name>.json` beside a worktree: whose it is, and how it was last used."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
+
+from bot.model import WorktreeRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,37 @@ class Corrupt:
 def metadata_path(worktree: Path) -> Path:
     """Where the metadata of this worktree is kept."""
     return worktree.with_name(f"{worktree.name}.json")
+
+
+def metadata_of(worktree: WorktreeRow) -> Metadata:
+    """Return the metadata of a worktree as its row tells it; how often it was used is lost."""
+    return Metadata(
+        id=str(worktree.id),
+        platform=worktree.repository.platform,
+        repository_id=worktree.repository.id,
+        full_name=worktree.repository.full_name,
+        conversations=worktree.conversations,
+        branch=worktree.branch,
+        base=worktree.base_branch,
+        node=worktree.node,
+        created_at=worktree.created_at,
+        updated_at=worktree.updated_at,
+    )
+
+
+def record_use(worktree: WorktreeRow, branch: str | None, base_branch: str | None, now: datetime) -> None:
+    """Write the metadata of a worktree that is used now, on this branch; keep how often it was used. Raises OSError."""
+    path = Path(worktree.path)
+    before = read(path)
+    known = metadata_of(worktree)
+    if isinstance(before, Metadata):
+        known = replace(
+            known,
+            created_at=before.created_at,
+            execution_count=before.execution_count,
+            last_error=before.last_error,
+        )
+    write(path, replace(known, branch=branch, base=base_branch or worktree.base_branch, updated_at=now))
 
 
 def write(worktree: Path, metadata: Metadata) -> None:

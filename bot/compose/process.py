@@ -25,9 +25,10 @@ from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings, known_secrets
-from bot.store import bells, upkeep
+from bot.store import upkeep
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
+from bot.store.jobs import turns_queue
 from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine
 
 WEB_CONNECTIONS = 6
@@ -132,7 +133,7 @@ async def _run_loops(
             await upkeep.heartbeat(connection, settings.node_name)
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
-            group.create_task(run_pool(app, bells.turns_queue(settings.node_name), 1, stopping), name="doorbell")
+            group.create_task(run_pool(app, turns_queue(settings.node_name), 1, stopping), name="doorbell")
             group.create_task(run_turns(), name="turns")
             group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
             group.create_task(Housekeeper(ctx, app, runner, settings).keep(turns_ended), name="housekeeping")

@@ -4,8 +4,8 @@ from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
 from bot.messages import reasons
 from bot.reply import thread_comments
-from bot.store import bells, operations, requests, rescues, worktrees
-from bot.store.jobs import defer
+from bot.store import operations, requests, rescues, worktrees
+from bot.store.jobs import defer, turns_bell
 from bot.store.requests import NewTurn
 
 
@@ -66,4 +66,4 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     await thread_comments.seen(connection, thread_ref, turn.target)
     turns_ahead = await requests.place_in_line(connection, turn_id)
     await thread_comments.queued(connection, thread_ref, turn_id, turn.target, turns_ahead)
-    await defer(connection, bells.turns_bell(assigned.node))
+    await defer(connection, turns_bell(assigned.node))

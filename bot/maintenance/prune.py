@@ -16,7 +16,6 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.expire import end_orphan, expire
-from bot.maintenance.repair import metadata_of
 from bot.maintenance.retention_rules import (
     Due,
     Facts,
@@ -214,7 +213,7 @@ class _Sweep:
             if await retention.lock_at_rest(connection, candidate.worktree.id) is None:
                 return
             if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
-                await asyncio.to_thread(metadata.write, path, metadata_of(candidate.worktree, ctx.node))
+                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(candidate.worktree))
                 _log.info("metadata-rebuilt", path=candidate.worktree.path)
 
     async def _end_orphans(self) -> None:

@@ -17,7 +17,6 @@ from bot.git import refs
 from bot.git.runner import GitError
 from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
 from bot.maintenance.reconcile_rules import Action, decide
-from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_all
@@ -67,22 +66,6 @@ async def repair(
     return done
 
 
-def metadata_of(row: WorktreeRow, node: str) -> Metadata:
-    """The metadata of a worktree as its row tells it; how often it was used is lost."""
-    return Metadata(
-        id=str(row.id),
-        platform=row.repository.platform,
-        repository_id=row.repository.id,
-        full_name=row.repository.full_name,
-        conversations=row.conversations,
-        branch=row.branch,
-        base=row.base_branch,
-        node=node,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
 async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
     """Clears a path that is no worktree in use: what a commit can hold of it is rescued, and with `whole` all that is
     there is kept as it is. `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
@@ -90,7 +73,7 @@ async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label,
     found = await rescue_first(lock, path, label)
     commit, whole = what_is_rescued(found), whole or isinstance(found, KeepWhole)
     size = await asyncio.to_thread(trash.size_of, path) if whole else 0
-    note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at)
+    note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at, conversations=label.conversations)
     # One transaction around it: no row tells of a directory that was not kept.
     async with ctx.pool.acquire() as connection, connection.transaction():
         if commit is not None:
@@ -133,7 +116,7 @@ async def _do(ctx: NodeContext, lock: CloneLock, action: Action, found: Found) -
             await lock.clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
         case Action.REBUILD_METADATA:
             if row is not None:
-                await asyncio.to_thread(metadata.write, path, metadata_of(row, ctx.node))
+                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row))
         case Action.KEEP_WHOLE:
             if row is not None:
                 label = Label(row.id, row.branch, row.conversations, ctx.clock())

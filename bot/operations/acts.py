@@ -11,13 +11,13 @@ import structlog
 
 from bot.clones import trash
 from bot.clones.clone import clone_lock
+from bot.clones.metadata import record_use
 from bot.clones.start import start_again
 from bot.github.errors import GitHubError
 from bot.messages import notices, worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.model import WorktreeState
 from bot.node.context import NodeContext
-from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.operations import remove, rescued
 from bot.operations.create import CannotBeMade, Made, fetched, make
@@ -94,9 +94,7 @@ async def _reset(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
         size = await rescued.size_of(clone, result.rescue, result.kept)
-    await asyncio.to_thread(
-        record_use, ctx, operation.worktree, result.branch, result.base_branch or operation.worktree.base_branch
-    )
+    await asyncio.to_thread(record_use, operation.worktree, result.branch, result.base_branch, ctx.clock())
 
     async def write(connection: Connection) -> None:
         worktree_id = operation.worktree.id

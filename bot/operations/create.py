@@ -6,11 +6,11 @@ from pathlib import Path
 
 from bot.clones.clone import Clone, CloneLock, NoAccess, update
 from bot.clones.entries import Valid, inspect
+from bot.clones.metadata import record_use
 from bot.clones.start import Refused, start_again
 from bot.git import refs
 from bot.messages import reasons
 from bot.node.context import NodeContext
-from bot.node.noting import record_use
 from bot.rescue.stored import read_rescue
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.create import Created, create, recreate
@@ -46,9 +46,7 @@ async def make(
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
         return CannotBeMade(reasons.no_worktree(made.next_step))
-    await asyncio.to_thread(
-        record_use, ctx, operation.worktree, made.branch, made.base_branch or operation.worktree.base_branch
-    )
+    await asyncio.to_thread(record_use, operation.worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 

@@ -9,9 +9,9 @@ from bot.messages.tracking import EndState, PlanEntry, TurnResult
 from bot.model import Repository, Target
 from bot.reply import pacing
 from bot.reply.pacing import AT_ONCE, FINAL, PROGRESS
-from bot.store import bells, outbox, sending
+from bot.store import outbox, sending
 from bot.store.database import Connection
-from bot.store.jobs import defer
+from bot.store.jobs import defer, outbox_bell
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
 """Edits notify nobody, so the answer of a longer turn is a new comment."""
@@ -146,4 +146,4 @@ async def _react(connection: Connection, thread_ref: ThreadRef, target: Target, 
 
 
 async def _ring(connection: Connection, thread_ref: ThreadRef) -> None:
-    await defer(connection, bells.outbox_bell(thread_ref.repository.lane))
+    await defer(connection, outbox_bell(thread_ref.repository.lane))

@@ -14,7 +14,7 @@ from bot.messages import notices
 from bot.model import HeadBranch, IssueBranch, Start
 from bot.run import prompt
 from bot.run.context import TurnContext
-from bot.store import rescues, setup_script
+from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, examine, recreate
 from bot.worktrees.sync import (
@@ -67,7 +67,7 @@ async def restore_or_sync(
         # The damage that git met may be the clone's: a worktree made again from that would not last.
         replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
         async with ctx.pool.acquire() as connection:
-            await setup_script.forget(connection, turn.worktree.id)
+            await worktrees.forget_setup(connection, turn.worktree.id)
         made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
         if isinstance(made, Refused):
             return made

@@ -16,14 +16,13 @@ from bot.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFai
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.clones import metadata
-from bot.clones.metadata import Metadata
+from bot.clones.metadata import Metadata, record_use
 from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import Changes, Patch, TurnResult
 from bot.model import Actor
-from bot.node.noting import record_use
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
@@ -36,9 +35,9 @@ from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import bells, conversations, purging, retention, setup_script, turns
+from bot.store import conversations, retention, turns, worktrees
 from bot.store.database import DATABASE_AWAY, Connection
-from bot.store.jobs import defer
+from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOOK_AGAIN_SECONDS = 2.0
@@ -133,7 +132,7 @@ class TurnRun:
             return TurnResult("refused", ready.reason)
         self._notices += ready.notices
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(record_use, self._ctx, turn.worktree, ready.branch, ready.base_branch)
+        await asyncio.to_thread(record_use, turn.worktree, ready.branch, ready.base_branch, self._ctx.clock())
         if self._stop.is_set():
             return await self._stopped()
         if turn.answer is not None:
@@ -181,14 +180,14 @@ class TurnRun:
     async def _set_up(self) -> None:
         """Run the setup script unless it succeeded in this checkout before."""
         turn, ctx = self._turn, self._ctx
-        if await self._persist(lambda connection: setup_script.is_done(connection, turn.worktree.id)):
+        if await self._persist(lambda connection: worktrees.is_set_up(connection, turn.worktree.id)):
             return
         prepared = await prepare_checkout(ctx, turn, self._progress, self._stop, self._disk_overflowed)
         failpoints.reached("worktree-set-up")
         self._notices += prepared.notices
         self._remarks += prepared.remarks
         if prepared.done:
-            await self._persist(lambda connection: setup_script.done(connection, turn.claim))
+            await self._persist(lambda connection: turns.record_setup(connection, turn.claim))
 
     async def _note_use(self, usage: Usage) -> None:
         cost = usage.session_cost if usage.currency in (None, "USD") else None
@@ -207,7 +206,7 @@ class TurnRun:
         turn = self._turn
         before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
         if ready.made_again or not turn.worktree.is_made:
-            await setup_script.forget(connection, turn.worktree.id)
+            await worktrees.forget_setup(connection, turn.worktree.id)
         if ready.made_again:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before
@@ -304,8 +303,8 @@ class TurnRun:
             )
             await conversations.leave(connection, turn.conversation_id, turn.worktree.id)
             if ctx.purge_on_success and end.state == "done":
-                await purging.purge(connection, turn.worktree.id)
-            await defer(connection, bells.turns_bell(ctx.node))
+                await worktrees.purge(connection, turn.worktree.id)
+            await defer(connection, turns_bell(ctx.node))
 
         # Before the end is written: after it the worktree may be removed at any moment.
         await asyncio.to_thread(_record_end, ctx, turn, end)

@@ -12,10 +12,9 @@ from bot.model import (
     Start,
     ThreadKind,
 )
-from bot.store import bells
 from bot.store.database import Connection, start_columns
-from bot.store.jobs import defer
-from bot.store.locks import lock_worktree
+from bot.store.jobs import defer, turns_bell
+from bot.store.worktrees import lock_worktree
 
 UPSERT_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
@@ -125,8 +124,7 @@ RELEASE_WORKTREE = """
 update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
-  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-  and not exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running'))
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 returning w.node
 """
 
@@ -284,7 +282,7 @@ async def let_go(connection: Connection, worktree_id: int) -> bool:
     await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
     if node is not None:
-        await defer(connection, bells.turns_bell(node))
+        await defer(connection, turns_bell(node))
     return node is not None
 
 

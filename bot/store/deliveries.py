@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bot.store.database import Connection
+from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
 -- One statement, since each round trip is as dear as the rest of the acknowledgement. In this order:
--- 1. taken: the turn at each lock, as `take_turns` does, before there is any job id.
+-- 1. taken: the turn at each lock, as `lock_queues` does, before there is any job id.
 -- 2. stored: a GUID that is known changes nothing, unless its handling failed: then it is to run again. What could
 --    not be parsed stays dead until other bytes come for it. Sorted, so that two groups cannot wait for each other.
 -- 3. a decide job for each row that is to be decided on, in the order of arrival.
@@ -40,6 +41,21 @@ select array(select guid from stored) as guids,
                    )::procrastinate_job_to_defer_v1 order by place))
         from stored join new using (guid) where state = 'received' having count(*) > 0) as jobs
 """
+
+
+FIND_DELIVERY = """
+select state, lock_key, body is not null as has_body from deliveries where guid = $1
+"""
+
+RECEIVE_AGAIN = """
+-- The state is asked for again: another replay may have come first.
+update deliveries set state = 'received', error = null, finished_at = null
+where guid = $1 and state <> 'received' and body is not null
+returning guid
+"""
+
+Replay = Literal["replayed", "unknown", "waiting", "nothing-to-run"]
+"""`waiting`: it has not been handled yet; `nothing-to-run`: its body is gone, or it never meant anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +92,23 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> se
         [delivery.error for delivery in deliveries],
     )
     return set(guids)
+
+
+async def replay(connection: Connection, guid: str) -> Replay:
+    """Put the delivery back to `received`, with a new decide job, in a transaction of its own.
+
+    What it did before is remembered by effect and not done twice.
+    """
+    async with connection.transaction():
+        row = await connection.fetchrow(FIND_DELIVERY, guid)
+        if row is None:
+            return "unknown"
+        if row["state"] == "received":
+            return "waiting"
+        if row["lock_key"] is None or not row["has_body"]:
+            return "nothing-to-run"
+        await lock_queues(connection, [row["lock_key"]])
+        if not await connection.fetchval(RECEIVE_AGAIN, guid):
+            return "waiting"
+        await defer(connection, NewJob(queue="decide", task="decide", lock=row["lock_key"], args={"guid": guid}))
+    return "replayed"

@@ -1,14 +1,16 @@
-"""Jobs for the queue engine, put in by our own transactions: a row and the job for it are committed together."""
+"""Jobs for the queue engine, enqueued by our own transactions: a row and the job for it are committed together.
+
+A doorbell is a job that carries no work: it only tells that some row waits.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import orjson
 
 from bot.store.database import Connection
 
-TAKE_TURNS = """
+LOCK_QUEUES = """
 -- Job ids are given at insert and not at commit: without this, of two transactions for one lock the one that
 -- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
 select pg_advisory_xact_lock(hash)
@@ -18,45 +20,55 @@ from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) 
 DEFER = """
 -- The engine's own function; ids ascend in the order given.
 select procrastinate_defer_jobs_v1(array_agg(
-    (queue, task, priority, lock, null, args, scheduled_at)::procrastinate_job_to_defer_v1 order by place))
-from unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::jsonb[], $6::timestamptz[]) with ordinality
-     as jobs (queue, task, priority, lock, args, scheduled_at, place)
+    (queue, task, 0, lock, null, args, null)::procrastinate_job_to_defer_v1 order by place))
+from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as jobs (queue, task, lock, args, place)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be done; those with the same `lock` run one at a time in the order they were put in.
+    """A job; those with the same `lock` run one at a time, in the order in which they were enqueued.
 
-    `args` are the task's keyword arguments, as JSON knows them. A higher `priority` goes first.
+    `args` are the task's keyword arguments, as JSON knows them.
     """
 
     queue: str
     task: str
     lock: str | None
     args: dict[str, object] = field(default_factory=dict)
-    scheduled_at: datetime | None = None
-    priority: int = 0
 
 
-async def take_turns(connection: Connection, locks: Iterable[str]) -> None:
-    """Makes transactions that put in jobs for the same locks wait for each other's end.
+def turns_queue(node: str) -> str:
+    """Return the engine's queue for the doorbell of a node (the engine allows 40 bytes, see settings)."""
+    return f"turns:{node}"
+
+
+def turns_bell(node: str) -> NewJob:
+    """Return the doorbell for a node whose turns, operations or removals wait. It has no lock and names no turn."""
+    return NewJob(queue=turns_queue(node), task="turns", lock=None)
+
+
+def outbox_bell(writer: str) -> NewJob:
+    """Return the doorbell for a writer that has something to send; the lock makes its writes serial."""
+    return NewJob(queue="outbox", task="outbox", lock=f"outbox:{writer}", args={"writer": writer})
+
+
+async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
+    """Make transactions that enqueue jobs for the same locks wait for each other's end.
 
     Comes first in the transaction: taken after rows are locked it could deadlock.
     """
-    await connection.execute(TAKE_TURNS, sorted(set(locks)))
+    await connection.execute(LOCK_QUEUES, sorted(set(locks)))
 
 
 async def defer(connection: Connection, *jobs: NewJob) -> None:
-    """Puts `jobs` in with the caller's transaction; where they have locks, `take_turns` comes before."""
+    """Enqueue jobs in the caller's transaction; where they have locks, `lock_queues` comes before."""
     if not jobs:
         return
     await connection.execute(
         DEFER,
         [job.queue for job in jobs],
         [job.task for job in jobs],
-        [job.priority for job in jobs],
         [job.lock for job in jobs],
         [orjson.dumps(job.args).decode() for job in jobs],
-        [job.scheduled_at for job in jobs],
     )

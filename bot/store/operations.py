@@ -8,9 +8,8 @@ from uuid import UUID, uuid4
 from asyncpg import Record
 
 from bot.model import Target, WorktreeRow
-from bot.store import bells
 from bot.store.database import Connection, worktree_of
-from bot.store.jobs import defer
+from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimLostError, claims_of_node
 
 OperationKind = Literal["create", "reset", "restore", "remove"]
@@ -188,7 +187,7 @@ async def ask(connection: Connection, worktree_id: int, kind: OperationKind, ask
         asker.requested_by,
         asker.asked_at,
     )
-    await defer(connection, bells.turns_bell(row["node"]))
+    await defer(connection, turns_bell(row["node"]))
     operation_id: int = row["id"]
     return operation_id
 
@@ -236,7 +235,7 @@ async def finish(
     """Ends it with a sentence for people, and rings for what waited behind it. Raises ClaimLostError."""
     if await connection.fetchval(FINISH, claim.operation_id, claim.token, state, outcome) is None:
         raise ClaimLostError
-    await defer(connection, bells.turns_bell(node))
+    await defer(connection, turns_bell(node))
 
 
 async def requeue(connection: Connection, claim: OperationClaim) -> bool:

@@ -8,10 +8,9 @@ from uuid import UUID, uuid4
 from asyncpg import Record
 
 from bot.model import WorktreeRow
-from bot.store import bells
 from bot.store.database import Connection, worktree_of
-from bot.store.jobs import defer
-from bot.store.locks import lock_worktree
+from bot.store.jobs import defer, turns_bell
+from bot.store.worktrees import lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged"]
 
@@ -162,7 +161,7 @@ async def removed(connection: Connection, removal: ClaimedRemoval, node: str) ->
             await connection.execute(END_SESSIONS, worktree_id)
         if not purged and not waits:
             await connection.execute(FORGET, worktree_id)
-        await defer(connection, bells.turns_bell(node))
+        await defer(connection, turns_bell(node))
 
 
 async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
@@ -170,7 +169,7 @@ async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> No
     async with connection.transaction():
         await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
         await connection.execute(KEPT, removal.worktree.id, removal.token)
-        await defer(connection, bells.turns_bell(node))
+        await defer(connection, turns_bell(node))
 
 
 async def to_try_again(connection: Connection, node: str, after: timedelta) -> list[int]:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from bot.model import WorktreeRow
 from bot.store.database import Connection, worktree_of
-from bot.store.locks import lock_worktree
+from bot.store.worktrees import lock_worktree
 
 CANDIDATES = """
 -- By their row alone, whose index is by activity: of what is not old by its row nothing else is looked at.
@@ -33,7 +33,7 @@ SET_ACTIVITY = """
 -- Unless somebody has begun to use it since.
 update worktrees w set updated_at = $2
 where w.id = $1 and w.state in ('reserved', 'ready')
-  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 """
 
 LIVE = """
@@ -44,8 +44,7 @@ AT_REST = """
 -- Locked by the caller before: whoever asks for something here waits until its transaction ends.
 select w.updated_at from worktrees w
 where w.id = $1 and w.state in ('reserved', 'ready')
-  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-  and not exists (select from operations o where o.worktree_id = w.id and o.state in ('queued', 'running'))
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 """
 
 DELETE_OLD_SESSIONS = """

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bot.model import LiveWorktree, Repository, ThreadKind
 from bot.sharing_rules import WorktreeUsage
-from bot.store import bells, conversations
+from bot.store import conversations
 from bot.store.database import Connection
-from bot.store.jobs import defer
+from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOCK_PLACES = """
@@ -178,4 +178,4 @@ async def move_turn(
     await connection.execute(NOTE, turn.id, list(notices))
     await connection.execute(SEND_ON, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
     await conversations.let_go(connection, turn.worktree.id)
-    await defer(connection, bells.turns_bell(node))
+    await defer(connection, turns_bell(node))

@@ -111,6 +111,11 @@ update worktrees w set state = 'ready', branch = $3, base_branch = $4, updated_a
 from mine where w.id = mine.worktree_id returning mine.head_before
 """
 
+RECORD_SETUP = """
+with mine as (select worktree_id from turns where id = $1 and claim = $2 for no key update)
+update worktrees w set setup_done = true from mine where w.id = mine.worktree_id returning w.id
+"""
+
 ACTIVE_SESSION = """
 select id, assistant_session_id from sessions where conversation_id = $1 and active
 """
@@ -275,6 +280,11 @@ async def save_worktree(
         raise ClaimLostError
     head_before: str = row["head_before"]
     return head_before
+
+
+async def record_setup(connection: Connection, claim: Claim) -> None:
+    """Record that the set-up script succeeded in the turn's worktree. Raises ClaimLostError."""
+    _must(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:

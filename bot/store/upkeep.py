@@ -3,9 +3,8 @@
 from datetime import datetime, timedelta
 
 from bot.model import Repository
-from bot.store import bells
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import NewJob, defer, take_turns
+from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell
 
 HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
@@ -65,7 +64,7 @@ async def know_node(connection: Connection, node: str) -> None:
 async def ring_forgotten_lanes(connection: Connection, now: datetime) -> list[str]:
     """Rings for outbox rows that nobody would come for otherwise; returns their lanes."""
     lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES, now)]
-    await defer(connection, *(bells.outbox_bell(lane) for lane in lanes))
+    await defer(connection, *(outbox_bell(lane) for lane in lanes))
     return lanes
 
 
@@ -75,7 +74,7 @@ async def decide_forgotten_deliveries(connection: Connection) -> list[str]:
         rows = await connection.fetch(FORGOTTEN_DELIVERIES)
         if not rows:
             return []
-        await take_turns(connection, [row["lock_key"] for row in rows])
+        await lock_queues(connection, [row["lock_key"] for row in rows])
         # Deciding twice does nothing the second time: the delivery's row is locked and looked at first.
         await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
     return [row["guid"] for row in rows]

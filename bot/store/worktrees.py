@@ -5,6 +5,27 @@ from datetime import datetime
 
 from bot.model import EndReason, Repository, WorktreeState
 from bot.store.database import Connection
+from bot.store.jobs import defer, turns_bell
+
+LOCK_WORKTREE = """
+-- A statement of its own: what follows must see what the previous holder of the lock has written.
+select id from worktrees where id = $1 for no key update
+"""
+
+PURGE = """
+update worktrees w set state = 'removing', removal = 'purged', updated_at = now()
+where w.id = $1 and w.state = 'ready'
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
+returning w.node
+"""
+
+IS_SET_UP = """
+select setup_done from worktrees where id = $1
+"""
+
+FORGET_SETUP = """
+update worktrees set setup_done = false where id = $1 and setup_done
+"""
 
 GLANCE = """
 select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
@@ -135,3 +156,30 @@ async def left_over(connection: Connection, repository: Repository) -> list[int]
     """The live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
     rows = await connection.fetch(LEFT_OVER, repository.platform, repository.id)
     return [row["id"] for row in rows]
+
+
+async def lock_worktree(connection: Connection, worktree_id: int) -> None:
+    """Lock the worktree's row until the caller's transaction ends, so that nothing else releases or claims it."""
+    await connection.execute(LOCK_WORKTREE, worktree_id)
+
+
+async def purge(connection: Connection, worktree_id: int) -> None:
+    """Mark a worktree for removal after its turn, unless something waits for it, and ring its node; in the caller's
+    transaction. Its conversations keep it, and their next turn makes it again. The removal checks first that it is
+    clean and pushed.
+    """
+    await lock_worktree(connection, worktree_id)
+    node: str | None = await connection.fetchval(PURGE, worktree_id)
+    if node is not None:
+        await defer(connection, turns_bell(node))
+
+
+async def is_set_up(connection: Connection, worktree_id: int) -> bool:
+    """Whether the repository's set-up script succeeded in this checkout."""
+    done: bool = await connection.fetchval(IS_SET_UP, worktree_id)
+    return done
+
+
+async def forget_setup(connection: Connection, worktree_id: int) -> None:
+    """The checkout is another one now, or was reset: the set-up script is to run again."""
+    await connection.execute(FORGET_SETUP, worktree_id)

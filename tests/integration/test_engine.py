@@ -18,7 +18,7 @@ from procrastinate.worker import Worker
 from bot.store import engine
 from bot.store.database import Pool
 from bot.store.engine import Handlers, RetryLaterError
-from bot.store.jobs import NewJob, defer, take_turns
+from bot.store.jobs import NewJob, defer, lock_queues
 from tests.support.turn_rows import DEADLINE_SECONDS, held, until, until_waiting
 
 QUEUE = "decide"
@@ -59,7 +59,7 @@ def job(guid: str, lock: str | None = "thread") -> NewJob:
 async def put(pool: Pool, *jobs: NewJob) -> None:
     """Puts jobs in as a transaction of ours does."""
     async with held(pool) as db:
-        await take_turns(db, [job.lock for job in jobs if job.lock])
+        await lock_queues(db, [job.lock for job in jobs if job.lock])
         await defer(db, *jobs)
 
 
@@ -313,7 +313,7 @@ async def test_a_job_that_is_to_be_tried_later_waits_that_long(database_url: str
 
 async def test_jobs_have_the_order_in_which_their_transactions_commit(pool: Pool) -> None:
     async with held(pool) as first:
-        await take_turns(first, ["thread"])
+        await lock_queues(first, ["thread"])
         second = asyncio.create_task(put(pool, job("second")))
         await until_waiting(pool)
         await defer(first, job("first"))
@@ -325,7 +325,7 @@ async def test_jobs_have_the_order_in_which_their_transactions_commit(pool: Pool
 
 async def test_jobs_of_other_locks_do_not_wait(pool: Pool) -> None:
     async with held(pool) as first:
-        await take_turns(first, ["thread"])
+        await lock_queues(first, ["thread"])
         await put(pool, job("elsewhere", "another thread"), job("free", None))
 
     assert await statuses(pool) == ["todo", "todo"]

@@ -15,7 +15,7 @@ from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
 from bot.store import deliveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
-from bot.store.jobs import take_turns
+from bot.store.jobs import lock_queues
 from bot.store.migrate import migrate
 from tests.support.webhook_sender import comment, jobs, rows, sending_to
 
@@ -37,7 +37,7 @@ def delivery(guid: str, conversation: str = "1") -> NewDelivery:
 async def holding(pool: Pool, conversation: str) -> AsyncIterator[None]:
     """Nothing of this conversation can be stored in the meantime."""
     async with pool.acquire() as connection, connection.transaction():
-        await take_turns(connection, [f"github.com/99#{conversation}"])
+        await lock_queues(connection, [f"github.com/99#{conversation}"])
         yield
 
 
@@ -96,7 +96,7 @@ async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -
     )
     async with Inbox(pool, writers=1) as inbox, pool.acquire() as other:
         async with other.transaction():
-            await take_turns(other, ["github.com/99#1"])
+            await lock_queues(other, ["github.com/99#1"])
             storing = asyncio.create_task(inbox.store(delivery("g-1")))
             await until_waiting(pool)
             await other.execute(kill)
@@ -127,9 +127,9 @@ async def test_who_waits_at_the_end_is_told_to_come_again(pool: Pool) -> None:
         assert await inbox.store(delivery("late")) == Unavailable("shutting down")
 
 
-async def _take_turns(pool: Pool, locks: str) -> None:
+async def _lock_queues(pool: Pool, locks: str) -> None:
     async with pool.acquire() as connection, connection.transaction():
-        await take_turns(connection, [f"github.com/99#{lock}" for lock in locks])
+        await lock_queues(connection, [f"github.com/99#{lock}" for lock in locks])
 
 
 async def _store(pool: Pool, locks: str) -> None:
@@ -138,7 +138,7 @@ async def _store(pool: Pool, locks: str) -> None:
 
 
 @pytest.mark.parametrize("held", ["1", "2", "3"])
-@pytest.mark.parametrize("take", [_take_turns, _store])
+@pytest.mark.parametrize("take", [_lock_queues, _store])
 async def test_groups_of_the_same_locks_in_opposite_order_do_not_deadlock(
     pool: Pool, take: Callable[[Pool, str], Coroutine[Any, Any, None]], held: str
 ) -> None:

@@ -85,7 +85,7 @@ async def test_a_conversations_turns_run_one_after_the_other_in_order(world: Tur
     assert ran == asked
 
 
-async def test_conversations_that_share_a_worktree_take_turns(world: TurnRows) -> None:
+async def test_conversations_that_share_a_worktree_lock_queues(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     asked = [await world.ask(issue), await world.ask(pull), await world.ask(issue)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bot.clones import metadata
+from bot.clones.metadata import metadata_of
 from bot.maintenance.prune import Report, prune
-from bot.maintenance.repair import metadata_of
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import DetachedHead, IssueBranch, Repository, Start
 from bot.node.context import NodeContext
@@ -88,7 +88,7 @@ class Node:
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)
-        metadata.write(Path(row.worktree.path), metadata_of(row.worktree, NODE))
+        metadata.write(Path(row.worktree.path), metadata_of(row.worktree))
 
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}
