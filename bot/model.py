@@ -38,8 +38,8 @@ class Repository:
         return f"{self.owner}/{self.name}"
 
     @property
-    def lane(self) -> str:
-        """Writes to GitHub are serial per lane: the App's installation, or the token's one lane."""
+    def writer(self) -> str:
+        """Whose credentials write to GitHub, the App's installation or the token: its writes are serial."""
         return f"{self.platform}/{self.installation_id or 'token'}"
 
 

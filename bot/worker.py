@@ -74,8 +74,8 @@ class Housekeeper:
     async def _tick(self) -> None:
         async with self._pool.acquire() as connection:
             await upkeep.heartbeat(connection, self._settings.node_name)
-            for lane in await upkeep.ring_forgotten_lanes(connection, self._clock()):
-                _log.info("outbox-rung", lane=lane)
+            for writer in await upkeep.ring_forgotten_writers(connection, self._clock()):
+                _log.info("outbox-rung", writer=writer)
             for guid in await upkeep.decide_forgotten_deliveries(connection):
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, self._settings.session_ttl_seconds, self._clock())
@@ -110,7 +110,7 @@ class Housekeeper:
 
 
 class OutboxRounds:
-    """What an outbox job does: sends what is due, and waits for what soon will be, while it holds the lane's lock."""
+    """What an outbox job does: it sends what is due or soon will be, while it holds the writer's lock."""
 
     def __init__(
         self, sender: Sender, clock: Callable[[], datetime], sleep: Callable[[float], Awaitable[None]]
@@ -119,11 +119,11 @@ class OutboxRounds:
         self._clock = clock
         self._sleep = sleep
 
-    async def go(self, lane: str) -> None:
-        """Drains the lane. What is due later than soon is left to housekeeping: a waiting job would block the lane."""
+    async def go(self, writer: str) -> None:
+        """Send what is due. What is due later is left to housekeeping: a job that waits would block the writer."""
         try:
             while True:
-                drained = await self._sender.drain(lane)
+                drained = await self._sender.drain(writer)
                 if drained.next_due is None:
                     return
                 wait = (drained.next_due - self._clock()).total_seconds()

@@ -1,4 +1,4 @@
-"""The sender: takes a lane's rows one at a time and makes GitHub agree with each, once, whatever happens in between."""
+"""The sender: it takes the rows of a writer one at a time and makes GitHub agree with each, exactly once."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -47,34 +47,34 @@ class Sender:
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]]
 
-    async def drain(self, lane: str) -> Drained:
-        """Send what is due in the lane, one request at a time; returns when nothing is left or all must wait."""
+    async def drain(self, writer: str) -> Drained:
+        """Send what is due for the writer, one request at a time; returns when nothing is left or all must wait."""
         async with self.pool.acquire() as connection:
-            if not await sending.own_lane(connection, lane):
+            if not await sending.lock_writer(connection, writer):
                 return Drained(self.clock() + timedelta(seconds=LANE_TAKEN_SECONDS))
-            while (drained := await self._send_next(connection, lane)) is None:
+            while (drained := await self._send_next(connection, writer)) is None:
                 pass
             return drained
 
-    async def _send_next(self, connection: Connection, lane: str) -> Drained | None:
-        """One row, or one pause before it; a result when the lane has to be left alone for a while."""
+    async def _send_next(self, connection: Connection, writer: str) -> Drained | None:
+        """One row, or one pause before it; a result when the writer has to be left alone for a while."""
         now = self.clock()
-        if (until := await sending.held_until(connection, lane, now)) is not None:
+        if (until := await sending.paused_until(connection, writer, now)) is not None:
             return Drained(until)
-        created = await sending.created_within(connection, lane, pacing.HOUR, now)
+        created = await sending.created_within(connection, writer, pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
-        candidate = await sending.next_candidate(connection, lane, now, only_edits=only_edits)
+        candidate = await sending.next_candidate(connection, writer, now, only_edits=only_edits)
         if candidate is None:
-            due = await sending.next_due(connection, lane, now)
+            due = await sending.next_due(connection, writer, now)
             return Drained(opens if only_edits and due == now else due)
         if candidate.creates and opens > now:
             await self.sleep((opens - now).total_seconds())
             return None  # something more urgent may be due by now
-        await self._send(connection, lane, candidate.id)
+        await self._send(connection, writer, candidate.id)
         return None
 
-    async def _send(self, connection: Connection, lane: str, row_id: int) -> None:
+    async def _send(self, connection: Connection, writer: str, row_id: int) -> None:
         item = await sending.take(connection, row_id, self.clock())
         body = self._body(item)
         to_be_looked_for = item.unsure and item.kind == "comment" and item.comment_id is None
@@ -86,10 +86,10 @@ class Sender:
             comment = found or await self._request(item, body)
         except Transient as error:
             unsure = to_be_looked_for or error.may_have_happened
-            await self._try_later(connection, lane, item, error, unsure=unsure)
+            await self._try_later(connection, writer, item, error, unsure=unsure)
         except Unauthenticated as error:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
-            await self._try_later(connection, lane, item, wait, unsure=to_be_looked_for)
+            await self._try_later(connection, writer, item, wait, unsure=to_be_looked_for)
         except (NotFound, Refused) as error:
             await self._give_up(connection, item, error)
         else:
@@ -119,7 +119,7 @@ class Sender:
         return found
 
     async def _try_later(
-        self, connection: Connection, lane: str, item: OutboxItem, error: Transient, *, unsure: bool
+        self, connection: Connection, writer: str, item: OutboxItem, error: Transient, *, unsure: bool
     ) -> None:
         if item.attempts + 1 >= pacing.MOST_ATTEMPTS:
             await self._give_up(connection, item, error)
@@ -130,7 +130,7 @@ class Sender:
             case "request":
                 await sending.later(connection, item.id, due_at, str(error), unsure=unsure)
             case "installation":
-                await sending.hold_lane(connection, lane, item.id, due_at, str(error), unsure=unsure)
+                await sending.pause_writer(connection, writer, item.id, due_at, str(error), unsure=unsure)
 
     async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""

@@ -39,7 +39,7 @@ async def reply(connection: Connection, thread_ref: ThreadRef, target: Target, w
     """Post a comment that belongs to no turn, such as a command's answer."""
     await outbox.enqueue_reply(
         connection,
-        lane=thread_ref.repository.lane,
+        writer=thread_ref.repository.writer,
         conversation_id=thread_ref.conversation_id,
         target=target,
         content=words,
@@ -71,7 +71,7 @@ async def next_progress(
     connection: Connection, thread_ref: ThreadRef, started_at: datetime, last_edit_at: datetime | None, now: datetime
 ) -> datetime | None:
     """Return when the tracking comment may change again; None if too much was written in the last hour."""
-    created = await sending.created_within(connection, thread_ref.repository.lane, pacing.HOUR, now)
+    created = await sending.created_within(connection, thread_ref.repository.writer, pacing.HOUR, now)
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
@@ -123,7 +123,7 @@ async def _enqueue(
 ) -> int:
     return await outbox.enqueue_comment(
         connection,
-        lane=thread_ref.repository.lane,
+        writer=thread_ref.repository.writer,
         conversation_id=thread_ref.conversation_id,
         turn_id=turn_id,
         part=part,
@@ -137,7 +137,7 @@ async def _enqueue(
 async def _react(connection: Connection, thread_ref: ThreadRef, target: Target, content: str) -> None:
     await outbox.enqueue_reaction(
         connection,
-        lane=thread_ref.repository.lane,
+        writer=thread_ref.repository.writer,
         conversation_id=thread_ref.conversation_id,
         target=target,
         content=content,
@@ -146,4 +146,4 @@ async def _react(connection: Connection, thread_ref: ThreadRef, target: Target, 
 
 
 async def _ring(connection: Connection, thread_ref: ThreadRef) -> None:
-    await defer(connection, outbox_bell(thread_ref.repository.lane))
+    await defer(connection, outbox_bell(thread_ref.repository.writer))

@@ -76,7 +76,7 @@ class Handlers:
     decide: Callable[[str, int], Awaitable[None]]
     """(GUID, attempts so far)"""
     outbox: Callable[[str], Awaitable[None]]
-    """(lane)"""
+    """(writer)"""
     turns: Callable[[], Awaitable[None]]
     """the doorbell of this node"""
 
@@ -92,8 +92,8 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
         await handlers.decide(guid, context.job.attempts)
 
     @app.task(name="outbox", retry=retry)
-    async def outbox(lane: str) -> None:
-        await handlers.outbox(lane)
+    async def outbox(writer: str) -> None:
+        await handlers.outbox(writer)
 
     @app.task(name="turns", retry=retry)
     async def turns() -> None:

@@ -1,4 +1,4 @@
-"""The sender's side of the outbox: which row is next in a lane, and what became of it."""
+"""The sender's side of the outbox: which row of a writer is next, and how its request ended."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,16 +7,16 @@ from typing import Literal
 from bot.model import Repository, Target
 from bot.store.database import Connection, repository_of
 
-OWN_LANE = """
--- Held by the database session: whoever is killed lets go, and a second sender finds the lane taken.
+LOCK_WRITER = """
+-- Held by the database session: Postgres frees it when the process dies, and a second sender finds it taken.
 select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))
 """
 
 SENDABLE = """
--- Not yet: a turn's later part before its earlier one is on GitHub, and what waits for another comment's address
--- (unless that comment was refused). An earlier part that waits for this very row holds nothing up.
+-- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
+-- address (unless that comment was refused). An earlier part that waits for this very row delays nothing.
 from outbox o
-where o.lane = $1 and o.state in ('waiting', 'sending')
+where o.writer = $1 and o.state in ('waiting', 'sending')
   and not exists (select from outbox linked where linked.id = o.waits_for
                     and linked.comment_url is null and linked.state <> 'failed')
   and not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
@@ -25,7 +25,7 @@ where o.lane = $1 and o.state in ('waiting', 'sending')
 """
 
 NEXT = f"""
--- Where $3 holds nothing new may be created now, so only edits count.
+-- Where $3 is true nothing new may be created now, so only edits count.
 select o.id, o.kind, o.comment_id
 {SENDABLE}
   and o.due_at <= $2 and (not $3 or o.comment_id is not null)
@@ -38,7 +38,7 @@ select case when count(*) > 0 then greatest(min(o.due_at), $2::timestamptz) end
 """
 
 TAKE = """
--- Committed before the request: whoever finds `sending` later knows that GitHub may have it already.
+-- Committed before the request: a row found `sending` later may be on GitHub already.
 with before as (select id, state from outbox where id = $1 for update)
 update outbox o set state = 'sending', sending_at = $2
 from before, conversations c, codebases b
@@ -51,7 +51,7 @@ returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind, o.target_id
 """
 
 SENT = """
--- A newer wish than the one that was sent waits for its own request.
+-- A newer version than the one that was sent waits for its own request.
 update outbox
 set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
     comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
@@ -62,13 +62,13 @@ LATER = """
 update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
 """
 
-HOLD_LANE = """
-insert into lanes (lane, held_until) values ($1, $2)
-on conflict (lane) do update set held_until = greatest(lanes.held_until, excluded.held_until)
+PAUSE_WRITER = """
+insert into writers (writer, held_until) values ($1, $2)
+on conflict (writer) do update set held_until = greatest(writers.held_until, excluded.held_until)
 """
 
-HELD_UNTIL = """
-select held_until from lanes where lane = $1 and held_until > $2
+PAUSED_UNTIL = """
+select held_until from writers where writer = $1 and held_until > $2
 """
 
 FAILED = """
@@ -76,7 +76,7 @@ update outbox set state = 'failed', error = $2 where id = $1 and state = 'sendin
 """
 
 POST_ANEW = """
--- The comment is gone, or the place for it: the wish stands, so it is posted again, at the end of the thread.
+-- The comment, or what it answers, was deleted: it is posted again, at the end of the thread.
 update outbox set state = 'waiting', comment_id = null, comment_url = null, sent_version = 0, posted_at = null,
                   error = $2, target_kind = $3, target_id = $4
 where id = $1 and state = 'sending'
@@ -85,7 +85,7 @@ where id = $1 and state = 'sending'
 CREATED_SINCE = """
 -- A request whose answer never came counts from when it was sent.
 select coalesce(posted_at, sending_at) as at from outbox
-where lane = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2))
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2))
 order by 1
 """
 
@@ -120,25 +120,25 @@ class OutboxItem:
     linked_content: str | None
 
 
-async def own_lane(connection: Connection, lane: str) -> bool:
-    """Become the lane's only sender until the connection goes back to its pool or breaks."""
-    return bool(await connection.fetchval(OWN_LANE, lane))
+async def lock_writer(connection: Connection, writer: str) -> bool:
+    """Become the only sender for this writer until the connection goes back to its pool or breaks."""
+    return bool(await connection.fetchval(LOCK_WRITER, writer))
 
 
-async def next_candidate(connection: Connection, lane: str, now: datetime, *, only_edits: bool) -> Candidate | None:
+async def next_candidate(connection: Connection, writer: str, now: datetime, *, only_edits: bool) -> Candidate | None:
     """The most urgent, then oldest row that is due."""
-    row = await connection.fetchrow(NEXT, lane, now, only_edits)
+    row = await connection.fetchrow(NEXT, writer, now, only_edits)
     return None if row is None else Candidate(row["id"], creates=row["comment_id"] is None)
 
 
-async def next_due(connection: Connection, lane: str, now: datetime) -> datetime | None:
+async def next_due(connection: Connection, writer: str, now: datetime) -> datetime | None:
     """When the first row that could be sent is due, `now` at the earliest; None where there is none."""
-    due: datetime | None = await connection.fetchval(NEXT_DUE, lane, now)
+    due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now)
     return due
 
 
 async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem:
-    """Mark the row `sending` and read what it wishes; on a connection outside any transaction this is committed."""
+    """Mark the row `sending` and return it; on a connection outside any transaction this is committed."""
     row = await connection.fetchrow(TAKE, row_id, now)
     if row is None:
         raise LookupError(f"outbox row {row_id} is gone")
@@ -165,7 +165,7 @@ async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem
 async def sent(
     connection: Connection, row_id: int, version: int, comment: tuple[int, str] | None, now: datetime
 ) -> None:
-    """GitHub agrees with this version; `comment` is its id and address."""
+    """Record that this version is on GitHub; `comment` is its id and address."""
     comment_id, url = comment or (None, None)
     await connection.execute(SENT, row_id, version, comment_id, url, now)
 
@@ -175,23 +175,23 @@ async def later(connection: Connection, row_id: int, due_at: datetime, error: st
     await connection.execute(LATER, row_id, "sending" if unsure else "waiting", due_at, error)
 
 
-async def hold_lane(
-    connection: Connection, lane: str, row_id: int, until: datetime, error: str, *, unsure: bool
+async def pause_writer(
+    connection: Connection, writer: str, row_id: int, until: datetime, error: str, *, unsure: bool
 ) -> None:
-    """Nothing of the lane goes out before `until`; the row itself waits as well."""
+    """Send nothing for the writer before `until`; the row itself waits as well."""
     async with connection.transaction():
         await later(connection, row_id, until, error, unsure=unsure)
-        await connection.execute(HOLD_LANE, lane, until)
+        await connection.execute(PAUSE_WRITER, writer, until)
 
 
-async def held_until(connection: Connection, lane: str, now: datetime) -> datetime | None:
-    """Until when the lane is held, if it is."""
-    until: datetime | None = await connection.fetchval(HELD_UNTIL, lane, now)
+async def paused_until(connection: Connection, writer: str, now: datetime) -> datetime | None:
+    """Return until when the writer is paused, None if it is not."""
+    until: datetime | None = await connection.fetchval(PAUSED_UNTIL, writer, now)
     return until
 
 
 async def failed(connection: Connection, row_id: int, error: str) -> None:
-    """GitHub said no for good."""
+    """Record that GitHub refused it for good."""
     await connection.execute(FAILED, row_id, error)
 
 
@@ -200,6 +200,6 @@ async def post_anew(connection: Connection, row_id: int, target: Target, error: 
     await connection.execute(POST_ANEW, row_id, error, target.kind, target.id)
 
 
-async def created_within(connection: Connection, lane: str, span: timedelta, now: datetime) -> list[datetime]:
-    """When the lane created something on GitHub within `span` before `now`, oldest first."""
-    return [row["at"] for row in await connection.fetch(CREATED_SINCE, lane, now - span)]
+async def created_within(connection: Connection, writer: str, span: timedelta, now: datetime) -> list[datetime]:
+    """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
+    return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span)]

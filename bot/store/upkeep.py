@@ -1,4 +1,4 @@
-"""What a worker does every few seconds, and what it clears away now and then."""
+"""What a worker does every few seconds, and old rows that it deletes."""
 
 from datetime import datetime, timedelta
 
@@ -11,20 +11,20 @@ insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_
 """
 
 KNOW_NODE = """
--- What an operator makes may belong to a node whose worker never ran: that is no heartbeat.
+-- An operator may make a worktree on a node whose worker never ran: that is no heartbeat.
 insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
 """
 
-FORGOTTEN_LANES = """
--- Lanes with something to send for which no job waits or runs: a doorbell was lost, or a row has become due.
-select distinct lane from outbox o
+WRITERS_WITHOUT_A_JOB = """
+-- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due.
+select distinct writer from outbox o
 where state in ('waiting', 'sending') and due_at <= $1
   and not exists (select from procrastinate_jobs j
-                  where j.lock = 'outbox:' || o.lane and j.status in ('todo', 'doing'))
+                  where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
 """
 
 FORGOTTEN_DELIVERIES = """
--- Accepted, and nobody will decide on them: their job ended while the database was away and could not say so.
+-- Accepted deliveries without a job: it ended while the database was away and its end was not recorded.
 select guid, lock_key from deliveries d
 where state = 'received' and lock_key is not null and received_at < now() - interval '15 seconds'
   and not exists (select from procrastinate_jobs j where j.lock = d.lock_key and j.status in ('todo', 'doing'))
@@ -32,7 +32,7 @@ order by seq limit 100
 """
 
 CODEBASE_NAMED = """
--- A reclaimed name belongs to whoever was seen with it last.
+-- A reclaimed name belongs to the repository that was seen with it last.
 select platform, repository_id, owner, name, default_branch, installation_id from codebases
 where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
 order by updated_at desc limit 1
@@ -52,43 +52,43 @@ CLEAR = {
 
 
 async def heartbeat(connection: Connection, node: str) -> None:
-    """This node is alive."""
+    """Record that this node is alive."""
     await connection.execute(HEARTBEAT, node)
 
 
 async def know_node(connection: Connection, node: str) -> None:
-    """There may be worktrees of this node, whether or not a worker ever ran there."""
+    """Write a row for this node, whether or not a worker ever ran there."""
     await connection.execute(KNOW_NODE, node)
 
 
-async def ring_forgotten_lanes(connection: Connection, now: datetime) -> list[str]:
-    """Rings for outbox rows that nobody would come for otherwise; returns their lanes."""
-    lanes = [row["lane"] for row in await connection.fetch(FORGOTTEN_LANES, now)]
-    await defer(connection, *(outbox_bell(lane) for lane in lanes))
-    return lanes
+async def ring_forgotten_writers(connection: Connection, now: datetime) -> list[str]:
+    """Ring for outbox rows that have no job; return their writers."""
+    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
+    await defer(connection, *(outbox_bell(writer) for writer in writers))
+    return writers
 
 
 async def decide_forgotten_deliveries(connection: Connection) -> list[str]:
-    """Puts the decide jobs of forgotten deliveries in again, in their order; returns the GUIDs."""
+    """Enqueue the decide jobs of forgotten deliveries again, in their order; return the GUIDs."""
     async with connection.transaction():
         rows = await connection.fetch(FORGOTTEN_DELIVERIES)
         if not rows:
             return []
         await lock_queues(connection, [row["lock_key"] for row in rows])
-        # Deciding twice does nothing the second time: the delivery's row is locked and looked at first.
+        # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
         await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
     return [row["guid"] for row in rows]
 
 
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
-    """The repository that is called `owner/name` now."""
+    """Return the repository that is called `owner/name` now."""
     owner, _, name = full_name.partition("/")
     row = await connection.fetchrow(CODEBASE_NAMED, platform, owner, name)
     return repository_of(row) if row else None
 
 
 async def clear_old(connection: Connection, retention: timedelta) -> None:
-    """Forgets bodies after their retention, and what is older than a year (DESIGN.md §4, receive)."""
+    """Delete bodies after their retention, and what is older than a year (DESIGN.md §4, receive)."""
     await connection.execute(CLEAR["bodies"], retention)
     for statement in (CLEAR["deliveries"], CLEAR["effects"], CLEAR["jobs"]):
         await connection.execute(statement)

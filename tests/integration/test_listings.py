@@ -35,7 +35,7 @@ values (2, 'done', null, 'one', '', 'ada', 7, now(), 'comment', 11, '2026-05-01 
        (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 'two', '', 'ada', 7, now(),
         'comment', 12, '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
        (3, 'queued', null, 'three', '', 'bob', 8, now(), 'issue', null, null, null);
-insert into outbox (lane, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)
 values ('github.com/token', 2, 'reaction', 1, null, 0, 'comment', 11, 'eyes', null),
        ('github.com/token', 2, 'comment', 1, 1, 1, 'issue', null, 'the answer', 'https://github.com/octo/hello/issues/1#c1'),
        ('github.com/token', 2, 'comment', 1, 2, 1, 'issue', null, 'its rest', 'https://github.com/octo/hello/issues/1#c2'),

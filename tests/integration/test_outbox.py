@@ -63,8 +63,8 @@ class Bench:
     conversation_id: int
 
     @property
-    def lane(self) -> str:
-        return self.repository.lane
+    def writer(self) -> str:
+        return self.repository.writer
 
     @property
     def said(self) -> list[Comment]:
@@ -76,7 +76,7 @@ class Bench:
         return [comment.body.rpartition("\n\n<!-- ")[0] for comment in self.said]
 
     async def drain(self) -> Drained:
-        return await self.sender.drain(self.lane)
+        return await self.sender.drain(self.writer)
 
     async def drain_until_empty(self) -> None:
         while (due := (await self.drain()).next_due) is not None:
@@ -104,7 +104,7 @@ class Bench:
         async with self.pool.acquire() as connection:
             return await outbox.enqueue_comment(
                 connection,
-                lane=self.lane,
+                writer=self.writer,
                 conversation_id=self.conversation_id,
                 turn_id=turn_id,
                 part=part,
@@ -118,7 +118,7 @@ class Bench:
         async with self.pool.acquire() as connection:
             return await outbox.enqueue_reply(
                 connection,
-                lane=self.lane,
+                writer=self.writer,
                 conversation_id=self.conversation_id,
                 target=Target("issue"),
                 content=content,
@@ -127,7 +127,7 @@ class Bench:
     async def react(self, target: Target, content: str = "eyes") -> None:
         async with self.pool.acquire() as connection:
             await outbox.enqueue_reaction(
-                connection, lane=self.lane, conversation_id=self.conversation_id, target=target, content=content
+                connection, writer=self.writer, conversation_id=self.conversation_id, target=target, content=content
             )
 
     async def row(self, identifier: int) -> asyncpg.Record:
@@ -281,7 +281,7 @@ async def test_the_spacing_holds_across_processes(bench: Bench) -> None:
     await bench.drain()
     another = Sender(bench.pool, bench.sender.github, [], bench.time, bench.time.sleep)
     await bench.reply("From the next")
-    await another.drain(bench.lane)
+    await another.drain(bench.writer)
     first, second = bench.posts()
     assert second - first >= timedelta(seconds=1)
 
@@ -291,10 +291,10 @@ async def test_when_the_hour_is_used_up_edits_still_go_and_the_rest_waits(bench:
     await bench.wish(turn, "Queued.")
     await bench.drain_until_empty()
     await bench.pool.execute(
-        """insert into outbox (lane, conversation_id, kind, urgency, target_kind, content, state, posted_at)
+        """insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, posted_at)
            select $1, $2, 'comment', 0, 'issue', 'x', 'sent', $3::timestamptz - n * interval '7 seconds'
            from generate_series(1, 500) as n""",
-        *(bench.lane, bench.conversation_id, bench.time.now),
+        *(bench.writer, bench.conversation_id, bench.time.now),
     )
     await bench.wish(turn, "Done.", urgency=FINAL)
     await bench.reply("Later")
@@ -324,7 +324,7 @@ async def test_a_secondary_limit_holds_the_whole_lane_also_for_what_comes_later(
     assert (await bench.drain()).next_due == started + timedelta(seconds=90)
     await bench.reply("Two")
     another = Sender(bench.pool, bench.sender.github, [], bench.time, bench.time.sleep)
-    assert (await another.drain(bench.lane)).next_due == started + timedelta(seconds=90)
+    assert (await another.drain(bench.writer)).next_due == started + timedelta(seconds=90)
     assert bench.said == []
     await bench.drain_until_empty()
     assert bench.bodies == ["One", "Two"]
@@ -443,11 +443,11 @@ async def test_bad_credentials_stop_the_lane_and_lose_nothing(bench: Bench) -> N
     assert bench.bodies == ["Hello."]
 
 
-async def test_two_senders_never_work_in_one_lane(bench: Bench) -> None:
+async def test_two_senders_never_send_for_one_writer(bench: Bench) -> None:
     for number in range(3):
         await bench.reply(f"Answer {number}")
     async with bench.pool.acquire() as connection:
-        assert await sending.own_lane(connection, bench.lane)
+        assert await sending.lock_writer(connection, bench.writer)
         drained = await bench.drain()
         assert drained.next_due is not None
         assert bench.said == []
