@@ -130,11 +130,11 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         if name == "prune-claimed":
             claimed_at = time.perf_counter()
 
-    async def carry_out(*args: Any) -> Any:
+    async def remove_claimed(*args: Any) -> Any:
         nonlocal removals_seconds, counting
         counting = False
         try:
-            return await remove.carry_out(*args)
+            return await remove.remove_claimed(*args)
         finally:
             removals_seconds += time.perf_counter() - claimed_at  # with the look at it under the claim
             counting = True
@@ -151,7 +151,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             github=None,
         )
         policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
-        watched = patch.object(prune, "carry_out", carry_out), patch.object(failpoints, "listener", listener)
+        watched = patch.object(prune, "remove_claimed", remove_claimed), patch.object(failpoints, "listener", listener)
         with watched[0], watched[1], worker_lock(ctx.workers) as worker:
             begin, counting = time.perf_counter(), True
             report = await prune.prune(ctx, policy, worker)

@@ -28,7 +28,7 @@ from bot.maintenance.retention_rules import (
     kind_of,
 )
 from bot.node.context import NodeContext
-from bot.operations.remove import carry_out
+from bot.operations.remove import remove_claimed
 from bot.store import removals, retention
 from bot.store.removals import ClaimedRemoval
 from bot.store.retention import Candidate
@@ -169,7 +169,7 @@ class _Sweep:
                 await removals.kept(connection, claimed, ctx.node)
             self._skipped(candidate, verdict)
             return
-        result = await carry_out(ctx, claimed)
+        result = await remove_claimed(ctx, claimed)
         if isinstance(result, Removed):
             self._deleted(candidate)
             return

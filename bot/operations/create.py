@@ -1,24 +1,28 @@
-"""The checkout of a worktree's row, made without a turn: by its row, or from what was rescued of it."""
+"""Create the checkout of a worktree without a turn: by its row, or from what was rescued of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.clones.clone import Clone, CloneLock, NoAccess, update
+from bot.clones.clone import Clone, CloneLock, NoAccess, clone_lock, update
 from bot.clones.entries import Valid, inspect
 from bot.clones.metadata import record_use
 from bot.clones.start import Refused, start_again
 from bot.git import refs
-from bot.messages import reasons
+from bot.messages import reasons, worktree_replies
 from bot.node.context import NodeContext
+from bot.operations.shared import Outcome
 from bot.rescue.stored import read_rescue
+from bot.store import worktrees
+from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.create import Created, create, recreate
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The checkout is there; `fresh`: it was not before, and `again`: though it should have been."""
+    """The checkout is there; `fresh`: it was made now, `again`: it had been lost."""
 
     branch: str | None
     base_branch: str | None
@@ -28,15 +32,35 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class CannotBeMade:
-    """There is no checkout, for a reason that is a sentence with its next step."""
+    """There is no checkout; `words` are the reason and the next step."""
 
     words: str
+
+
+async def create_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    """Create the checkout, unless it is there."""
+    async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
+        made = await make(ctx, lock, operation)
+    if isinstance(made, CannotBeMade):
+        return Outcome("failed", made.words)
+    return Outcome("done", worktree_replies.was_made(made.branch), write=record_checkout(operation, made))
+
+
+def record_checkout(operation: ClaimedOperation, made: Made) -> Callable[[Connection], Awaitable[None]]:
+    """Return what writes into the rows that the checkout was made."""
+
+    async def write(connection: Connection) -> None:
+        await worktrees.made(connection, operation.worktree.id, made.branch, made.base_branch, fresh=made.fresh)
+        if made.again:
+            await worktrees.end_sessions(connection, operation.worktree.id, "worktree-missing")
+
+    return write
 
 
 async def make(
     ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
 ) -> Made | CannotBeMade:
-    """The clone is fetched and the checkout is there, from the commit `rescue` where GitHub lacks what that has."""
+    """Fetch the clone and make the checkout, from the commit `rescue` where GitHub lacks what that has."""
     path = Path(operation.worktree.path)
     if (unfetched := await fetched(ctx, lock, operation)) is not None:
         return unfetched
@@ -75,6 +99,6 @@ async def _checkout(
 
 
 async def _tip_of(clone: Clone, rescue: str) -> str | None:
-    """The commit the worktree's branch was at when it was rescued."""
+    """Return the commit that the worktree's branch was at when it was rescued."""
     kept = await read_rescue(clone, rescue)
     return (kept.head or kept.tip) if kept is not None else None

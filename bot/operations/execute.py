@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import assert_never
 
 import structlog
 
@@ -10,11 +11,15 @@ from bot.git.refs import InvalidNameError
 from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
+from bot.model import WorktreeState
 from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
-from bot.operations import acts, remove
-from bot.operations.acts import Outcome
+from bot.operations.create import create_worktree
+from bot.operations.remove import delete_trashed, remove_worktree
+from bot.operations.reset import reset_worktree
+from bot.operations.restore import restore_worktree
+from bot.operations.shared import Outcome, failed
 from bot.reply import thread_comments
 from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations, turns
@@ -25,6 +30,7 @@ from bot.store.turns import ClaimLostError
 LOOK_AGAIN_SECONDS = 0.5
 GIVEN_UP = "Whoever asked for it did not wait."
 
+_LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
@@ -40,7 +46,7 @@ async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
         reached("operation-carried-out")
         await persist(ctx.pool, lambda connection: _finish(connection, ctx, operation, outcome))
         log.info("operation-ended", state=outcome.state, outcome=outcome.words)
-        await remove.delete_trashed(outcome.trashed)
+        await delete_trashed(outcome.trashed)
     except ClaimLostError:
         log.warning("claim-lost")
     except asyncio.CancelledError:
@@ -50,15 +56,33 @@ async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
 
 async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     try:
-        return await acts.perform(ctx, operation)
+        return await _perform(ctx, operation)
     except (GitError, GitHubError, InvalidNameError, OSError) as problem:
         _log.warning("operation-failed", operation=operation.id, problem=str(problem))
-        return acts.failed(operation, str(problem))
+        return failed(operation, str(problem))
     except ClaimLostError:
         raise
     except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and whoever asked hears of it all the same
         _log.exception("operation-broke", operation=operation.id)
-        return acts.failed(operation, worktree_replies.own_error(operation.id))
+        return failed(operation, worktree_replies.own_error(operation.id))
+
+
+async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    """Carry it out. Every step can be repeated. Raises GitError, InvalidNameError, OSError."""
+    fits = {"restore": _LIVE | {"removed"}, "remove": _LIVE | {"removed"}}.get(operation.kind, _LIVE)
+    if operation.worktree.state not in fits:
+        return failed(operation, f"it is {operation.worktree.state}", "The next request makes a new one.")
+    match operation.kind:
+        case "create":
+            return await create_worktree(ctx, operation)
+        case "restore":
+            return await restore_worktree(ctx, operation)
+        case "remove":
+            return await remove_worktree(ctx, operation)
+        case "reset":
+            return await reset_worktree(ctx, operation)
+        case _:
+            assert_never(operation.kind)
 
 
 async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOperation, outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,13 +12,15 @@ from bot.clones import metadata, trash
 from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.runner import GitError, GitProblem
-from bot.github.errors import GitHubError
+from bot.messages import worktree_replies
+from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.operations import rescued
+from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
 from bot.rescue.save import Label
-from bot.store import conversations, removals
+from bot.store import conversations, removals, rescues
 from bot.store.database import Connection
+from bot.store.operations import ClaimedOperation
 from bot.store.removals import ClaimedRemoval
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 
@@ -39,18 +42,45 @@ async def remove_all(ctx: NodeContext, worker: str) -> None:
             removal = await removals.claim_next(connection, ctx.node, worker)
         if removal is None:
             break
-        result = await carry_out(ctx, removal)
+        result = await remove_claimed(ctx, removal)
         trashed += result.trashed if isinstance(result, Removed) else ()
     await delete_trashed(trashed)
 
 
-async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotRemoved:
+async def remove_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    """Remove the worktree that the operation names, unless an earlier attempt did."""
+    trashed: tuple[Path, ...] = ()
+    if operation.worktree.state != "removed":
+        mine = operation.claim
+        claim = partial(removals.claim_for, removal="command", operation_id=mine.operation_id)
+        removal = await persist(
+            ctx.pool, lambda connection: claim(connection, ctx.node, operation.worktree.id, mine.worker)
+        )
+        if removal is None:
+            return failed(operation, "something else needs it at this moment")
+        result = await remove_claimed(ctx, removal)
+        if isinstance(result, NotRemoved):
+            return failed(operation, result.why)
+        trashed = result.trashed
+    saved = await persist(ctx.pool, lambda connection: _rescued_since(connection, operation))
+    return Outcome("done", worktree_replies.was_removed(saved, operation.others), trashed=trashed)
+
+
+async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
+    """Return what was rescued since the operation was enqueued, also by an earlier attempt."""
+    found = await rescues.of_worktree(connection, operation.worktree.id, 2)
+    last = [one for one in found if one.created_at == found[0].created_at >= operation.created_at]
+    files, commits = sum(one.files for one in last), sum(one.commits for one in last)
+    return Saved(files, commits, any(one.kept is not None for one in last)) if last else None
+
+
+async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotRemoved:
     """Removes a claimed worktree, after a rescue or, if it is purged, only where none is needed; its rows say so then.
 
     Every step can be repeated by whoever goes on with it. The bytes are left in the trash. Raises InvalidNameError.
     """
     path = Path(removal.worktree.path)
-    merged_head = await _merged_head(ctx, removal)
+    merged = await merged_head(ctx, removal.worktree)
     label = Label(
         removal.worktree.id, removal.worktree.branch, removal.worktree.conversations, removal.worktree.updated_at
     )
@@ -62,9 +92,7 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
         elif not await _is_mine(ctx, removal):
             return NotRemoved("somebody else removes it")
         else:
-            remote = Remote(
-                removal.worktree.base_branch or removal.worktree.repository.default_branch, merged_head, counts
-            )
+            remote = Remote(removal.worktree.base_branch or removal.worktree.repository.default_branch, merged, counts)
             way = remove_if_clean if removal.removal == "purged" else remove
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
@@ -75,7 +103,7 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
         return kept
     await asyncio.to_thread(metadata.delete, path)
     reached("metadata-deleted")
-    size = await rescued.size_of(clone, result.rescue, result.kept)
+    size = await rescue_size(clone, result.rescue, result.kept)
     removed = result
     await persist(ctx.pool, lambda connection: _write(connection, ctx, removal, label, removed, size))
     _log.info(
@@ -92,16 +120,6 @@ async def carry_out(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotR
 async def delete_trashed(trashed: Sequence[Path]) -> int:
     """Delete what removals left in the trash; return the bytes freed. What is left goes when the trash is emptied."""
     return sum([await trash.delete(place) for place in trashed])
-
-
-async def _merged_head(ctx: NodeContext, removal: ClaimedRemoval) -> str | None:
-    if ctx.github is None or removal.worktree.branch is None:
-        return None
-    try:
-        return await ctx.github.merged_head(removal.worktree.repository, removal.worktree.branch)
-    except GitHubError as error:
-        _log.warning("merged-unknown", path=removal.worktree.path, branch=removal.worktree.branch, error=str(error))
-        return None
 
 
 async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -> bool | NotRemoved:
@@ -130,5 +148,5 @@ async def _write(
 ) -> None:
     """What was rescued and the end of the row, in the caller's transaction; nothing where the claim was lost."""
     if await removals.is_mine(connection, removal):
-        await rescued.record(connection, label, result.rescue, result.kept, size)
+        await record_rescue(connection, label, result.rescue, result.kept, size)
         await removals.removed(connection, removal, ctx.node)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
 from bot.node.context import NodeContext
-from bot.operations.remove import carry_out, delete_trashed, remove_all
+from bot.operations.remove import delete_trashed, remove_all, remove_claimed
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
@@ -108,7 +108,7 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
     (place.path / "new").write_text("new")
     removal = await place.claimed("retention")
 
-    result = await carry_out(place.ctx, removal)
+    result = await remove_claimed(place.ctx, removal)
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
@@ -130,7 +130,7 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
 async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None:
     (place.path / ".git").unlink()
     place.path.joinpath("mine").write_bytes(b"x" * 10_000)
-    result = await carry_out(place.ctx, await place.claimed("command"))
+    result = await remove_claimed(place.ctx, await place.claimed("command"))
     assert isinstance(result, Removed)
     [rescue] = await place.rescues()
     assert rescue.kept is not None
@@ -142,7 +142,7 @@ async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None
 async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
-        result = await carry_out(cut_off_from(place), await place.claimed())
+        result = await remove_claimed(cut_off_from(place), await place.claimed())
     assert isinstance(result, NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["warning"]
     assert "could not be asked" in result.why
@@ -163,7 +163,7 @@ async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_th
     (place.path / "new").write_text("new")
     shutil.rmtree(place.git_world.remote)
 
-    result = await carry_out(place.ctx, await place.claimed())
+    result = await remove_claimed(place.ctx, await place.claimed())
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
@@ -178,7 +178,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
     server = place.git_world.root / "server" / "octo"
     (server / "repo-1.git").rename(server / "renamed.git")
     await place.rows.db.execute("update codebases set name = 'renamed'")
-    result = await carry_out(place.ctx, await place.claimed())
+    result = await remove_claimed(place.ctx, await place.claimed())
     assert isinstance(result, Removed)
     assert (result.rescue, result.branch_deleted) == (None, True)
 
@@ -186,7 +186,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
 async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place) -> None:
     shutil.rmtree(place.path)
     shutil.rmtree(place.git_world.clone.path)
-    result = await carry_out(place.ctx, await place.claimed())
+    result = await remove_claimed(place.ctx, await place.claimed())
     assert isinstance(result, Removed)
     assert (await place.row())[0] == "removed"
 
@@ -194,12 +194,12 @@ async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place)
 async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
-        assert isinstance(await carry_out(place.ctx, await place.claimed("purged")), NotRemoved)
+        assert isinstance(await remove_claimed(place.ctx, await place.claimed("purged")), NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["info"], "nothing unusual"
     assert await place.row() == ("ready", None)
     (place.path / "new").unlink()
 
-    assert isinstance(await carry_out(place.ctx, await place.claimed("purged")), Removed)
+    assert isinstance(await remove_claimed(place.ctx, await place.claimed("purged")), Removed)
 
     assert await place.row() == ("removed", "purged")
     assert await conversations.worktree_of(place.rows.db, place.conversation) == place.worktree
@@ -209,7 +209,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
 async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
     removal = await place.claimed()
     await removals.give_back(place.rows.db, place.worktree, WORKER)
-    assert isinstance(await carry_out(place.ctx, removal), NotRemoved)
+    assert isinstance(await remove_claimed(place.ctx, removal), NotRemoved)
     assert (place.path / "README.md").exists()
     assert await place.row() == ("removing", "closed")
 
@@ -223,7 +223,7 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
     removal = await place.claimed()
     kill_at(cut)
     with pytest.raises(KilledError):
-        await carry_out(place.ctx, removal)
+        await remove_claimed(place.ctx, removal)
     await removals.give_back(place.rows.db, place.worktree, WORKER)
 
     await remove_all(place.ctx, "fedcba9876543210")

@@ -1,0 +1,105 @@
+"""Bring back what was rescued last, into a worktree without changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bot.clones import trash
+from bot.clones.clone import clone_lock
+from bot.messages import notices, worktree_replies
+from bot.messages.worktree_replies import Saved
+from bot.node.context import NodeContext
+from bot.node.transactions import persist
+from bot.operations.create import CannotBeMade, make, record_checkout
+from bot.operations.shared import Outcome, failed
+from bot.rescue.restore import RestoreRefused
+from bot.rescue.restore_directory import restore_all
+from bot.store import operations, rescues, worktrees
+from bot.store.database import Connection
+from bot.store.operations import ClaimedOperation
+from bot.store.rescues import Rescue
+
+
+async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+    """Bring back the latest rescue; a removed worktree is made again for it."""
+    found = await persist(ctx.pool, lambda connection: _rescued_for(connection, operation))
+    if found is None:
+        return Outcome("done", worktree_replies.nothing_to_restore())
+    rescue, commit, kept = found.latest, found.commit, found.kept
+    if rescue.node != ctx.node:
+        return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
+    if operation.worktree.state == "removed":
+        if not await persist(ctx.pool, lambda connection: _revive(connection, operation, rescue)):
+            return failed(operation, "another worktree is at its path", "Nothing was changed.")
+        operation = replace(operation, worktree=replace(operation.worktree, state="reserved"))
+    async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
+        sha = await lock.clone.commit_at(commit) if commit else None
+        if commit is not None and sha is None:
+            return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
+        made = await make(ctx, lock, operation, sha)
+        if isinstance(made, CannotBeMade):
+            return Outcome("failed", made.words, made.words)
+        directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
+        restored = await restore_all(lock, Path(operation.worktree.path), made.branch, sha, directory)
+    write_row = record_checkout(operation, made)
+    if isinstance(restored, RestoreRefused):
+        words = worktree_replies.not_restored(restored.why)
+        words += f" {worktree_replies.kept_whole(kept)}" if kept is not None else ""
+        notice = notices.not_restored_before_turn(restored.why)
+        return Outcome("failed", words, notice, write_row)
+    back, now = Saved(restored.files, restored.commits, restored.whole), ctx.clock()
+    done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
+
+    async def write(connection: Connection) -> None:
+        await write_row(connection)
+        for rescue_id in done:
+            await rescues.restored(connection, rescue_id, now)
+
+    words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
+    notice = notices.restored_before_turn(back)
+    if kept is not None and restored.left is not None:
+        stays = worktree_replies.kept_whole(kept, restored.left)
+        words, notice = f"{words}\n\n{stays}", f"{notice} {stays}"
+    return Outcome("done", words, notice, write)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rescued:
+    """What was rescued together with `latest`: a commit, a directory that was kept, or both."""
+
+    latest: Rescue
+    rescues: Sequence[Rescue]
+
+    @property
+    def commit(self) -> str | None:
+        """Its ref."""
+        return next((one.ref for one in self.rescues if one.ref is not None), None)
+
+    @property
+    def kept(self) -> str | None:
+        """The directory's name."""
+        return next((one.kept for one in self.rescues if one.kept is not None), None)
+
+
+async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _Rescued | None:
+    """Return the latest rescue of the thread that asked; before a turn the one it must find; for an operator the
+    worktree's.
+    """
+    if operation.turn_conversation_id is not None:
+        latest = await rescues.to_bring_back(connection, operation.turn_conversation_id)
+    elif operation.conversation_id is not None:
+        latest = next(iter(await rescues.of_conversation(connection, operation.conversation_id, 1)), None)
+    else:
+        latest = next(iter(await rescues.of_worktree(connection, operation.worktree.id, 1)), None)
+    if latest is None:
+        return None
+    of_worktree = await rescues.of_worktree(connection, latest.worktree_id)
+    return _Rescued(latest, [one for one in of_worktree if one.created_at == latest.created_at])
+
+
+async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:
+    await operations.must_be_mine(connection, operation.claim)
+    if not await worktrees.revive(connection, operation.worktree.id):
+        return False
+    await worktrees.rejoin(connection, operation.worktree.id, rescue.conversations)
+    return True
