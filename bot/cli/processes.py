@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from uuid import uuid4
 
 import structlog
 import typer
@@ -11,7 +12,7 @@ from bot.cli.running import ready_database, run, stop_signals
 from bot.compose import process
 from bot.compose.database import CannotStartError, database_url
 from bot.compose.process import Role
-from bot.receive.file import receive_file
+from bot.receive.delivery import delivery_of
 from bot.receive.inbox import Inbox, Unavailable
 from bot.settings import SERVE, WEB, WORKER, Settings, SettingsError, load
 from bot.store.database import database
@@ -75,7 +76,8 @@ def receive(file: Path, event: str) -> None:
     async def store() -> None:
         settings = load()
         async with ready_database(settings) as dsn, database(dsn, size=2) as pool, Inbox(pool) as inbox:
-            delivery, outcome = await receive_file(inbox, event, body, settings.platform)
+            delivery = delivery_of(str(uuid4()), event, body, settings.platform)
+            outcome = await inbox.store(delivery)
         if isinstance(outcome, Unavailable):
             raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
         if delivery.state == "dead":

@@ -1,4 +1,4 @@
-"""From an event to what it asks of the bot, before anybody's permission is looked up. Pure."""
+"""From an event to what it asks of the bot, before its author's permission is looked up. Pure."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,23 +7,21 @@ from typing import assert_never
 
 from bot.authority import Policy
 from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.payloads import (
+from bot.github.events import (
+    Addressed,
     CodePlace,
-    CommentCreated,
-    CommentEdited,
+    CommentWritten,
     Event,
     Remark,
-    ReviewCommentCreated,
-    ReviewCommentEdited,
-    ReviewEdited,
-    ReviewSubmitted,
+    ReviewCommentWritten,
+    ReviewWritten,
     Thread,
     ThreadAssigned,
     ThreadClosed,
-    ThreadEdited,
     ThreadLabeled,
-    ThreadOpened,
     ThreadReopened,
+    ThreadWritten,
+    Unreadable,
 )
 from bot.model import Actor, Repository, Target
 
@@ -36,8 +34,16 @@ class Ignore:
 
 
 @dataclass(frozen=True, slots=True)
+class Fail:
+    """The delivery cannot be read; `why` goes to its row, and whoever addressed the bot is told (None: not known)."""
+
+    why: str
+    addressed: Addressed | None
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
-    """The thread was closed, by whoever."""
+    """The thread was closed at `closed_at`, by anybody."""
 
     repository: Repository
     number: int
@@ -55,130 +61,124 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody asked something. `identity` is the text's: node id, content, time (DESIGN.md §3.2)."""
+    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2)."""
 
     repository: Repository
     thread: Thread
-    speaker: Actor
+    author: Actor
     target: Target
-    asks: ParsedComment
+    parsed: ParsedComment
     asked_at: datetime
     identity: bytes
     context: str = ""
     review_id: int | None = None
-    by_gesture: bool = False
 
     def effect(self, index: int) -> bytes:
-        """The key under which the text's command or request number `index` is acted on only once."""
+        """Return the key under which the text's command or request number `index` is acted on only once."""
         return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
 
 
-Action = Ignore | Close | Reopen | Request
+Action = Ignore | Fail | Close | Reopen | Request
 
 
 def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
     """Return what one event asks for."""
     match event:
-        case CommentCreated(remark=remark):
-            return _hear(event, policy, parser, remark, Target("comment", remark.id))
-        case CommentEdited(remark=remark, body_before=before):
-            return _hear(event, policy, parser, remark, Target("comment", remark.id), before=before)
-        case ReviewCommentCreated(remark=remark, place=place):
-            return _hear(event, policy, parser, remark, Target("review-comment", remark.id), place=place)
-        case ReviewCommentEdited(remark=remark, place=place, body_before=before):
-            return _hear(event, policy, parser, remark, Target("review-comment", remark.id), place=place, before=before)
-        case ReviewSubmitted(remark=remark):
-            return _hear(event, policy, parser, remark, Target("review", remark.id), review_id=remark.id)
-        case ReviewEdited(remark=remark, body_before=before):
-            return _hear(event, policy, parser, remark, Target("review", remark.id), before=before)
-        case ThreadOpened():
-            return _hear_thread(event, policy, parser.parse(event.thread.body), event.thread.created_at)
-        case ThreadEdited(body_before=before):
-            return _hear_thread(event, policy, parser.parse(event.thread.body, before), event.thread.updated_at)
-        case ThreadLabeled(label=label):
+        case CommentWritten(remark=remark):
+            return _from_remark(event, policy, parser, Target("comment", remark.id))
+        case ReviewCommentWritten(remark=remark, place=place, body_before=before):
+            target, review_id = Target("review-comment", remark.id), place.review_id if before is None else None
+            return _from_remark(event, policy, parser, target, context=_code_context(place), review_id=review_id)
+        case ReviewWritten(remark=remark, body_before=before):
+            review_id = remark.id if before is None else None
+            return _from_remark(event, policy, parser, Target("review", remark.id), review_id=review_id)
+        case ThreadWritten(remark=remark, written_at=written_at, body_before=before):
+            if policy.is_own(event.sender, remark.body):
+                return Ignore("the bot's own text")
+            return _from_thread(event, parser.parse(remark.body, before or ""), written_at, "text")
+        case ThreadLabeled(remark=remark, label=label):
             if label.casefold() != policy.label.casefold():
                 return Ignore("another label")
-            return _hear_thread(event, policy, parser.parse_labeled(event.thread.body), by_gesture=True)
-        case ThreadAssigned(assignee=assignee):
+            if policy.is_own(event.sender, ""):
+                return Ignore("the bot's own label")
+            return _from_thread(event, parser.parse_labeled(remark.body), remark.updated_at, "ThreadLabeled")
+        case ThreadAssigned(remark=remark, assignee=assignee):
             if assignee.id != policy.bot_id:
-                return Ignore("somebody else was assigned")
-            return _hear_thread(event, policy, parser.parse_labeled(event.thread.body), by_gesture=True)
-        case ThreadClosed(closed_at=closed_at):
-            # GitHub does not date a transfer or a deletion: the thread's last change is when it happened.
-            return Close(event.repository, event.thread.number, closed_at or event.thread.updated_at)
-        case ThreadReopened():
-            return Reopen(event.repository, event.thread.number, event.thread.updated_at)
+                return Ignore("another assignee")
+            if policy.is_own(event.sender, ""):
+                return Ignore("the bot's own assignment")
+            return _from_thread(event, parser.parse_labeled(remark.body), remark.updated_at, "ThreadAssigned")
+        case ThreadClosed(at=at):
+            return Close(event.repository, event.thread.number, at)
+        case ThreadReopened(at=at):
+            return Reopen(event.repository, event.thread.number, at)
         case _:
             assert_never(event)
 
 
-_SpokenEvent = (
-    CommentCreated | CommentEdited | ReviewCommentCreated | ReviewCommentEdited | ReviewSubmitted | ReviewEdited
-)
-_ThreadEvent = ThreadOpened | ThreadEdited | ThreadLabeled | ThreadAssigned
+def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Fail:
+    """Return the failure, which is told on the thread only if the text, label or assignment addresses the bot."""
+    found = unreadable.addressed
+    if found is None or policy.is_own(found.sender, found.body):
+        return Fail(unreadable.why, None)
+    is_addressed = (
+        bool(parser.parse(found.body))
+        or found.label.casefold() == policy.label.casefold()
+        or found.assignee_id == policy.bot_id
+    )
+    return Fail(unreadable.why, found if is_addressed else None)
 
 
-def _hear(
-    event: _SpokenEvent,
+def _from_remark(
+    event: CommentWritten | ReviewCommentWritten | ReviewWritten,
     policy: Policy,
     parser: CommentParser,
-    remark: Remark,
     target: Target,
     *,
-    before: str = "",
-    place: CodePlace | None = None,
+    context: str = "",
     review_id: int | None = None,
 ) -> Ignore | Request:
+    remark = event.remark
     if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
-        return Ignore("the bot's own words")
-    asks = parser.parse(remark.body, before)
-    if not asks:
+        return Ignore("the bot's own text")
+    parsed = parser.parse(remark.body, event.body_before or "")
+    if not parsed:
         return Ignore("nothing asked")
-    context = ""
-    if place is not None:
-        line = f", line {place.line}" if place.line else ""
-        context = f"The request is a review comment on `{place.path}`{line}:\n\n{place.diff_hunk}"
-        review_id = place.review_id if not before else None
     return Request(
         repository=event.repository,
         thread=event.thread,
-        speaker=event.sender,
+        author=event.sender,
         target=target,
-        asks=asks,
+        parsed=parsed,
         asked_at=remark.updated_at,
-        identity=_identity(remark.node_id, remark.body, remark.updated_at),
+        identity=_identity(remark.node_id, remark),
         context=context,
         review_id=review_id,
     )
 
 
-def _hear_thread(
-    event: _ThreadEvent,
-    policy: Policy,
-    asks: ParsedComment,
-    asked_at: datetime | None = None,
-    *,
-    by_gesture: bool = False,
+def _from_thread(
+    event: ThreadWritten | ThreadLabeled | ThreadAssigned, parsed: ParsedComment, asked_at: datetime, way: str
 ) -> Ignore | Request:
-    thread = event.thread
-    if policy.is_own(event.sender, thread.body) and not by_gesture:
-        return Ignore("the bot's own words")
-    if by_gesture and policy.is_own(event.sender, ""):
-        return Ignore("the bot's own gesture")
-    if not asks:
+    """Return what the thread's own text asks for; `way` tells opening, labelling and assigning apart."""
+    if not parsed:
         return Ignore("nothing asked")
-    gesture = type(event).__name__ if by_gesture else "text"
     return Request(
         repository=event.repository,
-        thread=thread,
-        speaker=event.sender,
-        target=Target(thread.kind),
-        asks=asks,
-        asked_at=asked_at or thread.updated_at,
-        identity=_identity(f"{thread.node_id}/{gesture}", thread.body, thread.updated_at),
-        by_gesture=by_gesture,
+        thread=event.thread,
+        author=event.sender,
+        target=Target(event.thread.kind),
+        parsed=parsed,
+        asked_at=asked_at,
+        identity=_identity(f"{event.remark.node_id}/{way}", event.remark),
     )
 
 
-def _identity(node_id: str, text: str, updated_at: datetime) -> bytes:
-    return hashlib.sha256(f"{node_id}\0{updated_at.isoformat()}\0{text}".encode("utf-8", "surrogatepass")).digest()
+def _code_context(place: CodePlace) -> str:
+    line = f", line {place.line}" if place.line else ""
+    return f"The request is a review comment on `{place.path}`{line}:\n\n{place.diff_hunk}"
+
+
+def _identity(node_id: str, remark: Remark) -> bytes:
+    text = f"{node_id}\0{remark.updated_at.isoformat()}\0{remark.body}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -67,9 +67,15 @@ def nothing_to_retry() -> str:
     return "There is no unfinished request here, so there is nothing to retry."
 
 
-def gave_up(guid: str) -> str:
+def delivery_failed(guid: str) -> str:
     """Answer a delivery whose handling failed for good."""
-    return (
-        "The bot could not handle this, and trying again did not help. "
-        f"Its operator can repeat it with {inline_code(f'threadtree deliveries replay {guid}')}."
-    )
+    return f"The bot could not handle this, and trying again did not help. {_replay(guid)}"
+
+
+def delivery_unreadable(guid: str) -> str:
+    """Answer a delivery that lacks a field that the bot needs."""
+    return f"The bot could not read what GitHub sent about this, so nothing was done. {_replay(guid)}"
+
+
+def _replay(guid: str) -> str:
+    return f"Its operator can repeat it with {inline_code(f'threadtree deliveries replay {guid}')}."

@@ -1,4 +1,4 @@
-"""From signed bytes to the row that is stored: parsed once, judged without I/O."""
+"""From the bytes of a delivery to the row that is stored: parsed once, judged without I/O."""
 
 from urllib.parse import parse_qsl
 
@@ -9,7 +9,7 @@ from bot.store.deliveries import NewDelivery
 
 
 def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: bool = False) -> NewDelivery:
-    """The delivery in `body`, which is JSON or a form with the JSON in its field `payload`; any bytes are allowed."""
+    """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed."""
     try:
         content = _payload_field(body) if is_form else body
         payload = orjson.loads(content)
@@ -24,7 +24,7 @@ def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: b
         "received",
         about.action,
         about.conversation,
-        # One that names no conversation is alone with its lock; decide finds out what is wrong with it.
+        # A delivery that names no conversation gets a lock of its own; decide finds out what is wrong with it.
         about.lock_key or f"{platform}/{guid}",
         content,
     )

@@ -1,4 +1,4 @@
-"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged; what it means is decided later."""
+"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means."""
 
 import re
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ class Receiver:
         self._platform = platform
 
     def route(self) -> Route:
-        """The route; other methods than POST are answered 405."""
+        """Return the route; it answers 405 to other methods than POST."""
         return Route(PATH, self.receive, methods=["POST"])
 
     async def receive(self, request: Request) -> Response:
-        """202 only when the delivery is committed; otherwise what is wrong with it, or 503 to come again."""
+        """Answer 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
         event = request.headers.get("x-github-event", "")
         guid = request.headers.get("x-github-delivery", "")
         if not _EVENT.fullmatch(event):
@@ -54,7 +54,7 @@ class Receiver:
             return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
         except ClientDisconnect:
             _log.info("delivery-client-gone", delivery=guid)
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # it reaches nobody
         match check_signature(body, request.headers.get("x-hub-signature-256"), self._secrets):
             case Signature.VALID:
                 delivery = delivery_of(guid, event, body, self._platform, is_form=_is_form(request))
@@ -64,7 +64,7 @@ class Receiver:
                 return _refusal(401, "The header X-Hub-Signature-256 is missing.")
             case Signature.WRONG:
                 _log.warning("delivery-wrong-signature", delivery=guid)
-                return _refusal(401, "The signature does not fit the body and the webhook secret.")
+                return _refusal(401, "The signature does not match the body and the webhook secret.")
             case never:
                 assert_never(never)
 
@@ -85,7 +85,7 @@ class Receiver:
 
 
 async def _read_body(request: Request) -> bytes:
-    """The body, counted as it comes: a Content-Length may be absent or untrue."""
+    """Return the body. Its bytes are counted as they arrive: a Content-Length may be absent or wrong."""
     declared = request.headers.get("content-length", "")
     if re.fullmatch(r"[0-9]{1,20}", declared) and int(declared) > LARGEST_BODY_BYTES:
         raise _TooLargeError

@@ -1,4 +1,4 @@
-"""The writer of the inbox: what arrives together is committed together, and only then acknowledged."""
+"""The writer of the inbox: deliveries that arrive together are committed together, then acknowledged."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ GROUP_SIZE = 16
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
 
-# What asyncpg raises on a connection that was told of its end but is not closed yet.
+# InternalClientError: asyncpg raises it on a connection that is about to close.
 _AWAY = (*DATABASE_AWAY, asyncpg.InternalClientError)
 _log = structlog.get_logger()
 
@@ -31,12 +31,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Was committed before; nothing has changed."""
+    """Committed before; nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Not known to be committed: the sender has to come again."""
+    """Perhaps not committed: the sender must send it again."""
 
     why: str
 
@@ -59,7 +59,7 @@ class _Waiting:
 
 
 class Inbox:
-    """Stores deliveries while it is entered; `writers` groups of at most `group_size` rows are on their way at once."""
+    """Stores deliveries while it is entered: `writers` transactions at once, of at most `group_size` rows each."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Inbox:
             self._queue.get_nowait().tell(Unavailable("shutting down"))
 
     async def store(self, delivery: NewDelivery) -> Outcome:
-        """Returns once the delivery is committed, or after `answer_seconds`. Raises what Postgres says of a bad row."""
+        """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
         if not self._writers:
             return Unavailable("shutting down")
         waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
@@ -122,11 +122,11 @@ class Inbox:
             _log.warning("inbox-unavailable", deliveries=len(group), problem=type(problem).__name__)
             for waiting in group:
                 waiting.tell(Unavailable("the database is away"))
-        except Exception as problem:  # noqa: BLE001 -- handed to whoever waits for the row that caused it
+        except Exception as problem:  # noqa: BLE001 -- raised where the row that caused it is awaited
             if len(group) == 1:
                 group[0].fail(problem)
                 return
-            # One of them is bad, or two have the same GUID.
+            # One row is bad, or two have the same GUID.
             for waiting in group:
                 await self._write([waiting])
         else:
@@ -134,17 +134,17 @@ class Inbox:
                 waiting.tell(Stored() if waiting.delivery.guid in stored else Duplicate())
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> set[str]:
-        """One more try where a connection was lost: one that was idle then is found out only by using it."""
+        """Try twice: only its use shows that an idle connection was lost."""
         try:
             return await self._attempt(rows)
         except _AWAY:
-            # The others of the pool may have been lost with it.
+            # The other connections of the pool may be lost too.
             await self._pool.expire_connections()
             return await self._attempt(rows)
 
     async def _attempt(self, rows: Sequence[NewDelivery]) -> set[str]:
         async with self._pool.acquire(timeout=self._attempt_seconds) as connection:
-            # Cutting the connection also ends the roll-back, which would wait for a server that hangs.
+            # Closing the connection also ends the rollback, which would wait for a server that hangs.
             watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
             try:
                 return await deliveries.store(connection, rows)

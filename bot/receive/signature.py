@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Signature(Enum):
-    """What `X-Hub-Signature-256` says about a body."""
+    """The result of checking `X-Hub-Signature-256` against a body."""
 
     VALID = "valid"
     MISSING = "missing"
@@ -14,15 +14,15 @@ class Signature(Enum):
 
 
 def sign(body: bytes, secret: bytes) -> str:
-    """The header's value for `body`, as GitHub computes it."""
+    """Return the header's value for `body`, as GitHub computes it."""
     return "sha256=" + hmac.digest(secret, body, "sha256").hex()
 
 
 def check_signature(body: bytes, header: str | None, secrets: Sequence[bytes]) -> Signature:
-    """Compares with every secret in constant time. Any header is allowed; without a secret nothing is valid."""
+    """Compare with every secret in constant time. Any header is allowed; without a secret nothing is valid."""
     if not header:
         return Signature.MISSING
     given = header.encode("utf-8", "surrogatepass")
-    # A list, not a generator: `any` would stop at the first that fits.
+    # A list, not a generator: with a generator `any` would stop at the first match.
     fits = [hmac.compare_digest(sign(body, secret).encode(), given) for secret in secrets]
     return Signature.VALID if any(fits) else Signature.WRONG

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from bot.receive.delivery import delivery_of
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH
-from bot.receive.file import receive_file
 from bot.receive.inbox import Inbox, Stored
 from bot.receive.signature import sign
 from bot.store.database import Pool
@@ -200,8 +200,8 @@ async def test_a_client_that_goes_away_in_the_middle_is_no_error(inbox: Inbox, p
 
 
 async def test_a_payload_file_is_stored_like_a_delivery(inbox: Inbox, pool: Pool) -> None:
-    delivery, outcome = await receive_file(inbox, "issue_comment", orjson.dumps(comment()), "github.com")
-    assert outcome == Stored()
+    delivery = delivery_of("g-1", "issue_comment", orjson.dumps(comment()), "github.com")
+    assert await inbox.store(delivery) == Stored()
     assert (await rows(pool))[delivery.guid]["state"] == "received"
     assert [job[3] for job in await jobs(pool)] == [delivery.guid]
 

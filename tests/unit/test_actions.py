@@ -6,25 +6,23 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bot.authority import Policy
-from bot.decide.actions import Action, Close, Ignore, Reopen, Request, action_of
+from bot.decide.actions import Action, Close, Fail, Ignore, Reopen, Request, action_of, failure_of
 from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.payloads import (
+from bot.github.events import (
+    Addressed,
     CodePlace,
-    CommentCreated,
-    CommentEdited,
+    CommentWritten,
     Event,
     Remark,
-    ReviewCommentCreated,
-    ReviewCommentEdited,
-    ReviewEdited,
-    ReviewSubmitted,
+    ReviewCommentWritten,
+    ReviewWritten,
     Thread,
     ThreadAssigned,
     ThreadClosed,
-    ThreadEdited,
     ThreadLabeled,
-    ThreadOpened,
     ThreadReopened,
+    ThreadWritten,
+    Unreadable,
 )
 from bot.handlers.command import Command
 from bot.handlers.registry import HANDLERS
@@ -39,39 +37,47 @@ POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name="tree-bot", label
 # A person's token under a name of its own: the bot speaks as Ada, and answers to @helper.
 AS_ADA = Policy(bot_id=7, bot_login="ada", bot_name="helper", label="threadtree")
 ASK = "@tree-bot fix it"
-PLACE = CodePlace(review_id=500, path="app.py", line=3, diff_hunk="@@ -1 +1 @@\n+a", in_reply_to=None)
-
-
-def thread(body: str = "", kind: str = "issue") -> Thread:
-    return Thread(
-        number=4,
-        kind="pull" if kind == "pull" else "issue",
-        node_id="I_4",
-        title="A title",
-        body=body,
-        state="open",
-        author=ADA,
-        url="https://github.com/octo/hello/issues/4",
-        created_at=NOON,
-        updated_at=LATER,
-        closed_at=None,
-        head=None,
-    )
+PLACE = CodePlace(review_id=500, path="app.py", line=3, diff_hunk="@@ -1 +1 @@\n+a")
+ISSUE, PULL = Thread(4, "issue", "A title", None), Thread(4, "pull", "A title", None)
 
 
 def remark(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> Remark:
-    return Remark(11, "IC_11", body, NOON, updated_at, author, "https://github.com/octo/hello/issues/4#c11", None)
+    return Remark(11, "IC_11", body, author, updated_at)
 
 
-def comment(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> CommentCreated:
-    return CommentCreated(REPOSITORY, author, thread(), remark(body, author, updated_at))
+def comment(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> CommentWritten:
+    return CommentWritten(REPOSITORY, author, ISSUE, remark(body, author, updated_at), None)
+
+
+def own_text(body: str, author: Actor = ADA) -> Remark:
+    return Remark(None, "I_4", body, author, LATER)
+
+
+def opened(body: str, sender: Actor = ADA, thread: Thread = ISSUE) -> ThreadWritten:
+    return ThreadWritten(REPOSITORY, sender, thread, own_text(body, sender), NOON, None)
+
+
+def edited(body: str, before: str) -> ThreadWritten:
+    return ThreadWritten(REPOSITORY, ADA, ISSUE, own_text(body), LATER, before)
+
+
+def labeled(body: str, label: str = "threadtree", sender: Actor = ADA, author: Actor = ADA) -> ThreadLabeled:
+    return ThreadLabeled(REPOSITORY, sender, ISSUE, own_text(body, author), label)
+
+
+def assigned(body: str, assignee: Actor) -> ThreadAssigned:
+    return ThreadAssigned(REPOSITORY, ADA, ISSUE, own_text(body), assignee)
+
+
+def parser_of(policy: Policy) -> CommentParser:
+    return CommentParser(policy.bot_name, [handler.syntax for handler in HANDLERS.values()])
 
 
 def decide(event: Event, policy: Policy = POLICY) -> Action:
-    return action_of(event, policy, CommentParser(policy.bot_name, [one.syntax for one in HANDLERS.values()]))
+    return action_of(event, policy, parser_of(policy))
 
 
-def hear(event: Event, policy: Policy = POLICY) -> Request:
+def request_of(event: Event, policy: Policy = POLICY) -> Request:
     action = decide(event, policy)
     assert isinstance(action, Request), action
     return action
@@ -84,88 +90,82 @@ def hear(event: Event, policy: Policy = POLICY) -> Request:
     ("event", "target", "review_id"),
     [
         (comment(), Target("comment", 11), None),
-        (CommentEdited(REPOSITORY, ADA, thread(), remark(), "before"), Target("comment", 11), None),
-        (ReviewCommentCreated(REPOSITORY, ADA, thread(), remark(), PLACE), Target("review-comment", 11), 500),
-        (ReviewCommentEdited(REPOSITORY, ADA, thread(), remark(), PLACE, "b"), Target("review-comment", 11), None),
-        (ReviewSubmitted(REPOSITORY, ADA, thread(), remark()), Target("review", 11), 11),
-        (ReviewEdited(REPOSITORY, ADA, thread(), remark(), "before"), Target("review", 11), None),
-        (ThreadOpened(REPOSITORY, ADA, thread(ASK)), Target("issue"), None),
-        (ThreadOpened(REPOSITORY, ADA, thread(ASK, "pull")), Target("pull"), None),
-        (ThreadEdited(REPOSITORY, ADA, thread(ASK), "before"), Target("issue"), None),
-        (ThreadLabeled(REPOSITORY, ADA, thread(ASK), "threadtree"), Target("issue"), None),
-        (ThreadAssigned(REPOSITORY, ADA, thread(ASK), BOT), Target("issue"), None),
+        (CommentWritten(REPOSITORY, ADA, ISSUE, remark(), "before"), Target("comment", 11), None),
+        (ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, None), Target("review-comment", 11), 500),
+        (ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, "b"), Target("review-comment", 11), None),
+        (ReviewWritten(REPOSITORY, ADA, PULL, remark(), None), Target("review", 11), 11),
+        (ReviewWritten(REPOSITORY, ADA, PULL, remark(), "before"), Target("review", 11), None),
+        (opened(ASK), Target("issue"), None),
+        (opened(ASK, thread=PULL), Target("pull"), None),
+        (edited(ASK, "before"), Target("issue"), None),
+        (labeled(ASK), Target("issue"), None),
+        (assigned(ASK, BOT), Target("issue"), None),
     ],
 )
-def test_a_mention_is_heard_where_it_was_said(event: Event, target: Target, review_id: int | None) -> None:
-    heard = hear(event)
+def test_a_mention_is_request_where_it_was_said(event: Event, target: Target, review_id: int | None) -> None:
+    request = request_of(event)
 
-    assert heard.target == target
-    assert heard.review_id == review_id
-    assert heard.asks == ParsedComment(request=ASK)
-    assert heard.speaker == ADA
-    assert heard.repository == REPOSITORY
-    assert heard.thread == event.thread
+    assert request.target == target
+    assert request.review_id == review_id
+    assert request.parsed == ParsedComment(request=ASK)
+    assert request.author == ADA
+    assert request.repository == REPOSITORY
+    assert request.thread == event.thread
 
 
 @pytest.mark.parametrize(
     "event",
     [
         comment("nothing for you"),
-        CommentEdited(REPOSITORY, ADA, thread(), remark(), f"{ASK}!"),
-        ReviewCommentCreated(REPOSITORY, ADA, thread(ASK), remark("nit"), PLACE),
-        ReviewSubmitted(REPOSITORY, ADA, thread(ASK), remark("")),
-        ReviewEdited(REPOSITORY, ADA, thread(), remark(), ASK),
-        ThreadOpened(REPOSITORY, ADA, thread("")),
-        ThreadEdited(REPOSITORY, ADA, thread(f"{ASK} soon"), ASK),
-        ThreadLabeled(REPOSITORY, ADA, thread(ASK), "bug"),
-        ThreadAssigned(REPOSITORY, ADA, thread(ASK), ADA),
+        CommentWritten(REPOSITORY, ADA, ISSUE, remark(), f"{ASK}!"),
+        ReviewCommentWritten(REPOSITORY, ADA, PULL, remark("nit"), PLACE, None),
+        ReviewWritten(REPOSITORY, ADA, PULL, remark(""), None),
+        ReviewWritten(REPOSITORY, ADA, PULL, remark(), ASK),
+        opened(""),
+        edited(f"{ASK} soon", ASK),
+        labeled(ASK, "bug"),
+        assigned(ASK, ADA),
     ],
 )
 def test_what_asks_nothing_is_ignored(event: Event) -> None:
     assert isinstance(decide(event), Ignore)
 
 
-def test_commands_are_heard_from_every_place() -> None:
-    assert hear(comment("/stop")).asks == ParsedComment((Command("stop"),))
-    assert hear(ThreadOpened(REPOSITORY, ADA, thread("/status"))).asks == ParsedComment((Command("status"),))
+def test_commands_are_request_from_every_place() -> None:
+    assert request_of(comment("/stop")).parsed == ParsedComment((Command("stop"),))
+    assert request_of(opened("/status")).parsed == ParsedComment((Command("status"),))
 
 
 def test_the_time_of_a_request_is_githubs_time_of_its_text() -> None:
-    assert hear(comment(updated_at=LATER)).asked_at == LATER
-    assert hear(ThreadOpened(REPOSITORY, ADA, thread(ASK))).asked_at == NOON
-    assert hear(ThreadEdited(REPOSITORY, ADA, thread(ASK), "")).asked_at == LATER
-    assert hear(ThreadLabeled(REPOSITORY, ADA, thread(ASK), "threadtree")).asked_at == LATER
+    assert request_of(comment(updated_at=LATER)).asked_at == LATER
+    assert request_of(opened(ASK)).asked_at == NOON
+    assert request_of(edited(ASK, "")).asked_at == LATER
+    assert request_of(labeled(ASK)).asked_at == LATER
 
 
 def test_a_review_comment_brings_the_code_it_is_about() -> None:
-    context = hear(ReviewCommentCreated(REPOSITORY, ADA, thread(), remark(), PLACE)).context
+    context = request_of(ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, None)).context
 
     assert "`app.py`, line 3" in context
     assert context.endswith("\n\n@@ -1 +1 @@\n+a")
 
 
 def test_a_review_comment_on_a_whole_file_names_no_line() -> None:
-    event = ReviewCommentCreated(REPOSITORY, ADA, thread(), remark(), replace(PLACE, line=None))
+    event = ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), replace(PLACE, line=None), None)
 
-    assert "`app.py`:" in hear(event).context
+    assert "`app.py`:" in request_of(event).context
 
 
 def test_the_label_is_compared_without_case() -> None:
-    assert hear(ThreadLabeled(REPOSITORY, ADA, thread("do this"), "ThreadTree")).asks == ParsedComment(
-        request="do this"
-    )
+    assert request_of(labeled("do this", "ThreadTree")).parsed == ParsedComment(request="do this")
 
 
 def test_closing_and_reopening_need_no_words() -> None:
-    closed = ThreadClosed(REPOSITORY, ADA, thread(), LATER, merged=False)
+    closed = ThreadClosed(REPOSITORY, ADA, ISSUE, LATER)
 
     assert decide(closed) == Close(REPOSITORY, 4, LATER)
     assert decide(replace(closed, sender=BOT)) == Close(REPOSITORY, 4, LATER)
-    assert decide(ThreadReopened(REPOSITORY, ADA, thread())) == Reopen(REPOSITORY, 4, thread().updated_at)
-
-
-def test_a_transferred_thread_closes_at_its_last_change() -> None:
-    assert decide(ThreadClosed(REPOSITORY, ADA, thread(), None, merged=False)) == Close(REPOSITORY, 4, LATER)
+    assert decide(ThreadReopened(REPOSITORY, ADA, ISSUE, LATER)) == Reopen(REPOSITORY, 4, LATER)
 
 
 # The bot's own words
@@ -173,25 +173,25 @@ def test_a_transferred_thread_closes_at_its_last_change() -> None:
 
 def test_the_bot_never_hears_itself() -> None:
     assert isinstance(decide(comment(author=BOT)), Ignore)
-    assert isinstance(decide(ThreadOpened(REPOSITORY, BOT, thread(ASK))), Ignore)
-    assert isinstance(decide(ReviewSubmitted(REPOSITORY, BOT, thread(), remark(author=BOT))), Ignore)
+    assert isinstance(decide(opened(ASK, BOT)), Ignore)
+    assert isinstance(decide(ReviewWritten(REPOSITORY, BOT, PULL, remark(author=BOT), None)), Ignore)
 
 
 def test_the_bot_is_known_by_its_number_not_by_its_login() -> None:
     renamed, namesake = Actor("renamed[bot]", 99, is_bot=True), Actor("tree-bot[bot]", 1234)
 
     assert isinstance(decide(comment(author=renamed)), Ignore)
-    assert hear(comment(author=namesake)).speaker == namesake
+    assert request_of(comment(author=namesake)).author == namesake
 
 
 def test_a_comment_of_the_bot_that_somebody_edits_stays_the_bots() -> None:
-    event = CommentEdited(REPOSITORY, ADA, thread(), remark(author=BOT), "before")
+    event = CommentWritten(REPOSITORY, ADA, ISSUE, remark(author=BOT), "before")
 
     assert isinstance(decide(event), Ignore)
 
 
 def test_the_owner_of_the_token_may_ask_where_the_bot_has_a_name_of_its_own() -> None:
-    assert hear(comment("@helper fix it"), AS_ADA).asks == ParsedComment(request="@helper fix it")
+    assert request_of(comment("@helper fix it"), AS_ADA).parsed == ParsedComment(request="@helper fix it")
 
 
 def test_what_the_bot_wrote_with_a_persons_token_is_known_by_its_marker() -> None:
@@ -213,57 +213,92 @@ def test_a_person_whose_name_is_the_bots_is_always_the_bot() -> None:
     assert isinstance(decide(comment("@ada fix it"), policy), Ignore)
 
 
-def test_the_bots_own_gesture_asks_nothing() -> None:
-    assert isinstance(decide(ThreadLabeled(REPOSITORY, BOT, thread("do this"), "threadtree")), Ignore)
+def test_the_bots_own_label_asks_nothing() -> None:
+    assert isinstance(decide(labeled("do this", sender=BOT)), Ignore)
 
 
 def test_the_owner_of_the_token_may_ask_by_label() -> None:
-    heard = hear(ThreadLabeled(REPOSITORY, ADA, thread("do this"), "threadtree"), AS_ADA)
+    request = request_of(labeled("do this"), AS_ADA)
 
-    assert heard.asks == ParsedComment(request="do this")
+    assert request.parsed == ParsedComment(request="do this")
 
 
 def test_a_person_may_label_what_the_bot_wrote() -> None:
-    written = replace(thread("Found while working"), author=BOT)
-
-    assert hear(ThreadLabeled(REPOSITORY, ADA, written, "threadtree")).asks == ParsedComment(
-        request="Found while working"
-    )
+    assert request_of(labeled("Found while working", author=BOT)).parsed == ParsedComment(request="Found while working")
 
 
 # What is acted on only once
 
 
 def test_one_comment_under_two_deliveries_has_one_identity() -> None:
-    assert hear(comment()).effect(0) == hear(comment()).effect(0)
+    assert request_of(comment()).effect(0) == request_of(comment()).effect(0)
 
 
 def test_every_command_of_a_comment_has_an_effect_of_its_own() -> None:
-    heard = hear(comment("/status\n/status"))
+    request = request_of(comment("/status\n/status"))
 
-    assert heard.effect(0) != heard.effect(1)
+    assert request.effect(0) != request.effect(1)
 
 
 def test_another_text_time_or_comment_is_another_identity() -> None:
-    first = hear(comment())
+    first = request_of(comment())
     others = [
-        hear(comment(f"{ASK} now")),
-        hear(comment(updated_at=LATER)),
-        hear(CommentCreated(REPOSITORY, ADA, thread(), replace(remark(), node_id="IC_12"))),
+        request_of(comment(f"{ASK} now")),
+        request_of(comment(updated_at=LATER)),
+        request_of(CommentWritten(REPOSITORY, ADA, ISSUE, replace(remark(), node_id="IC_12"), None)),
     ]
 
-    assert len({heard.effect(0) for heard in (first, *others)}) == 4
+    assert len({request.effect(0) for request in (first, *others)}) == 4
 
 
 def test_opening_labelling_and_assigning_are_told_apart() -> None:
     events: list[Event] = [
-        ThreadOpened(REPOSITORY, ADA, thread(ASK)),
-        ThreadLabeled(REPOSITORY, ADA, thread(ASK), "threadtree"),
-        ThreadAssigned(REPOSITORY, ADA, thread(ASK), BOT),
+        opened(ASK),
+        labeled(ASK),
+        assigned(ASK, BOT),
     ]
 
-    assert len({hear(event).effect(0) for event in events}) == 3
+    assert len({request_of(event).effect(0) for event in events}) == 3
 
 
 def test_a_text_with_half_a_surrogate_pair_has_an_identity() -> None:
-    assert hear(comment(f"{ASK} \ud83d")).effect(0)
+    assert request_of(comment(f"{ASK} \ud83d")).effect(0)
+
+
+# What cannot be read
+
+
+def unreadable(
+    body: str = ASK, label: str = "", assignee_id: int | None = None, sender: Actor = ADA, policy: Policy = POLICY
+) -> Fail:
+    addressed = Addressed(REPOSITORY, ISSUE, sender, Target("comment", 11), body, label, assignee_id)
+    return failure_of(Unreadable("comment.node_id is not a string", addressed), policy, parser_of(policy))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        unreadable(),
+        unreadable("/status"),
+        unreadable("do this", label="ThreadTree"),
+        unreadable("do this", assignee_id=99),
+    ],
+)
+def test_what_addressed_the_bot_and_cannot_be_read_is_told_on_the_thread(failure: Fail) -> None:
+    assert failure.why == "comment.node_id is not a string"
+    assert failure.addressed is not None
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        unreadable("nothing for you"),
+        unreadable("", label="bug"),
+        unreadable("", assignee_id=7),
+        unreadable(ASK, sender=BOT),
+        unreadable("@helper is done <!-- threadtree:turn=1 part=1 -->", policy=AS_ADA),
+        failure_of(Unreadable("repository is not an object", None), POLICY, parser_of(POLICY)),
+    ],
+)
+def test_what_did_not_address_the_bot_only_fails(failure: Fail) -> None:
+    assert failure.addressed is None

@@ -1,30 +1,28 @@
 import copy
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.github.payloads import (
+from bot.github.events import (
+    Addressed,
     CodePlace,
-    CommentCreated,
-    CommentEdited,
-    PullHead,
-    ReviewCommentCreated,
-    ReviewEdited,
-    ReviewSubmitted,
+    CommentWritten,
+    Event,
+    ReviewCommentWritten,
+    ReviewWritten,
+    Thread,
     ThreadAssigned,
     ThreadClosed,
-    ThreadEdited,
     ThreadLabeled,
-    ThreadOpened,
     ThreadReopened,
+    ThreadWritten,
     Unreadable,
-    envelope,
-    read,
 )
-from bot.model import Actor, Repository
+from bot.github.payloads import envelope, read
+from bot.model import Actor, Repository, Target
 from tests.recorded import INSTALL, Recorded, recorded_payloads
 
 ALICE = {"login": "alice", "id": 7, "type": "User"}
@@ -34,18 +32,10 @@ ISSUE = {
     "node_id": "I_42",
     "title": "Typo",
     "body": "It says *teh*.",
-    "state": "open",
     "user": ALICE,
-    "html_url": "https://github.com/acme/shop/issues/42",
     "created_at": "2024-05-01T10:00:00Z",
-    "updated_at": "2024-05-01T12:00:00+02:00",
+    "updated_at": "2024-05-01T12:30:00+02:00",
     "closed_at": None,
-}
-PULL = ISSUE | {
-    "draft": True,
-    "merged": False,
-    "head": {"ref": "fix", "sha": "a" * 40, "repo": {"id": 99}},
-    "base": {"ref": "main", "sha": "b" * 40},
 }
 COMMENT = {
     "id": 5,
@@ -54,8 +44,6 @@ COMMENT = {
     "user": {"login": "helper[bot]", "id": 8, "type": "Bot"},
     "created_at": "2024-05-01T10:05:00Z",
     "updated_at": "2024-05-01T10:06:00Z",
-    "html_url": "https://github.com/acme/shop/issues/42#issuecomment-5",
-    "performed_via_github_app": {"id": 3},
 }
 REVIEW = {
     "id": 6,
@@ -63,9 +51,8 @@ REVIEW = {
     "body": "Please rename",
     "user": ALICE,
     "submitted_at": "2024-05-01T10:07:00Z",
-    "html_url": "https://github.com/acme/shop/pull/42#pullrequestreview-6",
-    "state": "commented",
 }
+CREATED, UPDATED = datetime(2024, 5, 1, 10, tzinfo=UTC), datetime(2024, 5, 1, 10, 30, tzinfo=UTC)
 USED = [
     ("issue_comment", "created"),
     ("issue_comment", "edited"),
@@ -88,9 +75,9 @@ def payload(event: str, action: str, **other: object) -> dict[str, Any]:
         "sender": ALICE,
         "installation": {"id": 4},
     }
-    values |= {"pull_request": PULL} if event.startswith("pull") else {"issue": ISSUE}
+    values |= {"pull_request": ISSUE} if event.startswith("pull") else {"issue": ISSUE}
     if event.endswith("comment"):
-        values["comment"] = COMMENT | {"path": "a.py", "line": 3, "pull_request_review_id": 6, "in_reply_to_id": 1}
+        values["comment"] = COMMENT | {"path": "a.py", "line": 3, "pull_request_review_id": 6}
     if event == "pull_request_review":
         values["review"] = REVIEW
     if action == "edited":
@@ -102,36 +89,50 @@ def payload(event: str, action: str, **other: object) -> dict[str, Any]:
     return copy.deepcopy(values | other)
 
 
-def test_a_comment_says_where_it_stands_and_who_wrote_it() -> None:
-    event = read("issue_comment", payload("issue_comment", "created"), "github.com")
-    assert isinstance(event, CommentCreated)
+def without(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """The payload without the field at `path`."""
+    *parents, key = path.split(".")
+    node = values
+    for parent in parents:
+        node = node[parent]
+    del node[key]
+    return values
+
+
+def event_in(event: str, values: dict[str, Any]) -> Event:
+    found = read(event, values, "github.com")
+    assert found is not None
+    assert not isinstance(found, Unreadable), found
+    return found
+
+
+def test_a_comment_says_where_it_was_written_and_by_whom() -> None:
+    event = event_in("issue_comment", payload("issue_comment", "created"))
+    assert isinstance(event, CommentWritten)
     assert event.repository == Repository("github.com", 99, "acme", "shop", "main", 4)
     assert event.sender == Actor("alice", 7)
+    assert event.thread == Thread(42, "issue", "Typo", None)
     assert event.remark.author == Actor("helper[bot]", 8, is_bot=True)
-    assert (event.remark.body, event.remark.via_app_id) == ("@bot fix it", 3)
-    assert event.remark.updated_at - event.remark.created_at == timedelta(minutes=1)
-    assert (event.thread.kind, event.thread.number, event.thread.head) == ("issue", 42, None)
-    assert event.thread.updated_at == event.thread.created_at == datetime(2024, 5, 1, 10, tzinfo=UTC)
+    assert (event.remark.id, event.remark.body) == (5, "@bot fix it")
+    assert event.remark.updated_at == datetime(2024, 5, 1, 10, 6, tzinfo=UTC)
+    assert event.body_before is None
 
 
-def test_a_comment_on_a_pull_request_knows_the_kind_but_not_the_head() -> None:
-    event = read(
-        "issue_comment", payload("issue_comment", "created", issue=ISSUE | {"pull_request": {"url": "x"}}), "github.com"
-    )
-    assert isinstance(event, CommentCreated)
-    assert (event.thread.kind, event.thread.head) == ("pull", None)
+def test_a_comment_on_a_pull_request_knows_the_kind() -> None:
+    on_pull = payload("issue_comment", "created", issue=ISSUE | {"pull_request": {"url": "x"}})
+    assert event_in("issue_comment", on_pull).thread.kind == "pull"
 
 
 def test_an_edit_brings_the_text_before() -> None:
-    event = read("issue_comment", payload("issue_comment", "edited"), "github.com")
-    assert isinstance(event, CommentEdited)
-    assert event.body_before == "before"
-    thread = read("issues", payload("issues", "edited", changes={"body": {"from": None}}), "github.com")
-    assert isinstance(thread, ThreadEdited)
-    assert thread.body_before == ""
-    review = read("pull_request_review", payload("pull_request_review", "edited"), "github.com")
-    assert isinstance(review, ReviewEdited)
-    assert review.remark.updated_at == review.remark.created_at
+    comment = event_in("issue_comment", payload("issue_comment", "edited"))
+    assert isinstance(comment, CommentWritten)
+    assert comment.body_before == "before"
+    thread = event_in("issues", payload("issues", "edited", changes={"body": {"from": None}}))
+    assert isinstance(thread, ThreadWritten)
+    assert (thread.body_before, thread.written_at) == ("", UPDATED)
+    review = event_in("pull_request_review", payload("pull_request_review", "edited"))
+    assert isinstance(review, ReviewWritten)
+    assert review.body_before == "before"
 
 
 def test_an_edit_of_the_title_is_nothing_to_the_bot() -> None:
@@ -140,65 +141,124 @@ def test_an_edit_of_the_title_is_nothing_to_the_bot() -> None:
     assert not envelope("issues", retitled, "github.com").used
 
 
-def test_an_inline_review_comment_has_its_place_and_the_pull_requests_head() -> None:
-    event = read("pull_request_review_comment", payload("pull_request_review_comment", "created"), "github.com")
-    assert isinstance(event, ReviewCommentCreated)
-    assert event.place == CodePlace(6, "a.py", 3, "", 1)
-    assert event.thread.head == PullHead("fix", "a" * 40, 99, "main", draft=True)
-
-
-def test_the_head_of_a_deleted_fork_has_no_repository() -> None:
-    gone = payload("pull_request", "opened", pull_request=PULL | {"head": PULL["head"] | {"repo": None}})  # type: ignore[operator]
-    event = read("pull_request", gone, "github.com")
-    assert isinstance(event, ThreadOpened)
-    assert event.thread.head
-    assert event.thread.head.repository_id is None
+def test_an_inline_review_comment_has_its_place() -> None:
+    event = event_in("pull_request_review_comment", payload("pull_request_review_comment", "created"))
+    assert isinstance(event, ReviewCommentWritten)
+    assert event.place == CodePlace(6, "a.py", 3, "")
 
 
 def test_a_review_counts_only_with_a_text_of_its_own() -> None:
-    spoken = payload("pull_request_review", "submitted")
-    assert isinstance(read("pull_request_review", spoken, "github.com"), ReviewSubmitted)
+    review = event_in("pull_request_review", payload("pull_request_review", "submitted"))
+    assert isinstance(review, ReviewWritten)
+    assert review.remark.updated_at == datetime(2024, 5, 1, 10, 7, tzinfo=UTC)
     silent = payload("pull_request_review", "submitted", review=REVIEW | {"body": None})
     assert read("pull_request_review", silent, "github.com") is None
     assert not envelope("pull_request_review", silent, "github.com").used
 
 
+def test_an_opened_thread_is_written_when_it_was_created() -> None:
+    event = event_in("pull_request", payload("pull_request", "opened"))
+    assert isinstance(event, ThreadWritten)
+    assert (event.thread.kind, event.written_at, event.remark.updated_at) == ("pull", CREATED, UPDATED)
+    assert event.remark.body == "It says *teh*."
+
+
 def test_labels_assignments_and_reopening() -> None:
-    labeled = read("issues", payload("issues", "labeled"), "github.com")
+    labeled = event_in("issues", payload("issues", "labeled"))
     assert isinstance(labeled, ThreadLabeled)
     assert labeled.label == "threadtree"
-    assigned = read("pull_request", payload("pull_request", "assigned"), "github.com")
+    assigned = event_in("pull_request", payload("pull_request", "assigned"))
     assert isinstance(assigned, ThreadAssigned)
     assert assigned.assignee == Actor("alice", 7)
-    assert isinstance(read("issues", payload("issues", "reopened"), "github.com"), ThreadReopened)
+    reopened = event_in("issues", payload("issues", "reopened"))
+    assert isinstance(reopened, ThreadReopened)
+    assert reopened.at == UPDATED
 
 
-def test_closing_says_when_and_whether_it_was_merged() -> None:
-    merged = payload(
-        "pull_request", "closed", pull_request=PULL | {"merged": True, "closed_at": "2024-05-02T00:00:00Z"}
-    )
-    event = read("pull_request", merged, "github.com")
+def test_closing_says_when() -> None:
+    closed = payload("pull_request", "closed", pull_request=ISSUE | {"closed_at": "2024-05-02T00:00:00Z"})
+    event = event_in("pull_request", closed)
     assert isinstance(event, ThreadClosed)
-    assert (event.merged, event.closed_at) == (True, datetime(2024, 5, 2, tzinfo=UTC))
+    assert event.at == datetime(2024, 5, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("action", ["transferred", "deleted"])
-def test_an_issue_that_leaves_is_closed_at_no_known_time(action: str) -> None:
+def test_an_issue_that_leaves_is_closed_at_its_last_change(action: str) -> None:
     left = payload("issues", action, issue=ISSUE | {"closed_at": "2020-01-01T00:00:00Z"})
-    event = read("issues", left, "github.com")
+    event = event_in("issues", left)
     assert isinstance(event, ThreadClosed)
-    assert event.closed_at is None
+    assert event.at == UPDATED
+
+
+# What the bot does not use is not demanded
+
+
+@pytest.mark.parametrize(
+    ("event", "action", "path"),
+    [
+        ("issue_comment", "created", "issue.node_id"),
+        ("issue_comment", "created", "issue.body"),
+        ("issue_comment", "created", "issue.user"),
+        ("issue_comment", "created", "issue.created_at"),
+        ("issue_comment", "created", "issue.updated_at"),
+        ("issue_comment", "created", "comment.created_at"),
+        ("issue_comment", "created", "comment.updated_at"),
+        ("issue_comment", "created", "comment.user"),
+        ("issue_comment", "created", "installation"),
+        ("issue_comment", "created", "repository.default_branch"),
+        ("pull_request_review", "submitted", "pull_request.updated_at"),
+        ("pull_request_review_comment", "created", "comment.line"),
+        ("issues", "labeled", "issue.created_at"),
+        ("issues", "closed", "issue.node_id"),
+        ("pull_request", "reopened", "pull_request.created_at"),
+    ],
+)
+def test_a_payload_without_what_nothing_uses_is_readable(event: str, action: str, path: str) -> None:
+    event_in(event, without(payload(event, action), path))
+
+
+@pytest.mark.parametrize(
+    ("event", "action", "path", "target"),
+    [
+        ("issue_comment", "created", "comment.node_id", Target("comment", 5)),
+        ("issue_comment", "created", "comment.id", Target("issue")),
+        ("pull_request_review_comment", "created", "comment.path", Target("review-comment", 5)),
+        ("pull_request_review", "submitted", "review.submitted_at", Target("review", 6)),
+        ("issues", "opened", "issue.node_id", Target("issue")),
+        ("pull_request", "edited", "changes", Target("pull")),
+        ("issues", "labeled", "issue.updated_at", Target("issue")),
+    ],
+)
+def test_an_unreadable_payload_says_where_and_to_what_it_belongs(
+    event: str, action: str, path: str, target: Target
+) -> None:
+    found = read(event, without(payload(event, action), path), "github.com")
+    assert isinstance(found, Unreadable)
+    assert found.why.startswith(path)
+    assert isinstance(found.addressed, Addressed)
+    assert found.addressed.target == target
+    assert found.addressed.thread.number == 42
+    assert found.addressed.sender == Actor("alice", 7)
+    assert found.addressed.body in ("@bot fix it", "Please rename", "It says *teh*.")
+    assert found.addressed.label == ("threadtree" if action == "labeled" else "")
+
+
+@pytest.mark.parametrize("path", ["repository", "repository.id", "sender", "issue", "issue.number"])
+def test_a_payload_that_names_no_thread_or_no_sender_belongs_to_nobody(path: str) -> None:
+    found = read("issue_comment", without(payload("issue_comment", "created"), path), "github.com")
+    assert isinstance(found, Unreadable)
+    assert found.addressed is None
 
 
 def test_a_deleted_account_is_shown_as_the_ghost() -> None:
     event = read("issue_comment", payload("issue_comment", "created", comment=COMMENT | {"user": None}), "github.com")
-    assert isinstance(event, CommentCreated)
+    assert isinstance(event, CommentWritten)
     assert event.remark.author.login == "ghost"
 
 
 def test_texts_hold_no_nul_since_postgres_has_none() -> None:
     event = read("issue_comment", payload("issue_comment", "created", comment=COMMENT | {"body": "a\0b"}), "github.com")
-    assert isinstance(event, CommentCreated)
+    assert isinstance(event, CommentWritten)
     assert event.remark.body == "ab"
 
 
@@ -276,4 +336,3 @@ def test_every_recorded_payload_is_readable(recorded: Recorded) -> None:
     assert about.used == (event is not None)
     if event:
         assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
-        assert about.repository == event.repository

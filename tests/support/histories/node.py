@@ -24,7 +24,7 @@ from bot.decide.parsing import ParsedComment
 from bot.git.runner import Identity
 from bot.github.answers import ThreadState
 from bot.github.client import GitHub
-from bot.github.payloads import Thread
+from bot.github.events import Thread
 from bot.handlers.context import NodePaths
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
@@ -176,15 +176,12 @@ class HistoryNode:
     ) -> None:
         """Somebody asks in the thread: what decide writes down."""
         at = self.later()
-        thread = Thread(
-            *(number, kind, f"T{number}", f"Thread {number}", "", "open", ADA),
-            *("https://example.com", at, at, None, None),
-        )
+        thread = Thread(number, kind, f"Thread {number}", None)
         comment = next(self.numbers)
-        hear = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
+        request = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
         paths = NodePaths(NODE, str(self.ctx.data_dir / "worktrees"))
         async with self.pool.acquire() as connection, connection.transaction():
-            await handle_request(connection, paths, self.ctx.policy, self.now, hear, facts)
+            await handle_request(connection, paths, self.ctx.policy, self.now, request, facts)
 
     def later(self) -> datetime:
         """The time, which goes on."""
