@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 
 from bot.receive.signature import sign
-from bot.store.replay import replay
+from bot.store.deliveries import replay
 from tests.support.world import Said, World
 
 Payload = dict[str, Any]
