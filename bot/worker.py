@@ -87,7 +87,7 @@ class Housekeeper:
         """Rescues, homes and the trash expire also where WORKTREE_PRUNE_ENABLED=false leaves the worktrees alone."""
         settings, ctx = self._settings, self._ctx
         async with self._pool.acquire() as connection:
-            await upkeep.clear_old(connection, timedelta(days=settings.delivery_retention_days))
+            await upkeep.delete_old(connection, timedelta(days=settings.delivery_retention_days))
         await repair(ctx)
         policy = policy_for(
             self._clock(),

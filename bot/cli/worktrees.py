@@ -19,7 +19,7 @@ from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
-from bot.store.operations import Asker, OperationKind
+from bot.store.operations import OperationKind, RequestedBy
 
 OPERATOR = "the operator"
 _THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
@@ -46,7 +46,7 @@ def operate(worktree: str, kind: OperationKind) -> None:
         async with open_node() as ctx:
             found = await find(ctx, worktree)
             async with ctx.pool.acquire() as connection, connection.transaction():
-                operation_id = await operations.ask(connection, found.id, kind, Asker(OPERATOR, ctx.clock()))
+                operation_id = await operations.enqueue(connection, found.id, kind, RequestedBy(OPERATOR, ctx.clock()))
             await _carry_out(ctx, operation_id)
 
     run(operated())
@@ -105,8 +105,8 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     async with ctx.pool.acquire() as connection, connection.transaction():
-        asker = Asker(OPERATOR, ctx.clock())
-        operation_id = await operations.ask(connection, assigned.worktree_id, "create", asker)
+        asker = RequestedBy(OPERATOR, ctx.clock())
+        operation_id = await operations.enqueue(connection, assigned.worktree_id, "create", asker)
     await _carry_out(ctx, operation_id)
     found = await find(ctx, str(assigned.worktree_id))
     typer.echo(f"Worktree {found.id}: {found.path}")

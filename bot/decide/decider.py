@@ -189,7 +189,7 @@ class Decider:
     async def _record_attempt(self, guid: str, problem: BaseException) -> None:
         with contextlib.suppress(*DATABASE_AWAY):
             async with self._pool.acquire() as connection:
-                await decisions.tried(connection, guid, f"{type(problem).__name__}: {problem}")
+                await decisions.record_attempt(connection, guid, f"{type(problem).__name__}: {problem}")
 
     async def _fail(self, guid: str, request: Request | None, problem: BaseException) -> None:
         """End the delivery as failed, with the problem in its row and one sentence on the thread."""

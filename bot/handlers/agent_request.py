@@ -15,7 +15,7 @@ async def request_agent(ctx: RequestContext, text: str, *, context: str, review_
     A thread's own text is one request, whether opened, labelled or assigned within a minute.
     """
     is_own_text = ctx.target.id is None
-    if is_own_text and await requests.asked_just_now(ctx.connection, ctx.conversation_id, text, ctx.asked_at):
+    if is_own_text and await requests.is_repeated(ctx.connection, ctx.conversation_id, text, ctx.asked_at):
         return
     await queue_turn(
         ctx,
@@ -35,9 +35,9 @@ async def request_agent(ctx: RequestContext, text: str, *, context: str, review_
 async def queue_turn(ctx: RequestContext, turn: NewTurn) -> None:
     """Queue the turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
     connection, conversation_id = ctx.connection, ctx.conversation_id
-    rescue = await rescues.to_bring_back(connection, conversation_id)
-    if rescue is not None and await worktrees.revive(connection, rescue.worktree_id):
-        await worktrees.rejoin(connection, rescue.worktree_id, rescue.conversations)
+    rescue = await rescues.pending_restore(connection, conversation_id)
+    if rescue is not None and await worktrees.reserve_again(connection, rescue.worktree_id):
+        await worktrees.reattach_threads(connection, rescue.worktree_id, rescue.conversations)
     # A removal in progress may still find work to rescue.
     is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
     await _queue(ctx, turn)
@@ -49,16 +49,16 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     """Write the turn and its tracking comment and ring its node; over the daily limit, write a refused turn."""
     connection, thread_ref = ctx.connection, ctx.thread_ref
     limit = ctx.policy.turns_per_person_per_day
-    if await requests.asked_today(connection, turn.requested_by_id) >= limit:
+    if await requests.turns_of_person_today(connection, turn.requested_by_id) >= limit:
         reason = reasons.over_daily_limit(limit)
-        turn_id = await requests.ask(connection, ctx.conversation_id, None, turn, refused=reason)
+        turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=reason)
         if turn_id is not None:
             await thread_comments.ended(connection, thread_ref, turn_id, turn.target, "refused", reason)
         return
     assigned = await assign_worktree(ctx)
     if assigned.notice is not None:
         turn = turn.with_notice(assigned.notice)
-    turn_id = await requests.ask(
+    turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
     if turn_id is None:

@@ -30,7 +30,7 @@ class AssignedWorktree:
 
 async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     """Return the conversation's worktree from now on: its own, a shared one, or a new one that is reserved."""
-    await sharing.lock_places(ctx.connection, ctx.repository)
+    await sharing.lock_codebase(ctx.connection, ctx.repository)
     own = await conversations.worktree_of(ctx.connection, ctx.conversation_id)
     live = await conversations.live_worktree(ctx.connection, own) if own is not None else None
     if live is not None:
@@ -55,7 +55,7 @@ async def assign_worktree_for_operator(
     if thread.kind == "pull":
         pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep)
     async with pool.acquire() as connection, connection.transaction():
-        await upkeep.know_node(connection, paths.node)
+        await upkeep.insert_node(connection, paths.node)
         thread_ref, folder = await save_thread(
             connection, repository, number, thread.kind, thread.title, thread.closed_at
         )
@@ -66,7 +66,7 @@ async def _of_closed_issues(ctx: ThreadContext) -> list[Candidate]:
     """Return the live worktrees of the issues that the pull request closes."""
     closes = list(ctx.pull.closes) if ctx.pull else []
     found = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, closes)
-    uses = await sharing.uses(ctx.connection, [worktree.id for _, worktree in found], ctx.conversation_id)
+    uses = await sharing.usage(ctx.connection, [worktree.id for _, worktree in found], ctx.conversation_id)
     return [Candidate(worktree, uses[worktree.id], issue) for issue, worktree in found]
 
 
@@ -77,7 +77,7 @@ async def _on_head_branch(ctx: ThreadContext) -> Candidate | None:
     found = await sharing.on_branch(ctx.connection, ctx.repository, ctx.pull.head_ref)
     if found is None:
         return None
-    uses = await sharing.uses(ctx.connection, [found.id], ctx.conversation_id)
+    uses = await sharing.usage(ctx.connection, [found.id], ctx.conversation_id)
     return Candidate(found, uses[found.id])
 
 

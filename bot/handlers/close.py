@@ -29,7 +29,7 @@ async def close(connection: Connection, repository: Repository, number: int, clo
         if target is not None:
             await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))
     if conversation.worktree_id is not None:
-        await conversations.let_go(connection, conversation.worktree_id)
+        await conversations.release_worktree(connection, conversation.worktree_id)
 
 
 async def reopen(connection: Connection, repository: Repository, number: int, at: datetime) -> None:

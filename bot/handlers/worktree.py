@@ -37,7 +37,7 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
 
 async def _list(ctx: RequestContext) -> str:
     line = None
-    own = await worktrees.glance(ctx.connection, ctx.conversation_id)
+    own = await worktrees.worktree_of_thread(ctx.connection, ctx.conversation_id)
     if own is not None:
         line = WorktreeLine(own.branch, own.detached, own.state == "ready", own.others, ctx.now - own.active_at)
     found = await rescues.of_conversation(ctx.connection, ctx.conversation_id)
@@ -55,8 +55,8 @@ async def _list(ctx: RequestContext) -> str:
 
 async def _prune(ctx: RequestContext) -> int:
     """Release the repository's worktrees that no open thread uses and nothing needs; return how many are removed."""
-    found = await worktrees.left_over(ctx.connection, ctx.repository)
-    return sum([await conversations.let_go(ctx.connection, worktree_id) for worktree_id in found])
+    found = await worktrees.with_all_threads_closed(ctx.connection, ctx.repository)
+    return sum([await conversations.release_worktree(ctx.connection, worktree_id) for worktree_id in found])
 
 
 WORKTREE = Handler(CommandSyntax("worktree", parse_argument), replies.WORKTREE_SUMMARY, _run)

@@ -5,7 +5,7 @@ from typing import Literal
 from bot.handlers.context import RequestContext
 from bot.messages import worktree_replies
 from bot.store import conversations, operations, rescues, worktrees
-from bot.store.operations import Asker
+from bot.store.operations import RequestedBy
 
 
 async def queue_operation(ctx: RequestContext, kind: Literal["reset", "remove", "restore"]) -> None:
@@ -23,8 +23,8 @@ async def queue_operation(ctx: RequestContext, kind: Literal["reset", "remove", 
     if worktree_id is None:
         await ctx.reply(worktree_replies.no_worktree(kind))
         return
-    asker = Asker(ctx.author.login, ctx.asked_at, conversation_id, ctx.target)
-    operation_id = await operations.ask(connection, worktree_id, kind, asker)
+    asker = RequestedBy(ctx.author.login, ctx.asked_at, conversation_id, ctx.target)
+    operation_id = await operations.enqueue(connection, worktree_id, kind, asker)
     turns_ahead = (await operations.status_of(connection, operation_id)).turns_ahead
     if turns_ahead:
         await ctx.reply(worktree_replies.in_line(kind, turns_ahead))
@@ -38,14 +38,14 @@ async def _worktree_to_restore_in(ctx: RequestContext, own: int | None) -> int |
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
     latest = next(iter(await rescues.of_conversation(connection, conversation_id, 1)), None)
-    if own is not None and (latest is not None or await operations.any_waits(connection, own)):
+    if own is not None and (latest is not None or await operations.is_busy(connection, own)):
         return own
     if latest is None:
         return worktree_replies.nothing_to_restore()
     if await conversations.is_closed(connection, conversation_id):
         return worktree_replies.closed_to_restore()
-    if await worktrees.revive(connection, latest.worktree_id):
-        await worktrees.rejoin(connection, latest.worktree_id, latest.conversations)
-    elif not await worktrees.is_going(connection, latest.worktree_id):
-        return worktree_replies.rescued_elsewhere(await worktrees.users_of_place(connection, latest.worktree_id))
+    if await worktrees.reserve_again(connection, latest.worktree_id):
+        await worktrees.reattach_threads(connection, latest.worktree_id, latest.conversations)
+    elif not await worktrees.is_removing(connection, latest.worktree_id):
+        return worktree_replies.rescued_elsewhere(await worktrees.threads_at_path(connection, latest.worktree_id))
     return latest.worktree_id

@@ -94,7 +94,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
     old = sum(since < before for name in names if (since := trash.kept_since(name)) is not None)
     async with ctx.pool.acquire() as connection:
         expired = await rescues.expired(connection, ctx.node, before)
-        total = await retention.rescues_of(connection, ctx.node)
+        total = await retention.count_rescues(connection, ctx.node)
     if not force and exceeds_safety_limit(len(expired) + old, total + len(names)):
         _log.warning("rescues-not-expired", expired=len(expired), kept=old, why="did the clock jump?")
         return 0
@@ -107,7 +107,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
             continue
         reached("rescue-dropped")
         async with ctx.pool.acquire() as connection:
-            await rescues.forget(connection, rescue.id)
+            await rescues.delete(connection, rescue.id)
         _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
     await _expire_rowless(ctx, before)
     return kept.bytes_freed
@@ -147,9 +147,9 @@ async def _expire_homes(ctx: NodeContext) -> None:
     homes = ctx.data_dir / "homes"
     present = [int(name) for name in await asyncio.to_thread(_names, homes) if name.isdecimal()]
     async with ctx.pool.acquire() as connection:
-        for conversation in await retention.homes_left(connection, present):
+        for conversation in await retention.unused_homes(connection, present):
             async with connection.transaction():
-                if not await retention.lock_left_home(connection, conversation):
+                if not await retention.lock_unused_home(connection, conversation):
                     continue
                 try:
                     await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, homes / str(conversation))

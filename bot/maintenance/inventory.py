@@ -16,7 +16,7 @@ from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.store import reconciliation, retention
-from bot.store.reconciliation import PlaceRow
+from bot.store.reconciliation import RowInUse
 
 _log = structlog.get_logger()
 
@@ -66,8 +66,8 @@ async def take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str 
 
 def _found(
     paths: Sequence[str],
-    rows: Mapping[str, PlaceRow],
-    named: Mapping[int, PlaceRow],
+    rows: Mapping[str, RowInUse],
+    named: Mapping[int, RowInUse],
     records: Mapping[str, entries.Entry] | None,
     known: Mapping[str, Metadata | Absent | Corrupt],
 ) -> list[Found]:

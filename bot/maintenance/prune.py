@@ -98,7 +98,7 @@ class _Sweep:
                 branch=self._policy.expired_before(Kind.BRANCH),
                 orphan=self._policy.expired_before(Kind.ORPHAN),
             )
-            total = await retention.live(connection, ctx.node)
+            total = await retention.count_live(connection, ctx.node)
         due = await self._judge_all(candidates)
         if exceeds_safety_limit(len(due), total) and not force:
             report.braked = (
@@ -166,7 +166,7 @@ class _Sweep:
         verdict = judge(await self._facts(candidate), self._policy)
         if isinstance(verdict, Skip):
             async with ctx.pool.acquire() as connection:
-                await removals.kept(connection, claimed, ctx.node)
+                await removals.keep(connection, claimed, ctx.node)
             self._skipped(candidate, verdict)
             return
         result = await remove_claimed(ctx, claimed)
@@ -182,7 +182,7 @@ class _Sweep:
         """None where the row is not what it was when it was judged."""
         ctx = self._ctx
         async with ctx.pool.acquire() as connection, connection.transaction():
-            if await retention.lock_at_rest(connection, candidate.worktree.id) != candidate.worktree.updated_at:
+            if await retention.lock_if_idle(connection, candidate.worktree.id) != candidate.worktree.updated_at:
                 return None
             return await removals.claim_for(connection, ctx.node, candidate.worktree.id, self._worker, "retention")
 
@@ -210,7 +210,7 @@ class _Sweep:
             ctx.pool.acquire() as connection,
             connection.transaction(),
         ):
-            if await retention.lock_at_rest(connection, candidate.worktree.id) is None:
+            if await retention.lock_if_idle(connection, candidate.worktree.id) is None:
                 return
             if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
                 await asyncio.to_thread(metadata.write, path, metadata.metadata_of(candidate.worktree))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from bot.model import DetachedHead, Start
 
-BRAKE_ABOVE = 10
+SAFETY_LIMIT = 10
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 
@@ -136,7 +136,7 @@ def judge(facts: Facts, policy: Policy) -> Due | Skip:
 
 def exceeds_safety_limit(due: int, total: int) -> bool:
     """Whether so many due at once look like a clock that jumped: more than ten and more than half of all."""
-    return due > BRAKE_ABOVE and 2 * due > total
+    return due > SAFETY_LIMIT and 2 * due > total
 
 
 def describe(age: timedelta) -> str:

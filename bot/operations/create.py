@@ -50,7 +50,9 @@ def record_checkout(operation: ClaimedOperation, made: Made) -> Callable[[Connec
     """Return what writes into the rows that the checkout was made."""
 
     async def write(connection: Connection) -> None:
-        await worktrees.made(connection, operation.worktree.id, made.branch, made.base_branch, fresh=made.fresh)
+        await worktrees.record_checkout(
+            connection, operation.worktree.id, made.branch, made.base_branch, fresh=made.fresh
+        )
         if made.again:
             await worktrees.end_sessions(connection, operation.worktree.id, "worktree-missing")
 

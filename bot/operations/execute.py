@@ -27,8 +27,8 @@ from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation, OperationClaim, OperationStatus
 from bot.store.turns import ClaimLostError
 
-LOOK_AGAIN_SECONDS = 0.5
-GIVEN_UP = "Whoever asked for it did not wait."
+POLL_SECONDS = 0.5
+ABANDONED = "Whoever asked for it did not wait."
 
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 Progress = Callable[[str], None]
@@ -97,7 +97,7 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOp
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
         # A close that came meanwhile. What an operator made or brought back stays to be looked at.
-        await conversations.let_go(connection, operation.worktree.id)
+        await conversations.release_worktree(connection, operation.worktree.id)
 
 
 async def _give_back(ctx: NodeContext, operation: ClaimedOperation) -> None:
@@ -128,11 +128,11 @@ async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Pr
             if (words := _waits_for(ctx, standing)) != said:
                 said = words
                 progress(words)
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
         if not begun:
             async with ctx.pool.acquire() as connection:
-                await operations.abandon(connection, operation_id, GIVEN_UP)
+                await operations.abandon(connection, operation_id, ABANDONED)
         raise
 
 

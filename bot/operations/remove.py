@@ -33,9 +33,9 @@ _log = structlog.get_logger()
 async def remove_all(ctx: NodeContext, worker: str) -> None:
     """Removes every worktree of this node that is to go, then deletes the bytes; what cannot go now is tried later."""
     async with ctx.pool.acquire() as connection:
-        for worktree_id in await removals.to_try_again(connection, ctx.node, TRY_AGAIN_AFTER):
+        for worktree_id in await removals.due_for_retry(connection, ctx.node, TRY_AGAIN_AFTER):
             async with connection.transaction():
-                await conversations.let_go(connection, worktree_id)
+                await conversations.release_worktree(connection, worktree_id)
     trashed: list[Path] = []
     while True:
         async with ctx.pool.acquire() as connection:
@@ -97,7 +97,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
         kept = result
-        await persist(ctx.pool, lambda connection: removals.kept(connection, removal, ctx.node))
+        await persist(ctx.pool, lambda connection: removals.keep(connection, removal, ctx.node))
         log = _log.info if kept.in_use else _log.warning
         log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
         return kept
@@ -140,13 +140,13 @@ async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -
 
 async def _is_mine(ctx: NodeContext, removal: ClaimedRemoval) -> bool:
     async with ctx.pool.acquire() as connection:
-        return await removals.is_mine(connection, removal)
+        return await removals.lock_claimed(connection, removal)
 
 
 async def _write(
     connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, label: Label, result: Removed, size: int
 ) -> None:
     """What was rescued and the end of the row, in the caller's transaction; nothing where the claim was lost."""
-    if await removals.is_mine(connection, removal):
+    if await removals.lock_claimed(connection, removal):
         await record_rescue(connection, label, result.rescue, result.kept, size)
-        await removals.removed(connection, removal, ctx.node)
+        await removals.finish(connection, removal, ctx.node)

@@ -36,7 +36,7 @@ async def reset_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outco
 
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, result.rescue, result.kept, size)
-        await worktrees.made(connection, worktree.id, result.branch, result.base_branch, fresh=True)
+        await worktrees.record_checkout(connection, worktree.id, result.branch, result.base_branch, fresh=True)
         await worktrees.end_sessions(connection, worktree.id, "worktree-reset")
 
     saved = None

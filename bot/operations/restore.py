@@ -53,7 +53,7 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
     async def write(connection: Connection) -> None:
         await write_row(connection)
         for rescue_id in done:
-            await rescues.restored(connection, rescue_id, now)
+            await rescues.mark_restored(connection, rescue_id, now)
 
     words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
     notice = notices.restored_before_turn(back)
@@ -86,7 +86,7 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _
     worktree's.
     """
     if operation.turn_conversation_id is not None:
-        latest = await rescues.to_bring_back(connection, operation.turn_conversation_id)
+        latest = await rescues.pending_restore(connection, operation.turn_conversation_id)
     elif operation.conversation_id is not None:
         latest = next(iter(await rescues.of_conversation(connection, operation.conversation_id, 1)), None)
     else:
@@ -98,8 +98,8 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _
 
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:
-    await operations.must_be_mine(connection, operation.claim)
-    if not await worktrees.revive(connection, operation.worktree.id):
+    await operations.check_claim(connection, operation.claim)
+    if not await worktrees.reserve_again(connection, operation.worktree.id):
         return False
-    await worktrees.rejoin(connection, operation.worktree.id, rescue.conversations)
+    await worktrees.reattach_threads(connection, operation.worktree.id, rescue.conversations)
     return True

@@ -95,7 +95,7 @@ class Progress:
                         connection, thread_ref, turn.started_at, last_edit_at, clock()
                     )
                     if due is not None and due <= clock():
-                        await turns.look_again(connection, turn.claim)
+                        await turns.stop_requested(connection, turn.claim)
                         elapsed, what = clock() - turn.started_at, (self.plan, self.steps)
                         await thread_comments.running(
                             connection, thread_ref, turn.id, turn.target, *what, elapsed, self.phase

@@ -136,7 +136,7 @@ class Runner:
         ctx = self._ctx
         async with ctx.pool.acquire() as connection:
             running = await turns.running_on(connection, ctx.node)
-            removing = await removals.held_on(connection, ctx.node)
+            removing = await removals.claimed_on(connection, ctx.node)
         for claim in running:
             if self._is_gone(claim):
                 await self._cut_off(claim)
@@ -145,7 +145,7 @@ class Runner:
         for worktree_id, worker in removing:
             if self._removal_is_gone(worktree_id, worker):
                 async with ctx.pool.acquire() as connection:
-                    await removals.give_back(connection, worktree_id, worker)
+                    await removals.requeue(connection, worktree_id, worker)
                 self.ring()
 
     def _is_gone(self, claim: Claim) -> bool:
@@ -179,8 +179,8 @@ class Runner:
             await turns.end(connection, claim, "interrupted", reason)
         except ClaimLostError:
             return
-        place = await turns.place_of(connection, claim.turn_id)
+        place = await turns.thread_of(connection, claim.turn_id)
         thread_ref = ThreadRef(place.repository, place.conversation_id)
         await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, "interrupted", reason)
-        await conversations.leave(connection, place.conversation_id, place.worktree_id)
+        await conversations.end_use(connection, place.conversation_id, place.worktree_id)
         _log.warning("turn-interrupted", turn=claim.turn_id)

@@ -46,7 +46,7 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
 
     async def write(connection: Connection) -> None:
         noted = await sharing.lock_turn(connection, turn)
-        for other in await sharing.switched(connection, turn, after, [*noted, words]):
+        for other in await sharing.record_switch(connection, turn, after, [*noted, words]):
             await thread_comments.reply(
                 connection, ThreadRef(turn.worktree.repository, other.conversation_id), Target(other.kind), told
             )
@@ -86,7 +86,7 @@ async def _switch(
     """Rows first, then git. None: the worktree has the branch now."""
     owner, path = turn.worktree.owner, Path(turn.worktree.path)
     async with ctx.pool.acquire() as connection:
-        uses = await sharing.uses(connection, [turn.worktree.id], turn.conversation_id)
+        uses = await sharing.usage(connection, [turn.worktree.id], turn.conversation_id)
     if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
         return reason
     state = await inspect(lock.clone, path)

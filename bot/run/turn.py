@@ -112,7 +112,7 @@ class TurnRun:
         while True:
             with contextlib.suppress(*DATABASE_AWAY):
                 async with self._ctx.pool.acquire() as connection:
-                    if await turns.look_again(connection, self._turn.claim) is not None:
+                    if await turns.stop_requested(connection, self._turn.claim) is not None:
                         self._stop.set()
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
@@ -194,12 +194,12 @@ class TurnRun:
         both = (usage.input_tokens, usage.output_tokens)
         tokens = usage.total_tokens if None in both else sum(filter(None, both))
         claim = self._turn.claim
-        self._use = await self._persist(lambda connection: turns.note_use(connection, claim, cost, tokens))
+        self._use = await self._persist(lambda connection: turns.record_use(connection, claim, cost, tokens))
 
     async def _stopped(self) -> TurnResult:
         if self._disk_full is not None:
             return TurnResult("failed", self._disk_full)
-        reason = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
+        reason = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
         return TurnResult("stopped", reason or reasons.stopped_by(None))
 
     async def _save_worktree(self, connection: Connection, ready: Ready) -> str:
@@ -239,7 +239,7 @@ class TurnRun:
             await conversations.end_session(connection, turn.conversation_id, "agent-lost")
         if session is None or not resumed:
             session = await turns.start_session(connection, turn.claim, self._ctx.agent, assistant_session_id)
-        await turns.join_session(connection, turn.claim, session)
+        await turns.use_session(connection, turn.claim, session)
 
     async def _prompt(self, agent: AgentDriver, ready: Ready, disk: DiskWatch | None) -> Outcome:
         turn = self._turn
@@ -264,7 +264,7 @@ class TurnRun:
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
         """Check the row once more, then commit and push (DESIGN.md §2: the row is checked right before the push)."""
-        stopped = await self._persist(lambda connection: turns.look_again(connection, self._turn.claim))
+        stopped = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
         if stopped is not None:
             return TurnResult("stopped", stopped, answer=answer)
         changes: Changes | Patch | None = None
@@ -301,7 +301,7 @@ class TurnRun:
                 server_url=ctx.server_url,
                 secrets=ctx.secrets,
             )
-            await conversations.leave(connection, turn.conversation_id, turn.worktree.id)
+            await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
             if ctx.purge_on_success and end.state == "done":
                 await worktrees.purge(connection, turn.worktree.id)
             await defer(connection, turns_bell(ctx.node))

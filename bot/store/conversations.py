@@ -274,7 +274,7 @@ async def use_worktree(connection: Connection, conversation_id: int, worktree_id
         await live_worktree(connection, worktree_id)
 
 
-async def let_go(connection: Connection, worktree_id: int) -> bool:
+async def release_worktree(connection: Connection, worktree_id: int) -> bool:
     """Marks a worktree for removal if nothing needs it any more, and rings its node; in the caller's transaction.
 
     Returns whether it goes.
@@ -286,10 +286,10 @@ async def let_go(connection: Connection, worktree_id: int) -> bool:
     return node is not None
 
 
-async def leave(connection: Connection, conversation_id: int, worktree_id: int) -> None:
+async def end_use(connection: Connection, conversation_id: int, worktree_id: int) -> None:
     """A turn ended. On a closed thread its session ends with it, and its worktree goes if nobody else needs it."""
     await connection.execute(END_SESSION_OF_CLOSED, conversation_id)
-    await let_go(connection, worktree_id)
+    await release_worktree(connection, worktree_id)
 
 
 async def worktree_of(connection: Connection, conversation_id: int) -> int | None:

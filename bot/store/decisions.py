@@ -18,7 +18,7 @@ FINISH = """
 update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now() where guid = $1
 """
 
-TRIED = """
+RECORD_ATTEMPT = """
 update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'
 """
 
@@ -49,6 +49,6 @@ async def finish(connection: Connection, guid: str, error: str | None = None) ->
     await connection.execute(FINISH, guid, "failed" if error else "done", error)
 
 
-async def tried(connection: Connection, guid: str, problem: str) -> None:
+async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
     """It will be tried again; what was in the way is kept for whoever looks."""
-    await connection.execute(TRIED, guid, problem)
+    await connection.execute(RECORD_ATTEMPT, guid, problem)

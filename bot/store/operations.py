@@ -15,7 +15,7 @@ from bot.store.turns import ClaimLostError, claims_of_node
 OperationKind = Literal["create", "reset", "restore", "remove"]
 OperationState = Literal["queued", "running", "done", "failed"]
 
-ASK = """
+ENQUEUE = """
 -- In line behind the turns that wait or run there now. The row of the worktree is locked, so that it is not let go
 -- by somebody who does not see this yet.
 with place as (select id, node from worktrees where id = $1 for no key update)
@@ -63,7 +63,7 @@ join worktree_rows w on w.worktree_id = o.worktree_id
 where o.id = $1
 """
 
-STILL_MINE = """
+IS_CLAIMED = """
 select exists (select from operations where id = $1 and claim = $2)
 """
 
@@ -72,7 +72,7 @@ update operations set state = $3, outcome = $4, finished_at = now(), claim = nul
 where id = $1 and claim = $2 returning id
 """
 
-GIVE_BACK = """
+REQUEUE = """
 -- Every step of an operation can be repeated: it waits again, at its old place.
 update operations set state = 'queued', claim = null, worker = null where id = $1 and claim = $2 returning id
 """
@@ -90,7 +90,7 @@ where state = 'queued' and asked_at < $2
 returning kind, source_kind, source_id
 """
 
-ANY_WAITS = """
+IS_BUSY = """
 select exists (select from operations where worktree_id = $1 and state in ('queued', 'running'))
 """
 
@@ -98,7 +98,7 @@ ABANDON = """
 update operations set state = 'failed', outcome = $2, finished_at = now() where id = $1 and state = 'queued'
 """
 
-LOOK = """
+STATUS = """
 select o.state, o.outcome, w.node,
        exists (select from turns t where t.worktree_id = w.id and t.state = 'running') as running,
        (select count(*) from turns t where t.worktree_id = w.id
@@ -165,7 +165,7 @@ class OperationStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class RequestedBy:
     """Who asked, when, and where the answer belongs: a thread, or nowhere where an operator asked."""
 
     requested_by: str
@@ -174,11 +174,11 @@ class Asker:
     target: Target | None = None
 
 
-async def ask(connection: Connection, worktree_id: int, kind: OperationKind, asker: Asker) -> int:
+async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind, asker: RequestedBy) -> int:
     """Queues an operation and rings its node, in the caller's transaction; returns its id."""
     target = asker.target
     row = await connection.fetchrow(
-        ASK,
+        ENQUEUE,
         worktree_id,
         kind,
         asker.conversation_id,
@@ -223,9 +223,9 @@ def _claimed(row: Record) -> ClaimedOperation:
     )
 
 
-async def must_be_mine(connection: Connection, claim: OperationClaim) -> None:
+async def check_claim(connection: Connection, claim: OperationClaim) -> None:
     """Raises ClaimLostError if the operation was given to somebody else."""
-    if not await connection.fetchval(STILL_MINE, claim.operation_id, claim.token):
+    if not await connection.fetchval(IS_CLAIMED, claim.operation_id, claim.token):
         raise ClaimLostError
 
 
@@ -240,7 +240,7 @@ async def finish(
 
 async def requeue(connection: Connection, claim: OperationClaim) -> bool:
     """Its claimer is gone or stops: somebody else carries it out. False if it was no longer theirs."""
-    return await connection.fetchval(GIVE_BACK, claim.operation_id, claim.token) is not None
+    return await connection.fetchval(REQUEUE, claim.operation_id, claim.token) is not None
 
 
 async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
@@ -257,9 +257,9 @@ async def withdraw(
     return [(row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None) for row in rows]
 
 
-async def any_waits(connection: Connection, worktree_id: int) -> bool:
+async def is_busy(connection: Connection, worktree_id: int) -> bool:
     """Whether something is being done with the worktree or waits to be done."""
-    found: bool = await connection.fetchval(ANY_WAITS, worktree_id)
+    found: bool = await connection.fetchval(IS_BUSY, worktree_id)
     return found
 
 
@@ -270,7 +270,7 @@ async def abandon(connection: Connection, operation_id: int, outcome: str) -> No
 
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Where it stands."""
-    row = await connection.fetchrow(LOOK, operation_id)
+    row = await connection.fetchrow(STATUS, operation_id)
     return OperationStatus(
         row["state"],
         row["outcome"],

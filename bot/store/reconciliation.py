@@ -56,7 +56,7 @@ select r.ref from rescues r where r.worktree_id = any ($1::bigint[]) and r.ref i
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceRow:
+class RowInUse:
     """A worktree's row. `busy`: something waits or runs in it, or its removal is claimed."""
 
     worktree: WorktreeRow
@@ -79,8 +79,8 @@ class RemovedRow:
     created_at: datetime
 
 
-def _row(row: Record) -> PlaceRow:
-    return PlaceRow(worktree_of(row), row["busy"])
+def _row(row: Record) -> RowInUse:
+    return RowInUse(worktree_of(row), row["busy"])
 
 
 async def folders(connection: Connection, node: str, only: int | None) -> list[str]:
@@ -88,12 +88,12 @@ async def folders(connection: Connection, node: str, only: int | None) -> list[s
     return [row["folder"] for row in await connection.fetch(FOLDERS, node, only)]
 
 
-async def live_in(connection: Connection, folder: str, node: str) -> list[PlaceRow]:
+async def live_in(connection: Connection, folder: str, node: str) -> list[RowInUse]:
     """The live rows of a clone's worktrees on this node."""
     return [_row(row) for row in await connection.fetch(LIVE_IN_FOLDER, folder, node)]
 
 
-async def by_id(connection: Connection, worktrees: Sequence[int], node: str) -> dict[int, PlaceRow]:
+async def by_id(connection: Connection, worktrees: Sequence[int], node: str) -> dict[int, RowInUse]:
     """Rows of this node, whatever their state."""
     return {row["worktree_id"]: _row(row) for row in await connection.fetch(BY_ID, list(worktrees), node)}
 

@@ -36,7 +36,7 @@ CLAIMED = """
 select * from worktree_rows where worktree_id = $1
 """
 
-LOCK_MINE = """
+LOCK_CLAIMED = """
 select state from worktrees where id = $1 and claim = $2 and state = 'removing' for no key update
 """
 
@@ -56,19 +56,19 @@ with successor as (
 update turns set worktree_id = $1 where worktree_id in (select id from successor)
 """
 
-WAITS = """
+HAS_QUEUED_WORK = """
 select exists (select from turns where worktree_id = $1 and state = 'queued')
        or exists (select from operations where worktree_id = $1 and state = 'queued')
 """
 
-REMOVED = """
+FINISH = """
 update worktrees set state = case when $3 then 'reserved' else 'removed' end,
                      removal = case when not $3 then removal end,
                      setup_done = false, claim = null, worker = null, updated_at = now()
 where id = $1 and claim = $2
 """
 
-KEPT = """
+KEEP = """
 -- It stays, and is used again by the next request. One that was to have a branch and has none was never made. That
 -- its threads are closed is remembered.
 update worktrees
@@ -77,7 +77,7 @@ set state = case when branch is null and start_kind <> 'detached' then 'reserved
 where id = $1 and claim = $2 returning id
 """
 
-FORGET = """
+DETACH_CONVERSATIONS = """
 update conversations set worktree_id = null, updated_at = now() where worktree_id = $1
 """
 
@@ -86,15 +86,15 @@ update sessions set active = false, ended_at = now(), end_reason = 'worktree-rem
 where active and conversation_id in (select id from conversations where worktree_id = $1)
 """
 
-HELD = """
+CLAIMED_ON_NODE = """
 select id, worker from worktrees where node = $1 and state = 'removing' and claim is not null
 """
 
-GIVE_BACK = """
+REQUEUE = """
 update worktrees set claim = null, worker = null where id = $1 and worker = $2 and state = 'removing'
 """
 
-TO_TRY_AGAIN = """
+DUE_FOR_RETRY = """
 -- Kept when its threads closed, because something was in the way, and not used since.
 select id from worktrees
 where node = $1 and state in ('reserved', 'ready') and removal = 'closed' and updated_at < now() - $2::interval
@@ -139,49 +139,49 @@ async def _claimed(connection: Connection, token: UUID, row: Record | None) -> C
     return ClaimedRemoval(worktree, token, row["removal"] or "closed")
 
 
-async def is_mine(connection: Connection, removal: ClaimedRemoval) -> bool:
+async def lock_claimed(connection: Connection, removal: ClaimedRemoval) -> bool:
     """Whether nobody took the claim away; its row stays locked until the caller's transaction ends."""
-    return await connection.fetchval(LOCK_MINE, removal.worktree.id, removal.token) is not None
+    return await connection.fetchval(LOCK_CLAIMED, removal.worktree.id, removal.token) is not None
 
 
-async def removed(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
+async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
     """It is gone on disk and in git. Where turns or operations wait for it, it is made again at the same path, else its
     conversations refer to it no more. Of one that was purged they and their sessions know nothing. Rings its node.
     """
     purged, worktree_id = removal.removal == "purged", removal.worktree.id
     async with connection.transaction():
-        if not await is_mine(connection, removal):
+        if not await lock_claimed(connection, removal):
             return
-        waits: bool = await connection.fetchval(WAITS, worktree_id)
+        waits: bool = await connection.fetchval(HAS_QUEUED_WORK, worktree_id)
         if purged or waits:
             await connection.execute(TAKE_OVER, worktree_id, removal.token)
-            waits = await connection.fetchval(WAITS, worktree_id)
-        await connection.execute(REMOVED, worktree_id, removal.token, waits)
+            waits = await connection.fetchval(HAS_QUEUED_WORK, worktree_id)
+        await connection.execute(FINISH, worktree_id, removal.token, waits)
         if not purged:
             await connection.execute(END_SESSIONS, worktree_id)
         if not purged and not waits:
-            await connection.execute(FORGET, worktree_id)
+            await connection.execute(DETACH_CONVERSATIONS, worktree_id)
         await defer(connection, turns_bell(node))
 
 
-async def kept(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
+async def keep(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
     """It could not go: it is an ordinary worktree again, also for what was asked meanwhile."""
     async with connection.transaction():
         await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
-        await connection.execute(KEPT, removal.worktree.id, removal.token)
+        await connection.execute(KEEP, removal.worktree.id, removal.token)
         await defer(connection, turns_bell(node))
 
 
-async def to_try_again(connection: Connection, node: str, after: timedelta) -> list[int]:
+async def due_for_retry(connection: Connection, node: str, after: timedelta) -> list[int]:
     """Worktrees that could not go when their threads were closed, so long ago: `let_go` decides about them again."""
-    return [row["id"] for row in await connection.fetch(TO_TRY_AGAIN, node, after)]
+    return [row["id"] for row in await connection.fetch(DUE_FOR_RETRY, node, after)]
 
 
-async def held_on(connection: Connection, node: str) -> list[tuple[int, str]]:
+async def claimed_on(connection: Connection, node: str) -> list[tuple[int, str]]:
     """(worktree, worker) of the removals somebody is at."""
-    return [(row["id"], row["worker"]) for row in await connection.fetch(HELD, node)]
+    return [(row["id"], row["worker"]) for row in await connection.fetch(CLAIMED_ON_NODE, node)]
 
 
-async def give_back(connection: Connection, worktree_id: int, worker: str) -> None:
+async def requeue(connection: Connection, worktree_id: int, worker: str) -> None:
     """The worker died in the middle: somebody else may go on, every step of a removal can be repeated."""
-    await connection.execute(GIVE_BACK, worktree_id, worker)
+    await connection.execute(REQUEUE, worktree_id, worker)

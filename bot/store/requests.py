@@ -7,7 +7,7 @@ from typing import Any
 from bot.model import Target
 from bot.store.database import Connection
 
-ASK = """
+ENQUEUE = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
                    source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
                    switch_to)
@@ -17,14 +17,14 @@ on conflict (conversation_id, review_id) where review_id is not null do nothing
 returning id
 """
 
-ASKED_JUST_NOW = """
+SAME_TEXT_WITHIN_A_MINUTE = """
 -- Opened, labelled and assigned with the same text within a minute are one request.
 select exists (select from turns
                where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
                  and request_hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)
 """
 
-ASKED_TODAY = """
+TURNS_OF_PERSON_TODAY = """
 select count(*) from turns where requested_by_id = $1 and state <> 'refused' and created_at > now() - interval '1 day'
 """
 
@@ -73,7 +73,7 @@ class NewTurn:
         return replace(self, notices=(*self.notices, notice))
 
 
-async def ask(
+async def enqueue(
     connection: Connection,
     conversation_id: int,
     worktree_id: int | None,
@@ -86,7 +86,7 @@ async def ask(
     `switch_to`: the branch that the worktree is to have when the turn runs there.
     """
     turn_id: int | None = await connection.fetchval(
-        ASK,
+        ENQUEUE,
         conversation_id,
         worktree_id,
         request.text,
@@ -106,15 +106,15 @@ async def ask(
     return turn_id
 
 
-async def asked_just_now(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
+async def is_repeated(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
     """Whether the thread's own text was already asked for within a minute of `asked_at`."""
-    found: bool = await connection.fetchval(ASKED_JUST_NOW, conversation_id, text, asked_at)
+    found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, text, asked_at)
     return found
 
 
-async def asked_today(connection: Connection, person_id: int) -> int:
+async def turns_of_person_today(connection: Connection, person_id: int) -> int:
     """How many turns this person got in the last 24 hours."""
-    count: int = await connection.fetchval(ASKED_TODAY, person_id)
+    count: int = await connection.fetchval(TURNS_OF_PERSON_TODAY, person_id)
     return count
 
 

@@ -34,7 +34,7 @@ where c.id = $1 and r.conversations @> array[c.number]
 order by r.created_at desc, r.ref is null, r.id desc limit $2
 """
 
-TO_BRING_BACK = f"""
+PENDING_RESTORE = f"""
 {_COLUMNS}
 where r.id = (select newest.id from rescues newest join worktrees on worktrees.id = newest.worktree_id
               join conversations c using (platform, repository_id)
@@ -66,11 +66,11 @@ EXPIRED_BEFORE = """
 select least($1::timestamptz, now()) - $2::interval
 """
 
-RESTORED = """
+MARK_RESTORED = """
 update rescues set restored_at = $2 where id = $1
 """
 
-FORGET = """
+DELETE = """
 delete from rescues where id = $1
 """
 
@@ -134,9 +134,9 @@ async def of_conversation(connection: Connection, conversation_id: int, limit: i
     return [_rescue(row) for row in await connection.fetch(OF_CONVERSATION, conversation_id, limit)]
 
 
-async def to_bring_back(connection: Connection, conversation_id: int) -> Rescue | None:
+async def pending_restore(connection: Connection, conversation_id: int) -> Rescue | None:
     """What the thread's next turn must find in its worktree again: nobody asked for the removal that put it away."""
-    row = await connection.fetchrow(TO_BRING_BACK, conversation_id)
+    row = await connection.fetchrow(PENDING_RESTORE, conversation_id)
     return _rescue(row) if row else None
 
 
@@ -165,11 +165,11 @@ async def expired(connection: Connection, node: str, before: datetime) -> list[R
     return [_rescue(row) for row in await connection.fetch(EXPIRED, node, before)]
 
 
-async def restored(connection: Connection, rescue_id: int, at: datetime) -> None:
+async def mark_restored(connection: Connection, rescue_id: int, at: datetime) -> None:
     """It was brought back; it is kept all the same until it expires."""
-    await connection.execute(RESTORED, rescue_id, at)
+    await connection.execute(MARK_RESTORED, rescue_id, at)
 
 
-async def forget(connection: Connection, rescue_id: int) -> None:
+async def delete(connection: Connection, rescue_id: int) -> None:
     """The work is gone, and its row with it."""
-    await connection.execute(FORGET, rescue_id)
+    await connection.execute(DELETE, rescue_id)

@@ -36,11 +36,11 @@ where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 """
 
-LIVE = """
+COUNT_LIVE = """
 select count(*) from worktrees where node = $1 and state in ('reserved', 'ready')
 """
 
-AT_REST = """
+LAST_ACTIVITY_IF_IDLE = """
 -- Locked by the caller before: whoever asks for something here waits until its transaction ends.
 select w.updated_at from worktrees w
 where w.id = $1 and w.state in ('reserved', 'ready')
@@ -51,7 +51,7 @@ DELETE_OLD_SESSIONS = """
 delete from sessions where not active and ended_at < $1 and last_active_at < $1
 """
 
-RESCUES_OF = """
+COUNT_RESCUES = """
 select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.node = $1
 """
 
@@ -60,7 +60,7 @@ LOCK_CONVERSATION = """
 select id from conversations where id = $1 for update
 """
 
-HOMES_LEFT = """
+UNUSED_HOMES = """
 -- Of these conversations, those whose agents' HOME nobody will need again.
 select c.id from conversations c
 where c.id = any ($1::bigint[]) and c.state = 'closed'
@@ -119,18 +119,18 @@ async def set_activity(connection: Connection, worktree_id: int, at: datetime) -
     await connection.execute(SET_ACTIVITY, worktree_id, at)
 
 
-async def live(connection: Connection, node: str) -> int:
+async def count_live(connection: Connection, node: str) -> int:
     """How many worktrees the node has."""
-    count: int = await connection.fetchval(LIVE, node)
+    count: int = await connection.fetchval(COUNT_LIVE, node)
     return count
 
 
-async def lock_at_rest(connection: Connection, worktree_id: int) -> datetime | None:
+async def lock_if_idle(connection: Connection, worktree_id: int) -> datetime | None:
     """The last activity of a live worktree in which nothing runs or waits, nor can before the end of the caller's
     transaction; None for any other.
     """
     await lock_worktree(connection, worktree_id)
-    at: datetime | None = await connection.fetchval(AT_REST, worktree_id)
+    at: datetime | None = await connection.fetchval(LAST_ACTIVITY_IF_IDLE, worktree_id)
     return at
 
 
@@ -143,21 +143,21 @@ async def delete_old_sessions(connection: Connection, ttl_seconds: float, now: d
     return int(status.rpartition(" ")[2])
 
 
-async def rescues_of(connection: Connection, node: str) -> int:
+async def count_rescues(connection: Connection, node: str) -> int:
     """How many rescues the node holds."""
-    count: int = await connection.fetchval(RESCUES_OF, node)
+    count: int = await connection.fetchval(COUNT_RESCUES, node)
     return count
 
 
-async def homes_left(connection: Connection, conversations: Sequence[int]) -> list[int]:
+async def unused_homes(connection: Connection, conversations: Sequence[int]) -> list[int]:
     """Which of these conversations are closed and have neither a session nor a turn to come."""
-    return [row["id"] for row in await connection.fetch(HOMES_LEFT, list(conversations))]
+    return [row["id"] for row in await connection.fetch(UNUSED_HOMES, list(conversations))]
 
 
-async def lock_left_home(connection: Connection, conversation_id: int) -> bool:
+async def lock_unused_home(connection: Connection, conversation_id: int) -> bool:
     """Whether its HOME is still needed by nobody, nor can be before the end of the caller's transaction."""
     await connection.execute(LOCK_CONVERSATION, conversation_id)
-    return bool(await connection.fetch(HOMES_LEFT, [conversation_id]))
+    return bool(await connection.fetch(UNUSED_HOMES, [conversation_id]))
 
 
 async def adopt(connection: Connection, node: str, path: str, since: datetime) -> bool:

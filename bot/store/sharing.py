@@ -10,13 +10,13 @@ from bot.store.database import Connection
 from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
-LOCK_PLACES = """
+LOCK_CODEBASE = """
 -- Where the threads of a repository work is settled one after the other: two that come at the same moment must neither
 -- both make a worktree for one branch nor both take one.
 select from codebases where platform = $1 and repository_id = $2 for no key update
 """
 
-USES = """
+USAGE = """
 -- A pull request uses a worktree as long as it refers to it, also while it is closed: its next request works there.
 select w.id, w.start_number as owner, w.state = 'ready' as made,
        array(select c.number from conversations c
@@ -29,7 +29,7 @@ select w.id, w.start_number as owner, w.state = 'ready' as made,
 from worktrees w where w.id = any ($1::bigint[])
 """
 
-SOON_ON_BRANCH = """
+TO_BE_ON_BRANCH = """
 -- The worktree that a waiting turn wants to switch to the branch, locked.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
@@ -37,7 +37,7 @@ where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'read
 order by w.id limit 1 for no key update of w
 """
 
-HOLDER = """
+OTHER_ON_BRANCH = """
 -- Another live worktree that has the branch or will have it; locked.
 select w.id, w.node, w.start_number from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready') and w.id <> $4
@@ -46,7 +46,7 @@ where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'read
 order by w.state = 'reserved', w.id limit 1 for no key update of w
 """
 
-UNSETTLED = """
+PENDING_SWITCH = """
 -- The branch on which none of the thread's turns has seen this worktree yet: a turn that ended before it came to the
 -- switch leaves it to the next one.
 select t.switch_to from turns t
@@ -56,28 +56,28 @@ where t.conversation_id = $1 and t.worktree_id = $2 and t.switch_to is not null
 order by t.id desc limit 1
 """
 
-HOLD = """
+LOCK_CONVERSATION = """
 -- The conversation before the turn, as everybody locks them.
 select from conversations where id = $1 for no key update
 """
 
-HOLD_TURN = """
+LOCK_TURN = """
 select notices from turns where id = $1 and claim = $2 for update
 """
 
-SWITCHED = """
+RECORD_SWITCH = """
 update worktrees set branch = $2, updated_at = now() where id = $1
 """
 
-NOTE = """
+SET_NOTICES = """
 update turns set notices = $2 where id = $1
 """
 
-OTHERS = """
+OTHER_THREADS = """
 select id, number, kind from conversations where worktree_id = $1 and id <> $2 and state = 'open' order by number
 """
 
-SEND_ON = """
+MOVE_TURN = """
 -- With everything of the thread's that waits in the old worktree; the claim is given up.
 with thread as (
     update conversations set worktree_id = $3, updated_at = now() where id = $1 and worktree_id = $2
@@ -101,7 +101,7 @@ class Sharer:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class WorktreeOnBranch:
     """A worktree that has a branch; `owner`: the thread it was made for."""
 
     id: int
@@ -109,14 +109,14 @@ class Holder:
     owner: int
 
 
-async def lock_places(connection: Connection, repository: Repository) -> None:
+async def lock_codebase(connection: Connection, repository: Repository) -> None:
     """Until the end of the transaction nobody else settles where a thread of this repository works."""
-    await connection.execute(LOCK_PLACES, repository.platform, repository.id)
+    await connection.execute(LOCK_CODEBASE, repository.platform, repository.id)
 
 
-async def uses(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
+async def usage(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
     """How these worktrees are used by others than this conversation, by the worktree's id."""
-    rows = await connection.fetch(USES, list(worktrees), conversation_id)
+    rows = await connection.fetch(USAGE, list(worktrees), conversation_id)
     return {row["id"]: WorktreeUsage(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
 
 
@@ -125,7 +125,7 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
     found = await conversations.worktree_on_branch(connection, repository, branch)
     if found is not None:
         return found
-    row = await connection.fetchrow(SOON_ON_BRANCH, repository.platform, repository.id, branch)
+    row = await connection.fetchrow(TO_BE_ON_BRANCH, repository.platform, repository.id, branch)
     if row is None:
         return None
     issue = row["start_number"] if row["start_kind"] == "issue" else None
@@ -134,7 +134,7 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
 
 async def pending_switch(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
     """The branch this worktree was to be switched to for the conversation, while no turn has come to that yet."""
-    branch: str | None = await connection.fetchval(UNSETTLED, conversation_id, worktree_id)
+    branch: str | None = await connection.fetchval(PENDING_SWITCH, conversation_id, worktree_id)
     return branch
 
 
@@ -143,39 +143,39 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
 
     Raises ClaimLostError.
     """
-    await lock_places(connection, turn.worktree.repository)
-    await connection.execute(HOLD, turn.conversation_id)
-    row = await connection.fetchrow(HOLD_TURN, turn.claim.turn_id, turn.claim.token)
+    await lock_codebase(connection, turn.worktree.repository)
+    await connection.execute(LOCK_CONVERSATION, turn.conversation_id)
+    row = await connection.fetchrow(LOCK_TURN, turn.claim.turn_id, turn.claim.token)
     if row is None:
         raise ClaimLostError
     return tuple(row["notices"])
 
 
-async def switched(
+async def record_switch(
     connection: Connection, turn: ClaimedTurn, branch: str, notices: Sequence[str]
 ) -> tuple[Sharer, ...]:
     """Record the branch that the worktree is on now; return the other threads to tell.
 
     `notices`: those that `lock_turn` returned, and new ones.
     """
-    await connection.execute(SWITCHED, turn.worktree.id, branch)
-    await connection.execute(NOTE, turn.id, list(notices))
-    rows = await connection.fetch(OTHERS, turn.worktree.id, turn.conversation_id)
+    await connection.execute(RECORD_SWITCH, turn.worktree.id, branch)
+    await connection.execute(SET_NOTICES, turn.id, list(notices))
+    rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
     return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
 
 
-async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> Holder | None:
+async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> WorktreeOnBranch | None:
     """Another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
     repository = turn.worktree.repository
-    row = await connection.fetchrow(HOLDER, repository.platform, repository.id, branch, turn.worktree.id)
-    return Holder(row["id"], row["node"], row["start_number"]) if row else None
+    row = await connection.fetchrow(OTHER_ON_BRANCH, repository.platform, repository.id, branch, turn.worktree.id)
+    return WorktreeOnBranch(row["id"], row["node"], row["start_number"]) if row else None
 
 
 async def move_turn(
     connection: Connection, turn: ClaimedTurn, worktree_id: int, node: str, notices: Sequence[str]
 ) -> None:
     """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`."""
-    await connection.execute(NOTE, turn.id, list(notices))
-    await connection.execute(SEND_ON, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
-    await conversations.let_go(connection, turn.worktree.id)
+    await connection.execute(SET_NOTICES, turn.id, list(notices))
+    await connection.execute(MOVE_TURN, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
+    await conversations.release_worktree(connection, turn.worktree.id)
     await defer(connection, turns_bell(node))

@@ -46,7 +46,7 @@ join worktree_rows w on w.worktree_id = t.worktree_id
 where t.id = $1
 """
 
-STILL_MINE = """
+STOP_REQUEST = """
 select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2
 """
 
@@ -54,7 +54,7 @@ SAVE_ANSWER = """
 update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
 """
 
-NOTE_USE = """
+RECORD_USE = """
 -- Agents tell the cost of the session so far: the turn's is what came to it.
 with told as (
     select t.id, s.id as session_id, s.cost_usd as before, $3::double precision as sum
@@ -72,13 +72,13 @@ ADD_NOTICE = """
 update turns set notices = notices || $2::text where id = $1 and state = 'queued'
 """
 
-END = """
+END_TURN = """
 update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
                  claim = null, worker = null
 where id = $1 and claim = $2 returning conversation_id, worktree_id
 """
 
-HAND_BACK = """
+REQUEUE = """
 -- Not a crash: the process was asked to stop. Another run goes on with it.
 update turns set state = 'queued', claim = null, worker = null, resuming = true
 where id = $1 and claim = $2 returning id
@@ -89,13 +89,13 @@ select t.id, t.worker, t.claim from turns t join worktrees w on w.id = t.worktre
 where t.state = 'running' and w.node = $1
 """
 
-CUT_OFF = """
+REQUEUE_AFTER_CRASH = """
 -- The first crash is survived: the turn waits again, at its old place. The second ends it (by the caller).
 update turns set state = 'queued', claim = null, worker = null, resuming = true, cut_offs = cut_offs + 1
 where id = $1 and claim = $2 and cut_offs = 0 returning id
 """
 
-PLACE = """
+THREAD_OF_TURN = """
 select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
        t.conversation_id, t.worktree_id, t.source_kind, t.source_id
 from turns t
@@ -126,7 +126,7 @@ select t.conversation_id, $3, $4 from turns t where t.id = $1 and t.claim = $2
 returning id
 """
 
-JOIN_SESSION = """
+USE_SESSION = """
 -- The turn runs in this session: its activity keeps the session alive.
 with mine as (update turns set session_id = $3 where id = $1 and claim = $2 returning id)
 update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
@@ -191,7 +191,7 @@ class ClaimedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TurnThread:
     """Where a turn's answer belongs."""
 
     repository: Repository
@@ -248,22 +248,22 @@ async def claim_next(
     )
 
 
-async def look_again(connection: Connection, claim: Claim) -> str | None:
+async def stop_requested(connection: Connection, claim: Claim) -> str | None:
     """The reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
-    row = await connection.fetchrow(STILL_MINE, claim.turn_id, claim.token)
+    row = await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token)
     if row is None:
         raise ClaimLostError
     return row["stop_reason"] if row["stopping"] else None
 
 
-def _must(row: object) -> None:
+def _raise_if_lost(row: object) -> None:
     if row is None:
         raise ClaimLostError
 
 
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
     """Keeps the agent's answer before anything is pushed: a run that is cut off now does not ask again."""
-    _must(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+    _raise_if_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
 
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
@@ -284,7 +284,7 @@ async def save_worktree(
 
 async def record_setup(connection: Connection, claim: Claim) -> None:
     """Record that the set-up script succeeded in the turn's worktree. Raises ClaimLostError."""
-    _must(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
+    _raise_if_lost(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
@@ -303,15 +303,15 @@ async def start_session(connection: Connection, claim: Claim, agent: str, assist
     return session_id
 
 
-async def join_session(connection: Connection, claim: Claim, session_id: int) -> None:
+async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
     """The turn runs in this session."""
-    _must(await connection.fetchval(JOIN_SESSION, claim.turn_id, claim.token, session_id))
+    _raise_if_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
 
 
-async def note_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
+async def record_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
     """Keeps what the agent told at the end of the turn: the cost of its session so far, the turn's tokens."""
-    row = await connection.fetchrow(NOTE_USE, claim.turn_id, claim.token, session_cost_usd, tokens)
-    _must(row)
+    row = await connection.fetchrow(RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens)
+    _raise_if_lost(row)
     return Use(row["cost_usd"], row["tokens"])
 
 
@@ -324,14 +324,14 @@ async def end(
 ) -> None:
     """Ends the turn and frees its worktree for the next; `notices` None leaves what was noted before."""
     noted = None if notices is None else list(notices)
-    _must(await connection.fetchrow(END, claim.turn_id, claim.token, state, reason, noted))
+    _raise_if_lost(await connection.fetchrow(END_TURN, claim.turn_id, claim.token, state, reason, noted))
     await connection.execute(TOUCH_SESSION, claim.turn_id)
     await connection.execute(TOUCH_WORKTREE, claim.turn_id)
 
 
 async def requeue(connection: Connection, claim: Claim) -> bool:
     """Gives a running turn back to the queue because this process stops; False if it was no longer ours."""
-    return await connection.fetchval(HAND_BACK, claim.turn_id, claim.token) is not None
+    return await connection.fetchval(REQUEUE, claim.turn_id, claim.token) is not None
 
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:
@@ -341,12 +341,12 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
 
 async def requeue_after_crash(connection: Connection, claim: Claim) -> bool:
     """The run behind this claim is gone. True: the turn waits again; False: it had its second chance already."""
-    return await connection.fetchval(CUT_OFF, claim.turn_id, claim.token) is not None
+    return await connection.fetchval(REQUEUE_AFTER_CRASH, claim.turn_id, claim.token) is not None
 
 
-async def place_of(connection: Connection, turn_id: int) -> Place:
+async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     """Where the turn's answer belongs."""
-    row = await connection.fetchrow(PLACE, turn_id)
-    return Place(
+    row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
+    return TurnThread(
         repository_of(row), row["conversation_id"], row["worktree_id"], Target(row["source_kind"], row["source_id"])
     )

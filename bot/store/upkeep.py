@@ -10,7 +10,7 @@ HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
 """
 
-KNOW_NODE = """
+INSERT_NODE = """
 -- An operator may make a worktree on a node whose worker never ran: that is no heartbeat.
 insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
 """
@@ -38,7 +38,7 @@ where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
 order by updated_at desc limit 1
 """
 
-CLEAR = {
+DELETE_OLD = {
     "bodies": "update deliveries set body = null where body is not null and received_at < now() - $1::interval",
     "deliveries": "delete from deliveries where received_at < now() - interval '1 year'",
     "effects": "delete from effects where seen_at < now() - interval '1 year'",
@@ -56,9 +56,9 @@ async def heartbeat(connection: Connection, node: str) -> None:
     await connection.execute(HEARTBEAT, node)
 
 
-async def know_node(connection: Connection, node: str) -> None:
+async def insert_node(connection: Connection, node: str) -> None:
     """Write a row for this node, whether or not a worker ever ran there."""
-    await connection.execute(KNOW_NODE, node)
+    await connection.execute(INSERT_NODE, node)
 
 
 async def ring_forgotten_writers(connection: Connection, now: datetime) -> list[str]:
@@ -87,8 +87,8 @@ async def codebase_named(connection: Connection, platform: str, full_name: str) 
     return repository_of(row) if row else None
 
 
-async def clear_old(connection: Connection, retention: timedelta) -> None:
+async def delete_old(connection: Connection, retention: timedelta) -> None:
     """Delete bodies after their retention, and what is older than a year (DESIGN.md §4, receive)."""
-    await connection.execute(CLEAR["bodies"], retention)
-    for statement in (CLEAR["deliveries"], CLEAR["effects"], CLEAR["jobs"]):
+    await connection.execute(DELETE_OLD["bodies"], retention)
+    for statement in (DELETE_OLD["deliveries"], DELETE_OLD["effects"], DELETE_OLD["jobs"]):
         await connection.execute(statement)

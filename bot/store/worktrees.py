@@ -27,7 +27,7 @@ FORGET_SETUP = """
 update worktrees set setup_done = false where id = $1 and setup_done
 """
 
-GLANCE = """
+WORKTREE_OF_THREAD = """
 select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
        array(select o.number from conversations o
              where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
@@ -42,25 +42,25 @@ select exists (select from conversations c join worktrees w on w.id = c.worktree
                where c.id = $1 and w.state = 'removing' and w.removal in ('closed', 'retention'))
 """
 
-IS_GOING = """
+IS_REMOVING = """
 select exists (select from worktrees where id = $1 and state = 'removing')
 """
 
-USERS_OF_PLACE = """
+THREADS_AT_PATH = """
 select distinct c.number from worktrees gone
 join worktrees w on w.node = gone.node and w.path = gone.path and w.state in ('reserved', 'ready')
 join conversations c on c.worktree_id = w.id
 where gone.id = $1 order by c.number
 """
 
-MADE = """
+RECORD_CHECKOUT = """
 -- Why it was to go before, and could not, counts no more.
 update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
                      setup_done = setup_done and not $4, removal = null
 where id = $1 and state in ('reserved', 'ready')
 """
 
-REVIVE = """
+RESERVE_AGAIN = """
 -- Made again at the same path by whoever needs it, unless that is another's now.
 update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
 where w.id = $1 and w.state = 'removed'
@@ -69,7 +69,7 @@ where w.id = $1 and w.state = 'removed'
 returning w.id
 """
 
-REJOIN = """
+REATTACH_THREADS = """
 -- Those of the threads that have no worktree now use this one again.
 update conversations c set worktree_id = w.id
 from worktrees w
@@ -82,7 +82,7 @@ update sessions set active = false, ended_at = now(), end_reason = $2
 where active and conversation_id in (select id from conversations where worktree_id = $1)
 """
 
-LEFT_OVER = """
+WITH_ALL_THREADS_CLOSED = """
 -- Worktrees of the repository whose threads are all closed; locked, in one order for everybody.
 select w.id from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
@@ -93,7 +93,7 @@ order by w.id for no key update of w
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class WorktreeOfThread:
     """A live worktree as a thread sees it: `others` are the numbers of the other threads that use it."""
 
     id: int
@@ -104,10 +104,10 @@ class Glance:
     active_at: datetime
 
 
-async def glance(connection: Connection, conversation_id: int) -> Glance | None:
+async def worktree_of_thread(connection: Connection, conversation_id: int) -> WorktreeOfThread | None:
     """The thread's live worktree, None without one."""
-    row = await connection.fetchrow(GLANCE, conversation_id)
-    return Glance(**{**row, "others": tuple(row["others"])}) if row else None
+    row = await connection.fetchrow(WORKTREE_OF_THREAD, conversation_id)
+    return WorktreeOfThread(**{**row, "others": tuple(row["others"])}) if row else None
 
 
 async def is_being_removed(connection: Connection, conversation_id: int) -> bool:
@@ -116,35 +116,35 @@ async def is_being_removed(connection: Connection, conversation_id: int) -> bool
     return found
 
 
-async def is_going(connection: Connection, worktree_id: int) -> bool:
+async def is_removing(connection: Connection, worktree_id: int) -> bool:
     """Whether the worktree is on its way out: it can be made again afterwards."""
-    found: bool = await connection.fetchval(IS_GOING, worktree_id)
+    found: bool = await connection.fetchval(IS_REMOVING, worktree_id)
     return found
 
 
-async def users_of_place(connection: Connection, worktree_id: int) -> tuple[int, ...]:
+async def threads_at_path(connection: Connection, worktree_id: int) -> tuple[int, ...]:
     """The threads that use what is live now at the path of this worktree."""
-    return tuple(row["number"] for row in await connection.fetch(USERS_OF_PLACE, worktree_id))
+    return tuple(row["number"] for row in await connection.fetch(THREADS_AT_PATH, worktree_id))
 
 
-async def made(
+async def record_checkout(
     connection: Connection, worktree_id: int, branch: str | None, base_branch: str | None, *, fresh: bool
 ) -> None:
     """The checkout is there, on this branch, and `fresh` where nothing is left of an earlier one.
 
     `base_branch` None leaves what was known of it.
     """
-    await connection.execute(MADE, worktree_id, branch, base_branch, fresh)
+    await connection.execute(RECORD_CHECKOUT, worktree_id, branch, base_branch, fresh)
 
 
-async def revive(connection: Connection, worktree_id: int) -> bool:
+async def reserve_again(connection: Connection, worktree_id: int) -> bool:
     """A removed worktree is reserved again, at its path; False where it is not removed or another has its path."""
-    return await connection.fetchval(REVIVE, worktree_id) is not None
+    return await connection.fetchval(RESERVE_AGAIN, worktree_id) is not None
 
 
-async def rejoin(connection: Connection, worktree_id: int, numbers: tuple[int, ...]) -> None:
+async def reattach_threads(connection: Connection, worktree_id: int, numbers: tuple[int, ...]) -> None:
     """The threads with these numbers use the worktree again, if they have none."""
-    await connection.execute(REJOIN, worktree_id, list(numbers))
+    await connection.execute(REATTACH_THREADS, worktree_id, list(numbers))
 
 
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
@@ -152,9 +152,9 @@ async def end_sessions(connection: Connection, worktree_id: int, reason: EndReas
     await connection.execute(END_SESSIONS, worktree_id, reason)
 
 
-async def left_over(connection: Connection, repository: Repository) -> list[int]:
+async def with_all_threads_closed(connection: Connection, repository: Repository) -> list[int]:
     """The live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
-    rows = await connection.fetch(LEFT_OVER, repository.platform, repository.id)
+    rows = await connection.fetch(WITH_ALL_THREADS_CLOSED, repository.platform, repository.id)
     return [row["id"] for row in rows]
 
 

@@ -14,7 +14,7 @@ from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
-from bot.store.operations import Asker, OperationKind, OperationStatus
+from bot.store.operations import OperationKind, OperationStatus, RequestedBy
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.world import Talk, World
@@ -387,7 +387,7 @@ async def operate(
     """What `threadtree worktrees …` does; how it ended, and what the operator saw meanwhile."""
     said: list[str] = []
     async with ctx.pool.acquire() as connection, connection.transaction():
-        asked = await operations.ask(connection, worktree, kind, Asker("the operator", ctx.clock()))
+        asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
     with worker_lock(ctx.workers) as worker:
         return await execute.execute(ctx, worker, asked, said.append), said
 

@@ -12,7 +12,7 @@ import pytest
 from bot.model import Target
 from bot.store import conversations, operations, removals, rescues, turns, worktrees
 from bot.store.database import Pool
-from bot.store.operations import Asker, ClaimedOperation, OperationKind
+from bot.store.operations import ClaimedOperation, OperationKind, RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
 
@@ -35,7 +35,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:
     """Maria asks on the thread, or an operator."""
     target = Target("comment", 5) if conversation else None
-    return await operations.ask(world.db, worktree, kind, Asker("maria", NOON, conversation, target))
+    return await operations.enqueue(world.db, worktree, kind, RequestedBy("maria", NOON, conversation, target))
 
 
 async def claim(world: TurnRows, node: str = NODE, operation: int | None = None) -> ClaimedOperation | None:
@@ -179,7 +179,7 @@ async def test_an_operator_claims_the_one_that_they_asked_for(world: TurnRows) -
 async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.close(thread)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, WORKER)
     assert removal is not None
     operation = await ask(world, worktree, "restore")
@@ -316,12 +316,12 @@ async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(wo
     await ask(world, worktree)
     await world.close(thread)
 
-    assert not await conversations.let_go(world.db, worktree)
+    assert not await conversations.release_worktree(world.db, worktree)
     operation = await claimed(world)
-    assert not await conversations.let_go(world.db, worktree)
+    assert not await conversations.release_worktree(world.db, worktree)
     await finish(world, operation)
 
-    assert await conversations.let_go(world.db, worktree)
+    assert await conversations.release_worktree(world.db, worktree)
 
 
 async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world: TurnRows, pool: Pool) -> None:
@@ -330,10 +330,10 @@ async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world:
     async def close() -> bool:
         async with held(pool) as db:
             await conversations.close_conversation(db, thread, NOON)
-            return await conversations.let_go(db, worktree)
+            return await conversations.release_worktree(db, worktree)
 
     async with held(pool) as db:
-        await operations.ask(db, worktree, "reset", Asker("maria", NOON))
+        await operations.enqueue(db, worktree, "reset", RequestedBy("maria", NOON))
         closing = asyncio.create_task(close())
         await until_waiting(pool)
     assert not await closing
@@ -395,7 +395,7 @@ async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(
     await rescued(world, worktree)
 
     assert await rescues.of_conversation(world.db, elsewhere) == []
-    assert await rescues.to_bring_back(world.db, elsewhere) is None
+    assert await rescues.pending_restore(world.db, elsewhere) is None
 
 
 @pytest.mark.parametrize(
@@ -407,25 +407,25 @@ async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
     thread, worktree = await world.home()
     await rescued(world, worktree, removal)
 
-    assert (await rescues.to_bring_back(world.db, thread) is not None) == comes_back
+    assert (await rescues.pending_restore(world.db, thread) is not None) == comes_back
 
 
 async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world: TurnRows) -> None:
     thread, worktree = await world.home()
     rescue = await rescued(world, worktree)
-    found = await rescues.to_bring_back(world.db, thread)
+    found = await rescues.pending_restore(world.db, thread)
     assert found is not None
     assert found.id == rescue
 
-    await rescues.restored(world.db, rescue, LATER)
-    assert await rescues.to_bring_back(world.db, thread) is None
+    await rescues.mark_restored(world.db, rescue, LATER)
+    assert await rescues.pending_restore(world.db, thread) is None
     await world.db.execute("update rescues set restored_at = null")
-    assert await worktrees.revive(world.db, worktree)
-    await worktrees.rejoin(world.db, worktree, found.conversations)
+    assert await worktrees.reserve_again(world.db, worktree)
+    await worktrees.reattach_threads(world.db, worktree, found.conversations)
     await world.ask(thread)
-    assert await rescues.to_bring_back(world.db, thread) is not None, "the turn has not begun"
+    assert await rescues.pending_restore(world.db, thread) is not None, "the turn has not begun"
     await world.claimed(now=LATER)
-    assert await rescues.to_bring_back(world.db, thread) is None
+    assert await rescues.pending_restore(world.db, thread) is None
 
 
 async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(world: TurnRows) -> None:
@@ -461,9 +461,9 @@ async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_h
     await conversations.use_worktree(world.db, moved, elsewhere)
     [rescue] = await rescues.of_worktree(world.db, worktree)
 
-    assert await worktrees.revive(world.db, worktree)
-    assert not await worktrees.revive(world.db, worktree)
-    await worktrees.rejoin(world.db, worktree, rescue.conversations)
+    assert await worktrees.reserve_again(world.db, worktree)
+    assert not await worktrees.reserve_again(world.db, worktree)
+    await worktrees.reattach_threads(world.db, worktree, rescue.conversations)
 
     assert await world.state("worktrees", worktree) == "reserved"
     found = [await conversations.worktree_of(world.db, one) for one in (issue, pull, moved)]
@@ -477,8 +477,8 @@ async def test_a_removed_worktree_is_not_revived_where_another_is(world: TurnRow
     successor = await world.worktree(path=path)
     await world.thread(worktree=successor, number=77)
 
-    assert not await worktrees.revive(world.db, worktree)
-    assert await worktrees.users_of_place(world.db, worktree) == (77,)
+    assert not await worktrees.reserve_again(world.db, worktree)
+    assert await worktrees.threads_at_path(world.db, worktree) == (77,)
 
 
 # A worktree that was purged
@@ -521,7 +521,7 @@ async def test_a_removal_that_was_called_off_leaves_no_reason(world: TurnRows) -
     thread, worktree = await world.home()
     await world.make(worktree)
     await world.close(thread)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     assert await world.db.fetchval("select removal from worktrees") == "closed"
 
     await conversations.live_worktree(world.db, worktree)
@@ -544,7 +544,7 @@ async def test_what_is_left_over_is_what_only_closed_threads_use(world: TurnRows
     await world.close(elsewhere)
 
     async with world.db.transaction():
-        found = await worktrees.left_over(world.db, repository())
+        found = await worktrees.with_all_threads_closed(world.db, repository())
 
     assert found == [kept]
     assert not {used, shared, unused, other_repository} & set(found)

@@ -208,7 +208,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
 
 async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
     removal = await place.claimed()
-    await removals.give_back(place.rows.db, place.worktree, WORKER)
+    await removals.requeue(place.rows.db, place.worktree, WORKER)
     assert isinstance(await remove_claimed(place.ctx, removal), NotRemoved)
     assert (place.path / "README.md").exists()
     assert await place.row() == ("removing", "closed")
@@ -224,7 +224,7 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
     kill_at(cut)
     with pytest.raises(KilledError):
         await remove_claimed(place.ctx, removal)
-    await removals.give_back(place.rows.db, place.worktree, WORKER)
+    await removals.requeue(place.rows.db, place.worktree, WORKER)
 
     await remove_all(place.ctx, "fedcba9876543210")
 
@@ -238,7 +238,7 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
 
 async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
     await place.rows.close(place.conversation)
-    await conversations.let_go(place.rows.db, place.worktree)
+    await conversations.release_worktree(place.rows.db, place.worktree)
     await asyncio.gather(*(remove_all(place.ctx, WORKER) for _ in range(2)))
     assert (await place.row())[0] == "removed"
     assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
@@ -246,7 +246,7 @@ async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
 
 async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.rows.close(place.conversation)
-    await conversations.let_go(place.rows.db, place.worktree)
+    await conversations.release_worktree(place.rows.db, place.worktree)
     await remove_all(cut_off_from(place), WORKER)
     assert await place.row() == ("ready", "closed")
     await remove_all(place.ctx, WORKER)

@@ -16,8 +16,8 @@ from bot.model import Actor, HeadBranch, Target
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
-from bot.store.operations import Asker
-from bot.store.sharing import Holder, Sharer
+from bot.store.operations import RequestedBy
+from bot.store.sharing import Sharer, WorktreeOnBranch
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
@@ -125,7 +125,7 @@ async def test_a_running_request_of_the_issue_keeps_its_worktree(world: TurnRows
 async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: TurnRows) -> None:
     await made(world)
     [worktree] = await world.db.fetch("select id from worktrees")
-    await operations.ask(world.db, worktree["id"], "reset", Asker("an operator", NOON))
+    await operations.enqueue(world.db, worktree["id"], "reset", RequestedBy("an operator", NOON))
 
     await asks(world.db, PULL, head="feature")
 
@@ -247,7 +247,7 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
 
     assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
     turn = await world.claimed()
-    uses = await sharing.uses(world.db, [turn.worktree.id], turn.conversation_id)
+    uses = await sharing.usage(world.db, [turn.worktree.id], turn.conversation_id)
     assert uses == {turn.worktree.id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
         "the node makes the pull request its own"
     )
@@ -341,7 +341,7 @@ async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: Tu
 
     async with world.db.transaction():
         assert await sharing.lock_turn(world.db, turn) == (IN_ISSUES,)
-        others = await sharing.switched(world.db, turn, "feature", [IN_ISSUES, "and more"])
+        others = await sharing.record_switch(world.db, turn, "feature", [IN_ISSUES, "and more"])
 
     assert others == (Sharer(issue.id, ISSUE, "issue"),)
     assert await world.db.fetchval("select branch from worktrees where id = $1", turn.worktree.id) == "feature"
@@ -356,7 +356,7 @@ async def test_a_closed_thread_is_not_told(world: TurnRows) -> None:
 
     async with world.db.transaction():
         await sharing.lock_turn(world.db, turn)
-        assert await sharing.switched(world.db, turn, "feature", []) == ()
+        assert await sharing.record_switch(world.db, turn, "feature", []) == ()
 
 
 async def test_who_lost_the_claim_changes_nothing(world: TurnRows) -> None:
@@ -371,8 +371,8 @@ async def test_who_lost_the_claim_changes_nothing(world: TurnRows) -> None:
 async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: TurnRows) -> None:
     turn = await to_switch(world)
     await asks(world.db, PULL, head="feature")
-    asker = Asker("ada", NOON, turn.conversation_id, Target("comment", 5))
-    await operations.ask(world.db, turn.worktree.id, "reset", asker)
+    asker = RequestedBy("ada", NOON, turn.conversation_id, Target("comment", 5))
+    await operations.enqueue(world.db, turn.worktree.id, "reset", asker)
     await asks(world.db, ISSUE)
 
     async with world.db.transaction():
@@ -388,7 +388,7 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
     again = await world.claimed()
     assert (again.id, again.resuming, again.worktree.is_made) == (turn.id, False, False)
     with pytest.raises(ClaimLostError):
-        await turns.look_again(world.db, turn.claim)
+        await turns.stop_requested(world.db, turn.claim)
 
 
 async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: TurnRows) -> None:
@@ -408,7 +408,7 @@ async def test_the_holder_of_a_branch_is_another_live_worktree(world: TurnRows) 
     assert await sharing.find_worktree_on_branch(world.db, turn, "threadtree/issue-1") is None
     reserved = await world.worktree(owner=7, start=HeadBranch("feature", SHA))
 
-    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") == Holder(reserved, NODE, 7)
+    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") == WorktreeOnBranch(reserved, NODE, 7)
 
     await world.db.execute("update worktrees set state = 'removed' where id = $1", reserved)
     assert await sharing.find_worktree_on_branch(world.db, turn, "feature") is None

@@ -71,7 +71,7 @@ async def test_a_turn_outlives_its_session(node: Node) -> None:
     conversation = await node.db.fetchval("select id from conversations")
     await world.ask(conversation)
     turn = await world.claimed()
-    await turns.join_session(
+    await turns.use_session(
         node.db, turn.claim, await turns.start_session(node.db, turn.claim, "custom", "its own name")
     )
     await world.end(turn.claim)

@@ -49,11 +49,11 @@ async def everything(db: Connection) -> list[Any]:
 
 Write = Callable[[Connection, Claim], Awaitable[object]]
 WRITES: dict[str, Write] = {
-    "look_again": turns.look_again,
+    "look_again": turns.stop_requested,
     "save_answer": lambda db, claim: turns.save_answer(db, claim, "answer", ("notice",)),
     "save_worktree": lambda db, claim: turns.save_worktree(db, claim, "branch", "main", "a" * 40),
     "start_session": lambda db, claim: turns.start_session(db, claim, "custom", "s1"),
-    "join_session": lambda db, claim: turns.join_session(db, claim, 1),
+    "join_session": lambda db, claim: turns.use_session(db, claim, 1),
     "end": lambda db, claim: turns.end(db, claim, "done", None, ("notice",)),
     "end failed": lambda db, claim: turns.end(db, claim, "failed", "It broke."),
 }
@@ -65,7 +65,7 @@ WRITES: dict[str, Write] = {
 @pytest.mark.parametrize("loss", ["cut off", "handed back", "ended", "another token", "another turn"])
 async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: ClaimedTurn, loss: str) -> None:
     claim = turn.claim
-    await turns.join_session(world.db, claim, await turns.start_session(world.db, claim, "custom", "s0"))
+    await turns.use_session(world.db, claim, await turns.start_session(world.db, claim, "custom", "s0"))
     await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
     match loss:
         case "cut off":
@@ -198,11 +198,11 @@ async def test_what_runs_on_a_node_is_known_with_its_worker(world: TurnRows, tur
 async def test_the_last_request_that_was_not_done_can_be_asked_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     assert await requests.last_not_done(world.db, conversation) is None
-    await requests.ask(world.db, conversation, worktree, request("first"), refused="No.")
+    await requests.enqueue(world.db, conversation, worktree, request("first"), refused="No.")
     await world.ask(conversation, "second")
     await world.end((await world.claimed()).claim)
     await world.ask(conversation, "waiting")
-    await requests.ask(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
+    await requests.enqueue(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
 
     last = await requests.last_not_done(world.db, conversation)
 
@@ -211,7 +211,7 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Turn
 
 
 async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
-    place = await turns.place_of(world.db, turn.id)
+    place = await turns.thread_of(world.db, turn.id)
 
     assert (place.repository, place.conversation_id) == (turn.worktree.repository, turn.conversation_id)
     assert (place.worktree_id, place.target) == (turn.worktree.id, Target("comment", 11))
@@ -233,18 +233,18 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
     finally:
         await process.close()
 
-    assert await turns.look_again(world.db, turn.claim) == STOPPED
+    assert await turns.stop_requested(world.db, turn.claim) == STOPPED
 
 
 async def test_a_turn_that_nobody_stopped_goes_on(world: TurnRows, turn: ClaimedTurn) -> None:
-    assert await turns.look_again(world.db, turn.claim) is None
+    assert await turns.stop_requested(world.db, turn.claim) is None
 
 
 async def test_the_first_reason_to_stop_stays(world: TurnRows, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
 
     assert await requests.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
-    assert await turns.look_again(world.db, turn.claim) == STOPPED
+    assert await turns.stop_requested(world.db, turn.claim) == STOPPED
 
 
 async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: TurnRows, turn: ClaimedTurn) -> None:
@@ -283,7 +283,7 @@ async def test_a_stop_outlives_a_crash(world: TurnRows, turn: ClaimedTurn) -> No
 
     again = await world.claimed()
 
-    assert await turns.look_again(world.db, again.claim) == STOPPED
+    assert await turns.stop_requested(world.db, again.claim) == STOPPED
 
 
 # Sessions
@@ -319,7 +319,7 @@ async def test_a_turn_keeps_its_session_alive(world: TurnRows, turn: ClaimedTurn
         age: timedelta = await world.db.fetchval("select now() - last_active_at from sessions where id = $1", session)
         return age
 
-    for touch in (turns.join_session(world.db, turn.claim, session), world.end(turn.claim)):
+    for touch in (turns.use_session(world.db, turn.claim, session), world.end(turn.claim)):
         await world.db.execute("update sessions set last_active_at = now() - interval '1 day'")
         await touch
         assert await age() < timedelta(hours=1)

@@ -198,7 +198,7 @@ async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRow
     old = await world.worktree(path="/worktrees/same")
     conversation = await world.thread(worktree=old)
     await world.close(conversation)
-    await conversations.let_go(world.db, old)
+    await conversations.release_worktree(world.db, old)
     removal = await removals.claim_next(world.db, NODE, "0123456789abcdef")
     assert removal is not None
 
@@ -206,7 +206,7 @@ async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRow
     asked = await world.ask(conversation)
     assert await world.claim() is None
 
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
     assert (await world.claimed()).id == asked
 
 
@@ -381,15 +381,15 @@ async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     elsewhere, _ = await world.home()
     changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
 
-    assert await requests.ask(world.db, conversation, worktree, request(**changes)) is not None
-    assert await requests.ask(world.db, conversation, worktree, request("again", **changes)) is None
-    assert await requests.ask(world.db, elsewhere, worktree, request(**changes)) is not None
+    assert await requests.enqueue(world.db, conversation, worktree, request(**changes)) is not None
+    assert await requests.enqueue(world.db, conversation, worktree, request("again", **changes)) is None
+    assert await requests.enqueue(world.db, elsewhere, worktree, request(**changes)) is not None
 
 
 async def test_a_refused_turn_is_over_when_it_is_written(world: TurnRows) -> None:
     conversation, _ = await world.home()
 
-    turn_id = await requests.ask(world.db, conversation, None, request(), refused="Too many today.")
+    turn_id = await requests.enqueue(world.db, conversation, None, request(), refused="Too many today.")
 
     assert turn_id is not None
     row = await world.row(turn_id)
@@ -404,9 +404,9 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
     old = await world.ask(conversation)
     await world.db.execute("update turns set created_at = now() - interval '25 hours' where id = $1", old)
     await world.ask(conversation, requested_by_id=8)
-    await requests.ask(world.db, conversation, worktree, request(), refused="No.")
+    await requests.enqueue(world.db, conversation, worktree, request(), refused="No.")
 
-    assert await requests.asked_today(world.db, 7) == 1
+    assert await requests.turns_of_person_today(world.db, 7) == 1
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])
@@ -416,13 +416,13 @@ async def test_a_threads_text_asked_within_a_minute_is_one_request(world: TurnRo
     await world.ask(conversation, "the body", target=Target("issue"))
     at = NOON + timedelta(seconds=seconds)
 
-    assert await requests.asked_just_now(world.db, conversation, "the body", at) is found
-    assert not await requests.asked_just_now(world.db, conversation, "another body", at)
-    assert not await requests.asked_just_now(world.db, elsewhere, "the body", at)
+    assert await requests.is_repeated(world.db, conversation, "the body", at) is found
+    assert not await requests.is_repeated(world.db, conversation, "another body", at)
+    assert not await requests.is_repeated(world.db, elsewhere, "the body", at)
 
 
 async def test_a_comment_with_the_same_text_is_another_request(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("comment", 11))
 
-    assert not await requests.asked_just_now(world.db, conversation, "the body", NOON)
+    assert not await requests.is_repeated(world.db, conversation, "the body", NOON)

@@ -11,7 +11,7 @@ import pytest
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
 from bot.store import conversations, operations, removals, requests, turns, worktrees
 from bot.store.database import Pool
-from bot.store.operations import Asker
+from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
@@ -46,7 +46,7 @@ async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hea
     conversation, worktree = await world.home()
     await world.close(conversation)
 
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
 
     assert await world.state("worktrees", worktree) == "removing"
     assert await bells(world) == 1
@@ -57,12 +57,12 @@ async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: TurnRows
     pull = await world.thread(worktree=worktree)
 
     await world.close(issue)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     assert await world.state("worktrees", worktree) == "reserved"
     assert await bells(world) == 0
 
     await world.close(pull)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     assert await world.state("worktrees", worktree) == "removing"
 
 
@@ -70,15 +70,15 @@ async def test_a_worktree_stays_until_its_last_turn_has_ended(world: TurnRows) -
     conversation, worktree = await world.home()
     await world.ask(conversation)
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     assert await world.state("worktrees", worktree) == "reserved"
 
     turn = await world.claimed()
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     assert await world.state("worktrees", worktree) == "reserved"
 
     await world.end(turn.claim)
-    await conversations.leave(world.db, conversation, worktree)
+    await conversations.end_use(world.db, conversation, worktree)
     assert await world.state("worktrees", worktree) == "removing"
 
 
@@ -90,7 +90,7 @@ async def test_a_turn_that_ends_on_a_closed_thread_ends_its_session(world: TurnR
     await world.close(conversation)
     await world.end(turn.claim)
 
-    await conversations.leave(world.db, conversation, worktree)
+    await conversations.end_use(world.db, conversation, worktree)
 
     assert await world.db.fetchval("select end_reason from sessions") == "conversation-closed"
 
@@ -102,7 +102,7 @@ async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: TurnR
     await turns.start_session(world.db, turn.claim, "custom", "s1")
     await world.end(turn.claim)
 
-    await conversations.leave(world.db, conversation, worktree)
+    await conversations.end_use(world.db, conversation, worktree)
 
     assert await turns.active_session(world.db, conversation) is not None
     assert await world.state("worktrees", worktree) == "reserved"
@@ -112,8 +112,8 @@ async def test_letting_go_twice_rings_once(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
-    await conversations.let_go(world.db, worktree)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
 
     assert await bells(world) == 1
 
@@ -125,11 +125,11 @@ async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: Tur
     async def close_pull() -> None:
         async with held(pool) as db:
             await conversations.close_conversation(db, pull, NOON)
-            await conversations.let_go(db, worktree)
+            await conversations.release_worktree(db, worktree)
 
     async with held(pool) as db:
         await conversations.close_conversation(db, issue, NOON)
-        await conversations.let_go(db, worktree)
+        await conversations.release_worktree(db, worktree)
         other = asyncio.create_task(close_pull())
         await until_waiting(pool)
     await other
@@ -146,11 +146,11 @@ async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends
     async def finish() -> None:
         async with held(pool) as db:
             await turns.end(db, turn.claim, "done", None)
-            await conversations.leave(db, conversation, worktree)
+            await conversations.end_use(db, conversation, worktree)
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
-        asked = await requests.ask(decide, conversation, worktree, request())
+        asked = await requests.enqueue(decide, conversation, worktree, request())
         ending = asyncio.create_task(finish())
         await until_waiting(pool)
     await ending
@@ -168,7 +168,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
     async def close_issue() -> None:
         async with held(pool) as db:
             await conversations.close_conversation(db, issue, NOON)
-            await conversations.let_go(db, worktree)
+            await conversations.release_worktree(db, worktree)
 
     async with held(pool) as decide:
         if by == "branch":
@@ -178,7 +178,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
         closing = asyncio.create_task(close_issue())
         await until_waiting(pool)
         await conversations.use_worktree(decide, pull, worktree)
-        asked = await requests.ask(decide, pull, worktree, request())
+        asked = await requests.enqueue(decide, pull, worktree, request())
     await closing
 
     assert await world.state("worktrees", worktree) == "reserved"
@@ -191,7 +191,7 @@ async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(worl
 
     async with held(pool) as db:
         await conversations.close_conversation(db, issue, NOON)
-        await conversations.let_go(db, worktree)
+        await conversations.release_worktree(db, worktree)
         looking = asyncio.create_task(conversations.worktrees_of_issues(world.db, repository(), [1]))
         await until_waiting(pool)
 
@@ -206,7 +206,7 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
 
     await conversations.reopen_conversation(world.db, conversation, LATER)
     live = await conversations.live_worktree(world.db, worktree)
@@ -219,7 +219,7 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows
 async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
 
     assert await conversations.live_worktree(world.db, worktree) is not None
     await world.ask(conversation)
@@ -230,13 +230,13 @@ async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnR
 async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, WORKER)
     assert removal is not None
 
     assert await conversations.live_worktree(world.db, worktree) is None
 
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
     assert await world.state("worktrees", worktree) == "removed"
     assert await conversations.worktree_of(world.db, conversation) is None
     assert await conversations.live_worktree(world.db, worktree) is None
@@ -246,7 +246,7 @@ async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRow
     for _ in range(3):
         conversation, worktree = await world.home()
         await world.close(conversation)
-        await conversations.let_go(world.db, worktree)
+        await conversations.release_worktree(world.db, worktree)
 
     async def claim() -> removals.ClaimedRemoval | None:
         async with pool.acquire() as db:
@@ -257,12 +257,12 @@ async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRow
     assert len(claimed) + len([removal for removal in [await claim()] if removal is not None]) == 3
 
     first = claimed[0]
-    await removals.give_back(world.db, first.worktree.id, WORKER)
+    await removals.requeue(world.db, first.worktree.id, WORKER)
     again = await removals.claim_next(world.db, NODE, "fedcba9876543210")
     assert again is not None
     assert again.worktree.id == first.worktree.id
 
-    await removals.removed(world.db, first, NODE)
+    await removals.finish(world.db, first, NODE)
     assert await world.state("worktrees", first.worktree.id) == "removing"
 
 
@@ -271,7 +271,7 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await world.close(thread)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, "worker")
     assert removal is not None
     successor = await world.worktree(path=path)
@@ -279,7 +279,7 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
     asked = await world.ask(thread)
     assert await world.claim() is None  # its path is still being removed
 
-    await removals.kept(world.db, removal, NODE)
+    await removals.keep(world.db, removal, NODE)
 
     turn = await world.claim()
     assert turn is not None
@@ -306,7 +306,7 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     assert await world.db.fetchval("select updated_at from worktrees") == removal.worktree.updated_at
     assert await removals.claim_for(world.db, NODE, worktree, WORKER, "retention") is None
     assert await removals.claim_next(world.db, NODE, WORKER) is None
-    await removals.give_back(world.db, worktree, WORKER)
+    await removals.requeue(world.db, worktree, WORKER)
     again = await removals.claim_next(world.db, NODE, WORKER)
     assert again == replace(removal, token=again.token if again else removal.token)
     assert await conversations.worktree_of(world.db, conversation) == worktree
@@ -320,7 +320,7 @@ async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnR
     if what == "running turn":
         await world.claimed()
     if what.endswith("operation"):
-        await operations.ask(world.db, worktree, "reset", Asker("ada", NOON))
+        await operations.enqueue(world.db, worktree, "reset", RequestedBy("ada", NOON))
     if what == "running operation":
         assert await operations.claim_next(world.db, NODE, WORKER) is not None
 
@@ -339,7 +339,7 @@ async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(worl
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
-        await requests.ask(decide, conversation, worktree, request())
+        await requests.enqueue(decide, conversation, worktree, request())
         pruning = asyncio.create_task(prune())
         await until_waiting(pool)
     assert await pruning is None
@@ -348,7 +348,7 @@ async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(worl
 async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
-    await operations.ask(world.db, worktree, "remove", Asker("ada", NOON))
+    await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
     operation = await operations.claim_next(world.db, NODE, WORKER)
     asked = await world.ask(conversation)
     assert operation is not None
@@ -358,7 +358,7 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
 
     assert removal is not None
     assert await world.claim() is None
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
     assert await world.state("worktrees", worktree) == "reserved"
     assert await conversations.worktree_of(world.db, conversation) == worktree
     await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
@@ -372,7 +372,7 @@ async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world:
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command")
     assert removal is not None
 
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
 
     assert await world.db.fetchval("select end_reason from sessions") == "worktree-removed"
     assert await conversations.worktree_of(world.db, conversation) is None
@@ -385,7 +385,7 @@ async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(worl
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "purged")
     assert removal is not None
 
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
 
     assert await world.db.fetchrow("select state, removal from worktrees") == ("removed", "purged")
     assert await conversations.worktree_of(world.db, conversation) == worktree
@@ -402,7 +402,7 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     other = await world.thread(worktree=worktree)
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
-    await operations.ask(world.db, worktree, "remove", Asker("ada", NOON))
+    await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
     operation = await operations.claim_next(world.db, NODE, WORKER)
     assert operation is not None
     if why == "command":
@@ -412,7 +412,7 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     await conversations.use_worktree(world.db, thread, await world.worktree(path=path))
     asked = await world.ask(thread)
 
-    await removals.removed(world.db, removal, NODE)
+    await removals.finish(world.db, removal, NODE)
     await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
 
     assert await world.state("worktrees", worktree) == "reserved"
@@ -426,40 +426,40 @@ async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(wor
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, WORKER)
     assert removal is not None
-    await removals.kept(world.db, removal, NODE)
-    assert await removals.to_try_again(world.db, NODE, timedelta(minutes=5)) == []
-    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == [worktree]
+    await removals.keep(world.db, removal, NODE)
+    assert await removals.due_for_retry(world.db, NODE, timedelta(minutes=5)) == []
+    assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == [worktree]
 
     assert await conversations.live_worktree(world.db, worktree) is not None
-    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+    assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == []
 
 
 async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
     assert removal is not None
-    await removals.kept(world.db, removal, NODE)
+    await removals.keep(world.db, removal, NODE)
     await world.ask(conversation)
     assert not (await world.claimed()).worktree.is_made
-    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+    assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == []
 
 
 async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
-    await conversations.let_go(world.db, worktree)
+    await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, WORKER)
     assert removal is not None
-    await removals.kept(world.db, removal, NODE)
-    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == [worktree]
+    await removals.keep(world.db, removal, NODE)
+    assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == [worktree]
 
-    await worktrees.made(world.db, worktree, "threadtree/issue-1", "main", fresh=False)
+    await worktrees.record_checkout(world.db, worktree, "threadtree/issue-1", "main", fresh=False)
 
-    assert await removals.to_try_again(world.db, NODE, timedelta(0)) == []
+    assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == []
 
 
 async def session(world: TurnRows, conversation: int) -> None:
@@ -586,4 +586,4 @@ async def test_a_glance_at_a_thread_tells_what_runs_and_waits(world: TurnRows) -
         "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2
     )
     with pytest.raises(ClaimLostError):
-        await turns.look_again(world.db, replace(turn.claim, turn_id=turn.id + 1))
+        await turns.stop_requested(world.db, replace(turn.claim, turn_id=turn.id + 1))

@@ -83,7 +83,7 @@ class Node:
             state = self.git.view(path).state
         set_times(path, at, state / "index", state / "HEAD")
 
-    async def row(self, worktree: int) -> reconciliation.PlaceRow:
+    async def row(self, worktree: int) -> reconciliation.RowInUse:
         return (await reconciliation.by_id(self.db, [worktree], NODE))[worktree]
 
     async def write_metadata(self, worktree: int) -> None:

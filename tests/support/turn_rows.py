@@ -74,7 +74,7 @@ class TurnRows:
     async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
         """Somebody asks for a turn there; returns its id."""
         worktree = await conversations.worktree_of(self.db, conversation)
-        turn_id = await requests.ask(self.db, conversation, worktree, request(text, **changes))
+        turn_id = await requests.enqueue(self.db, conversation, worktree, request(text, **changes))
         assert turn_id is not None
         return turn_id
 
