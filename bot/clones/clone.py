@@ -6,19 +6,21 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Unpack
 
 import structlog
 
 from bot import failpoints
 from bot.clones import trash
-from bot.clones.linked import Missing, admin_directory, admin_on_record, branch_on_record, real
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded_branch
 from bot.git import refs
+from bot.git.errors import GitError, GitProblem
 from bot.git.progress import Reader
-from bot.git.runner import DEFAULT_TIMEOUT_SECONDS, Completed, Git, GitError, GitProblem, failure
+from bot.git.runner import Completed, Git, Options, failure
 from bot.sandbox.view import View, make_private, private_folder
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
@@ -48,25 +50,12 @@ class Clone:
         """Run ref-level git on this clone. Raises GitError."""
         return await self.git.on_clone(self.path, *args, check=check)
 
-    async def on_worktree(
-        self,
-        path: Path,
-        *args: str,
-        input: bytes | None = None,  # noqa: A002
-        check: bool = True,
-        environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Completed:
+    async def on_worktree(self, path: Path, *args: str, **options: Unpack[Options]) -> Completed:
         """Run a git command that reads a worktree, in its cage if there is one. Raises GitError, OSError."""
         cage = self.git.cage
         if cage is None:
-            return await self.git.on_worktree(
-                path, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
-            )
-        view = await self.view(path)
-        return await self.git.in_cage(
-            cage, view, *args, input=input, check=check, environment=environment, timeout_seconds=timeout_seconds
-        )
+            return await self.git.on_worktree(path, *args, **options)
+        return await self.git.in_cage(cage, await self.view(path), *args, **options)
 
     async def view(self, path: Path) -> View:
         """Return what a process in the worktree at `path` sees of this clone, in its cage. Raises GitError, OSError."""
@@ -75,26 +64,26 @@ class Clone:
             raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
         view = self._view(path, admin)
         if not view.private.is_dir():
-            branch = branch_on_record(view.admin)
+            branch = recorded_branch(view.admin)
             ref = refs.local(branch) if branch else None
             make_private(view, ref, await self.commit_at(ref) if ref else None)
         return view
 
-    def view_on_record(self, path: Path) -> View | None:
+    def existing_view(self, path: Path) -> View | None:
         """Return the view of a worktree whose private state exists, even if its directory does not.
 
         No process may work in that directory with it.
         """
-        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real(path)).is_dir():
+        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real_path(path)).is_dir():
             return None
         admin = admin_directory(self.path, path)
-        on_record = admin_on_record(self.path, path) if isinstance(admin, Missing) else admin
+        on_record = find_admin_directory(self.path, path) if isinstance(admin, Missing) else admin
         return self._view(path, on_record) if on_record else None
 
     def _view(self, path: Path, admin: Path) -> View:
         if self.git.cage is None:
             raise ValueError("without a cage there is no view")
-        return self.git.cage.view(self.path.resolve(), real(path), real(admin))
+        return self.git.cage.view(self.path.resolve(), real_path(path), real_path(admin))
 
     async def state_folder(self, path: Path) -> Path | None:
         """Return the folder of a worktree's HEAD, index and operations in progress; None if it is no worktree."""

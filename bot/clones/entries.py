@@ -1,18 +1,19 @@
-"""git's own record of a clone's worktrees (`<clone>/worktrees`), and what a directory says about itself."""
+"""The worktrees that git has registered in a clone (`<clone>/worktrees`), and the state of their directories."""
 
 import os
+import secrets
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.linked import Missing as Missing
-from bot.clones.linked import admin_directory, real
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
-from bot.sandbox.view import remove_locks
+from bot.git.errors import GitError, GitProblem
+from bot.sandbox.view import private_folder, remove_locks
 
 LIVE = "threadtree: in use"
-# git itself marks an entry that its own `worktree add` has not finished as "initializing".
+# Lock reasons. While `git worktree add` runs, git's own is "initializing".
 UNFINISHED = ("threadtree: being made", "initializing")
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -23,11 +24,12 @@ _OPERATIONS = {
     "BISECT_LOG": "bisect",
     "sequencer": "cherry-pick",
 }
+_NO_COMMIT = "0" * 40
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A worktree on git's record, whether or not its directory exists. `head` is None on a branch without a commit."""
+    """A registered worktree; its directory may be gone. `head` is None on a branch without a commit."""
 
     path: Path
     head: str | None
@@ -45,13 +47,13 @@ class Valid:
 
 
 async def all_entries(clone: Clone) -> list[Entry]:
-    """All worktrees git has on record, without the bare clone itself. Grows with their number. Raises GitError."""
+    """Return all registered worktrees; the time grows with their number. Raises GitError."""
     listed = await clone.run("worktree", "list", "--porcelain", "-z")
     return parse_entries(listed.stdout)
 
 
 def parse_entries(listed: bytes) -> list[Entry]:
-    """The output of `git worktree list --porcelain -z`, without the bare clone."""
+    """Parse the output of `git worktree list --porcelain -z`, without the bare clone."""
     found: list[Entry] = []
     for record in os.fsdecode(listed).split("\0\0"):
         lines = dict(line.partition(" ")[::2] for line in record.split("\0") if line)
@@ -65,28 +67,29 @@ def parse_entries(listed: bytes) -> list[Entry]:
 
 
 async def entry_of(clone: Clone, path: Path) -> Entry | None:
-    """The entry that belongs to this path. Raises GitError."""
-    return next((entry for entry in await all_entries(clone) if entry.path == real(path)), None)
+    """Return the entry of this path. Raises GitError."""
+    wanted = real_path(path)
+    return next((entry for entry in await all_entries(clone) if entry.path == wanted), None)
 
 
 def is_unfinished(admin: Path) -> bool:
-    """Whether making this worktree was cut off."""
+    """Whether the creation of this worktree was cut off."""
     locked = admin / "locked"
     return locked.is_file() and locked.read_text().strip() in UNFINISHED
 
 
 async def operation_in_progress(clone: Clone, path: Path) -> str | None:
-    """The git operation that was begun in a worktree and not ended: rebase, merge, cherry-pick, revert or bisect."""
+    """Return the unfinished operation of a worktree: rebase, merge, cherry-pick, revert, bisect or None."""
     state = await clone.state_folder(path)
-    return next((name for file, name in _OPERATIONS.items() if state and _exists(state / file)), None)
+    return _operation_in(state) if state else None
 
 
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
+def _operation_in(state: Path) -> str | None:
+    return next((name for file, name in _OPERATIONS.items() if os.path.lexists(state / file)), None)
 
 
 async def clear_stale_locks(clone: Clone, path: Path) -> None:
-    """Removes the locks a killed git left in a worktree's state. Only with its claim held and no agent running."""
+    """Remove the locks that a killed git left in a worktree's state. Needs its claim, and no running agent."""
     state = await clone.state_folder(path)
     if state is None:
         return
@@ -97,7 +100,7 @@ async def clear_stale_locks(clone: Clone, path: Path) -> None:
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:
-    """Whether `path` is a finished worktree of this clone, and its state. Raises GitError when that cannot be told."""
+    """Return the state of the finished worktree of this clone at `path`. Raises GitError if that is unknown."""
     admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
@@ -108,7 +111,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
             path, "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"
         )
         common, top = shown.text.split("\n", 1)
-        if real(Path(common)) != real(clone.path) or Path(top) != real(path):
+        if real_path(Path(common)) != real_path(clone.path) or Path(top) != real_path(path):
             return Missing("it belongs to another repository")
         head, branch = await head_of(clone, path), await branch_of(clone, path)
         if clone.git.cage is not None and head is None and await _has_commits(clone, branch):
@@ -121,24 +124,24 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
 
 
 async def _has_commits(clone: Clone, branch: str | None) -> bool:
-    """Whether a worktree cannot be on a branch without a commit, as that of an empty repository is."""
+    """Whether HEAD must name a commit: only the branch of an empty repository has none."""
     return branch is None or not refs.is_branch(branch) or await clone.commit_at(refs.local(branch)) is not None
 
 
 async def head_of(clone: Clone, path: Path) -> str | None:
-    """The commit checked out, None on a branch without one. Raises GitError."""
+    """Return the commit that is checked out, None on a branch without one. Raises GitError."""
     found = await clone.on_worktree(path, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
     return found.text if found.status == 0 else None
 
 
 async def branch_of(clone: Clone, path: Path) -> str | None:
-    """The branch checked out, None when HEAD is detached. Raises GitError."""
+    """Return the branch that is checked out, None when HEAD is detached. Raises GitError."""
     found = await clone.on_worktree(path, "symbolic-ref", "--quiet", "HEAD", check=False)
     return found.text.removeprefix("refs/heads/") if found.status == 0 else None
 
 
 async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
-    """What is not committed, as (two-letter state, name): untracked files too, ignored ones not. Raises GitError.
+    """Return uncommitted and untracked files, but no ignored ones, as (two-letter state, name). Raises GitError.
 
     The name of a nested repository ends in `/`.
     """
@@ -146,8 +149,8 @@ async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
     return [(line[:2], line[3:]) for line in (await clone.on_worktree(path, "status", *flags)).fields]
 
 
-async def hold_head(lock: CloneLock, path: Path, ref: str) -> None:
-    """Keeps under `ref` what only the HEAD of the worktree at `path` reaches, by git's record. Raises GitError."""
+async def keep_head(lock: CloneLock, path: Path, ref: str) -> None:
+    """Keep commits that only the registered HEAD of the worktree at `path` reaches, under `ref`. Raises GitError."""
     clone = lock.clone
     entry = await entry_of(clone, path)
     if entry is None or entry.head is None or await clone.commit_at(entry.head) is None:
@@ -157,5 +160,37 @@ async def hold_head(lock: CloneLock, path: Path, ref: str) -> None:
 
 
 def mark_live(admin: Path) -> None:
-    """Locks a finished worktree: a plain `git worktree prune` removes others whose directory is briefly away."""
+    """Lock a finished worktree: a plain `git worktree prune` removes any whose directory is away for a moment."""
     (admin / "locked").write_text(f"{LIVE}\n")
+
+
+def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> bool:
+    """Make a lost folder in the clone again, with `branch` (None: detached); return whether that was needed and done.
+
+    HEAD, index and commits are in the cage's private state. Without a cage they went with the folder. Raises OSError.
+    """
+    clone, cage = lock.clone, lock.clone.git.cage
+    if cage is None or find_admin_directory(clone.path, path) is not None:
+        return False
+    name = _name_in_cage(private_folder(cage.data_dir, real_path(path)) / "worktrees")
+    if name is None or (clone.path / "worktrees" / name).exists():
+        return False
+    making = clone.path / f"worktree.{secrets.token_hex(8)}"
+    making.mkdir()
+    try:
+        head = f"ref: {refs.local(branch)}" if branch else _NO_COMMIT
+        content = {"HEAD": head, "commondir": "../..", "gitdir": f"{real_path(path)}/.git", "locked": LIVE}
+        for file, text in content.items():
+            (making / file).write_text(f"{text}\n")
+        (clone.path / "worktrees").mkdir(exist_ok=True)
+        making.rename(clone.path / "worktrees" / name)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    return True
+
+
+def _name_in_cage(folder: Path) -> str | None:
+    """Return the name of the one worktree that the cage shows."""
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return names[0] if len(names) == 1 else None

@@ -11,7 +11,8 @@ import structlog
 from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
-from bot.git.runner import Completed, GitError, GitProblem, failure
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Completed, failure
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
@@ -42,7 +43,7 @@ async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> Non
     Afterwards the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
     """
     clone = lock.clone
-    cage, view = clone.git.cage, clone.view_on_record(path)
+    cage, view = clone.git.cage, clone.existing_view(path)
     if cage is None or view is None:
         return
     listed = await clone.git.in_cage(cage, view, "worktree", "list", "--porcelain", "-z", in_worktree=False)
@@ -62,7 +63,7 @@ async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
     """Brings one commit with all it needs from a worktree's cage to the clone. Raises GitError, OSError."""
     cage = lock.clone.git.cage
     if cage is not None:
-        await _import(lock, cage, lock.clone.view_on_record(path) or await lock.clone.view(path), sha)
+        await _import(lock, cage, lock.clone.existing_view(path) or await lock.clone.view(path), sha)
 
 
 async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before: str | None) -> None:
@@ -80,7 +81,7 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     Raises GitError, OSError.
     """
     clone = lock.clone
-    cage, view = clone.git.cage, clone.view_on_record(path)
+    cage, view = clone.git.cage, clone.existing_view(path)
     if cage is None or view is None:
         return Private((), ())
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.clones import last_pushed
+from bot.clones import branch_history
+from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
-from bot.clones.merged import is_merged
 from bot.git import refs
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
@@ -87,7 +87,10 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
         if tip and not await is_merged(clone, tip, base, None)
     ]
     # A branch that was on the remote and is in the default branch is finished: its name stays with what it was for.
-    known = {*remote, *[one for one in local if await last_pushed.read(clone, refs.issue_branch(number, one))]}
+    known = {
+        *remote,
+        *[one for one in local if await branch_history.last_pushed(clone, refs.issue_branch(number, one))],
+    }
     sequel = max(unmerged) if unmerged else max(known, default=0) + 1
     return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones.linked import real
+from bot.clones.admin import real_path
 from bot.process import OutputTail, start
 from bot.sandbox.disk import used_bytes
 
@@ -56,7 +56,7 @@ def kept_folder(data_dir: Path) -> Path:
 
 def kept_name(path: Path, at: datetime) -> str:
     """Return `<name>.<time in UTC>.<hex>`: always the same for one directory and one `at`, the time of the decision."""
-    digest = hashlib.sha256(bytes(real(path))).hexdigest()[:16]
+    digest = hashlib.sha256(bytes(real_path(path))).hexdigest()[:16]
     return f"{path.name[:_NAME_LENGTH]}.{at.astimezone(UTC):{_TIME}}.{digest}"
 
 
@@ -114,7 +114,7 @@ def move(path: Path, place: Path) -> None:
 
 def mount_below(path: Path) -> Path | None:
     """Return a mount point at or below `path`: what is in it is not ours to delete."""
-    inside = real(path)
+    inside = real_path(path)
     try:
         lines = _MOUNTS.read_bytes().splitlines()
     except OSError:

@@ -17,7 +17,7 @@ from bot.agents.driver import Launch, OpenFailed
 from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of
 from bot.doctor.scratch import Scratch, scratch
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.messages.redact import redact
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder

@@ -110,7 +110,7 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
                 raise OSError(made.next_step)
             yield Scratch(directory, worktree, clone, settings)
         finally:
-            view = clone.view_on_record(worktree)
+            view = clone.existing_view(worktree)
             if cage is not None and view is not None:
                 await _forget(cage, view.name)
 

@@ -1,11 +1,11 @@
-"""What git's words on stderr mean for the caller, and those words without credentials. Pure."""
+"""What git's stderr means for the caller, and the error that carries it. Pure."""
 
 import re
 from enum import StrEnum
 
 
 class GitProblem(StrEnum):
-    """What kind of failure git reported, as far as the caller can act on it."""
+    """The kinds of failure that callers act on."""
 
     NOT_FOUND = "not found"
     AUTH = "auth"
@@ -17,9 +17,9 @@ class GitProblem(StrEnum):
     OTHER = "other"
 
 
-# First that matches wins: "could not read from remote repository" follows every other message of a remote.
+# The first match wins: "could not read from remote repository" follows every other message of a remote.
 _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
-    # The cage's own troubles say nothing about the repository.
+    # A problem of the cage says nothing about the repository.
     (GitProblem.OTHER, re.compile(r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): ")),
     (GitProblem.CORRUPT, re.compile(r"unable to resolve reference .*: reference broken", re.I)),
     (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
@@ -43,7 +43,7 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     (GitProblem.REJECTED, re.compile(r"\[(remote )?rejected\]", re.I)),
     (
         GitProblem.CORRUPT,
-        # What the remote says of its own objects stands behind "remote:".
+        # The remote's messages about its own objects begin with "remote:".
         re.compile(
             r"^(?!remote:).*(object .* is corrupt|bad (object|tree object|config|boolean config|numeric config)"
             r"|(unable to|could not|failed to) (read|parse|unpack) (tree|sha1|object|commit|[0-9a-f]{40})"
@@ -68,11 +68,20 @@ _SECRETS = re.compile(
 )
 
 
+class GitError(Exception):
+    """A git command that failed. Its text holds no credential and no environment."""
+
+    def __init__(self, problem: GitProblem, command: str, stderr: str) -> None:
+        super().__init__(f"git {command}: {stderr.strip() or problem.value}")
+        self.problem = problem
+        self.stderr = stderr
+
+
 def problem_of(stderr: str) -> GitProblem:
-    """The kind of failure that git's words stand for."""
+    """Return the kind of failure that git's stderr reports."""
     return next((kind for kind, pattern in _PROBLEMS if pattern.search(stderr)), GitProblem.OTHER)
 
 
 def redact(text: str) -> str:
-    """`text` without credentials in URLs, authorization headers, or GitHub tokens."""
+    """Return `text` without credentials in URLs, authorization headers, and GitHub tokens."""
     return _SECRETS.sub(lambda m: f"{m['scheme']}***@" if m["scheme"] else f"{m['header'] or ''}***", text)

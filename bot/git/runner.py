@@ -1,24 +1,25 @@
 """The one place that starts git: argv only, an environment built from nothing, a time limit, no hooks."""
 
 import asyncio
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypedDict, Unpack
 
-from bot.git.errors import GitProblem as GitProblem
-from bot.git.errors import problem_of
-from bot.git.errors import redact as redact
-from bot.git.process import listen
+from bot.git.errors import GitError, GitProblem, problem_of, redact
 from bot.git.progress import without_progress
-from bot.process import start
+from bot.process import ProcessGroup, start
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
+_CHUNK_BYTES = 1 << 16
 
-# What configuration can take from a repository that wants to run code or to reach other repositories.
+# Stops what a repository's configuration could do: run code, or reach other repositories.
 _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -43,7 +44,7 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("maintenance.auto", "false"),
     ("checkout.workers", "0"),
     ("advice.detachedHead", "false"),
-    # A transfer may take its time, a connection on which nothing at all comes may not.
+    # A slow transfer is fine, a connection on which nothing comes is not.
     ("http.lowSpeedLimit", "1"),
     ("http.lowSpeedTime", "120"),
 )
@@ -51,7 +52,7 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a git command left: its output as bytes (file names have no encoding), its redacted stderr, its status."""
+    """The result of a git command: stdout as bytes (file names have no encoding), redacted stderr, status."""
 
     stdout: bytes
     stderr: str
@@ -65,15 +66,6 @@ class Completed:
     def fields(self) -> list[str]:
         """The entries of output made with `-z`."""
         return [field for field in os.fsdecode(self.stdout).split("\0") if field]
-
-
-class GitError(Exception):
-    """A git command that failed. Its text holds no credential and no environment."""
-
-    def __init__(self, problem: GitProblem, command: str, stderr: str) -> None:
-        super().__init__(f"git {command}: {stderr.strip() or problem.value}")
-        self.problem = problem
-        self.stderr = stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +90,28 @@ class Identity:
         }
 
 
+class Options(TypedDict, total=False):
+    """What every git command takes; see `Git.run`."""
+
+    input: bytes | None
+    check: bool
+    environment: Mapping[str, str]
+    timeout_seconds: float
+
+
+class CloneOptions(Options, total=False):
+    """What a command on a clone takes besides."""
+
+    stdin: int | None
+    program: Sequence[str]
+    on_stderr: Callable[[bytes], None] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Git:
     """Runs git. `remote_config` (credential helpers) goes to commands on a clone only, never to those on a worktree.
 
-    Without a `cage` what a worktree's configuration names runs as this user.
+    Without a `cage`, programs that a worktree's configuration names run as this user.
     """
 
     remote_config: Sequence[tuple[str, str]] = ()
@@ -110,51 +119,19 @@ class Git:
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Cage | None = None
 
-    async def on_clone(
-        self,
-        clone: Path,
-        *args: str,
-        input: bytes | None = None,  # noqa: A002
-        check: bool = True,
-        environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        stdin: int | None = None,
-        program: Sequence[str] = ("git",),
-        on_stderr: Callable[[bytes], None] | None = None,
-    ) -> Completed:
-        """Ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
-        config = (*_NEUTRAL, ("credential.helper", ""), *self.remote_config)
-        argv = (f"--git-dir={clone}", *args)
-        extra = _config_environment(config) | dict(environment or {})
-        return await self.run(
-            *argv,
-            cwd=None,
-            input=input,
-            check=check,
-            environment=extra,
-            timeout_seconds=timeout_seconds,
-            stdin=stdin,
-            program=program,
-            on_stderr=on_stderr,
-        )
+    async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
+        """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
+        config = _config_environment((*_NEUTRAL, ("credential.helper", ""), *self.remote_config))
+        options["environment"] = {**config, **options.get("environment", {})}
+        return await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
 
-    async def on_worktree(
-        self,
-        worktree: Path,
-        *args: str,
-        input: bytes | None = None,  # noqa: A002
-        check: bool = True,
-        environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Completed:
-        """A git command that reads a worktree, whose files are the agent's, without a cage around it. Raises GitError.
+    async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:
+        """Run a git command that reads a worktree, whose files are the agent's, without a cage. Raises GitError.
 
-        `bot.clones.clone.Clone.on_worktree` is the one that knows whether there is a cage.
+        Callers use `bot.clones.clone.Clone.on_worktree`, which knows whether there is a cage.
         """
-        extra = self._worktree_environment(worktree) | dict(environment or {})
-        return await self.run(
-            *args, cwd=worktree, input=input, check=check, environment=extra, timeout_seconds=timeout_seconds
-        )
+        options["environment"] = {**_worktree_environment(worktree), **options.get("environment", {})}
+        return await self.run(*args, cwd=worktree, **options)
 
     async def in_cage(
         self,
@@ -162,30 +139,17 @@ class Git:
         view: View,
         *args: str,
         in_worktree: bool = True,
-        input: bytes | None = None,  # noqa: A002
-        check: bool = True,
-        environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         stdout: int | None = None,
+        **options: Unpack[Options],
     ) -> Completed:
-        """A git command in the cage, in the worktree or, without it, in its admin folder. Raises GitError, OSError."""
-        extra = self._worktree_environment(view.worktree) | dict(environment or {})
-        return await self.run(
-            *(() if in_worktree else (f"--git-dir={view.admin}",)),
-            *args,
-            cwd=None,
-            input=input,
-            check=check,
-            environment=extra,
-            timeout_seconds=timeout_seconds,
-            stdout=stdout,
-            program=(*cage.git_argv(view, in_worktree=in_worktree), "git"),
-        )
+        """Run git in the cage: in the worktree or, without `in_worktree`, in its administrative folder.
 
-    def _worktree_environment(self, worktree: Path) -> dict[str, str]:
-        extra = _config_environment((*_NEUTRAL, ("credential.helper", "")))
-        # Without a .git of its own, a directory must not be taken for part of a repository above it.
-        return extra | {"GIT_CEILING_DIRECTORIES": str(worktree.parent)}
+        `stdout` is as in `run`. Raises GitError, OSError.
+        """
+        options["environment"] = {**_worktree_environment(view.worktree), **options.get("environment", {})}
+        place = () if in_worktree else (f"--git-dir={view.admin}",)
+        program = (*cage.git_argv(view, in_worktree=in_worktree), "git")
+        return await self.run(*place, *args, cwd=None, stdout=stdout, program=program, **options)
 
     async def run(
         self,
@@ -193,29 +157,29 @@ class Git:
         cwd: Path | None,
         input: bytes | None = None,  # noqa: A002
         check: bool = True,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         stdin: int | None = None,
         stdout: int | None = None,
         program: Sequence[str] = ("git",),
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
-        """One git command. GitError for a status other than 0 (with `check`) and past the time limit, which ends it.
+        """Run one git command. Raises GitError for a status other than 0 (with `check`) and past the time limit.
 
-        The descriptors `stdin` and `stdout` become the command's and are closed here. With `on_stderr`, which is given
-        stderr as it comes, the time limit is on silence.
+        The descriptors `stdin` and `stdout` become the command's and are closed here. `on_stderr` gets each piece of
+        stderr; with it the time limit is on silence.
         """
         command = next((arg for arg in args if not arg.startswith("-")), "")
         try:
             process = await start(
                 (*program, *args),
-                {**self._environment(), **(environment or {})},
+                {**self._environment(), **environment},
                 cwd or Path("/"),
                 stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
                 stdout=stdout or asyncio.subprocess.PIPE,
             )
         except (FileNotFoundError, NotADirectoryError) as error:
-            # Of a cage it is the cage that is missing, which says nothing about the repository.
+            # With a cage it is the cage that is missing, which says nothing about the repository.
             problem = GitProblem.NOT_FOUND if cwd is not None else GitProblem.OTHER
             raise GitError(problem, command, str(error)) from error
         finally:
@@ -223,7 +187,7 @@ class Git:
                 if descriptor is not None:
                     os.close(descriptor)
         try:
-            output, errors = await listen(process, input, timeout_seconds, on_stderr)
+            output, errors = await _listen(process, input, timeout_seconds, on_stderr)
         except TimeoutError as error:
             limit = f"{timeout_seconds:g} s" + (" without a sign of progress" if on_stderr else "")
             raise GitError(GitProblem.TIMEOUT, command, f"not done after {limit}") from error
@@ -248,14 +212,72 @@ class Git:
         }
 
 
+def _worktree_environment(worktree: Path) -> dict[str, str]:
+    # A directory without a .git of its own must not be taken for a part of a repository above it.
+    ceiling = {"GIT_CEILING_DIRECTORIES": str(worktree.parent)}
+    return _config_environment((*_NEUTRAL, ("credential.helper", ""))) | ceiling
+
+
 def failure(command: str, completed: Completed) -> GitError:
-    """The error for a command that ended with a status the caller cannot use."""
+    """Return the error for a command that ended with a status the caller cannot use."""
     return GitError(problem_of(completed.stderr), command, completed.stderr or f"exit status {completed.status}")
 
 
 def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Configuration above the repository's own, out of argv; git hands it on to what it starts in submodules."""
+    """Return configuration that overrides the repository's own; git also passes it on to submodules."""
     variables = {"GIT_CONFIG_COUNT": str(len(config))}
     for number, (key, value) in enumerate(config):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return variables
+
+
+async def _listen(
+    process: ProcessGroup,
+    given: bytes | None,
+    timeout_seconds: float,
+    on_stderr: Callable[[bytes], None] | None,
+) -> tuple[bytes, bytes]:
+    """Return what the command writes to stdout and stderr until its end. `on_stderr` gets each piece of stderr.
+
+    With `on_stderr` the limit is on silence: a command that reports progress may take as long as it needs. Raises
+    TimeoutError. After an exception the whole process group has ended.
+    """
+    try:
+        return await _read_all(process, given, timeout_seconds, on_stderr)
+    except BaseException:
+        await asyncio.shield(process.end())
+        raise
+
+
+async def _read_all(
+    process: ProcessGroup, given: bytes | None, timeout_seconds: float, on_stderr: Callable[[bytes], None] | None
+) -> tuple[bytes, bytes]:
+    loop = asyncio.get_running_loop()
+    pieces: list[bytes] = []
+    async with asyncio.timeout(timeout_seconds) as limit:
+
+        async def hear(stream: asyncio.StreamReader) -> None:
+            while piece := await stream.read(_CHUNK_BYTES):
+                pieces.append(piece)
+                if on_stderr is not None:
+                    limit.reschedule(loop.time() + timeout_seconds)
+                    on_stderr(piece)
+
+        if process.stderr is None:
+            raise ValueError("a process whose stderr is not a pipe")
+        stdout, _, _ = await asyncio.gather(_read(process.stdout), hear(process.stderr), _feed(process.stdin, given))
+        await process.wait()
+    return stdout, b"".join(pieces)
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    return b"" if stream is None else await stream.read()
+
+
+async def _feed(stream: asyncio.StreamWriter | None, given: bytes | None) -> None:
+    if stream is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # git may end before it has read all
+        stream.write(given or b"")
+        await stream.drain()
+    stream.close()

@@ -12,7 +12,7 @@ from bot.clones.clone import CloneLock, clone_lock
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.maintenance.inventory import folders_on_disk
 from bot.maintenance.reconcile_rules import started_from
 from bot.maintenance.repair import NO_WORKTREE, take_away

@@ -11,7 +11,7 @@ import structlog
 from bot.clones import entries, metadata
 from bot.clones.clone import Clone
 from bot.clones.metadata import Absent, Corrupt, Metadata
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.maintenance.reconcile_rules import EntryState, MetadataState, Place
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext

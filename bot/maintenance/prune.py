@@ -14,7 +14,7 @@ from bot.clones.clone import clone_lock
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.maintenance.expire import end_orphan, expire
 from bot.maintenance.retention_rules import (
     Due,

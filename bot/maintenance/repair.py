@@ -14,7 +14,7 @@ from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
 from bot.maintenance.reconcile_rules import Action, decide
 from bot.node.context import NodeContext

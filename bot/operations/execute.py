@@ -7,8 +7,8 @@ from typing import assert_never
 import structlog
 
 from bot.failpoints import reached
+from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
-from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
 from bot.model import WorktreeState

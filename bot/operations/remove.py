@@ -11,7 +11,7 @@ import structlog
 from bot.clones import metadata, trash
 from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.messages import worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext

@@ -11,7 +11,7 @@ import structlog
 
 from bot.clones import trash
 from bot.clones.clone import Clone
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.github.errors import GitHubError
 from bot.messages import notices, worktree_replies
 from bot.model import WorktreeRow

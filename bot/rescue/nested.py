@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import SUBMODULE, Contents
 from bot.rescue.scratch_git import ScratchGit
 

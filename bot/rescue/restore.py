@@ -9,9 +9,9 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
+from bot.clones.admin import Missing, admin_directory
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits
-from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
 from bot.rescue.apply import Disputed, apply_rescue, in_the_way, plan
 from bot.rescue.message import RescuedCommits

@@ -11,13 +11,14 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
+from bot.clones.admin import Missing, admin_directory
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, private_commits
-from bot.clones.linked import Missing, admin_directory
 from bot.failpoints import reached
 from bot.git import refs
+from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
-from bot.git.runner import GitError, GitProblem, Identity
+from bot.git.runner import Identity
 from bot.rescue import message as rescue_message
 from bot.rescue.apply import EMPTY_TREE
 from bot.rescue.contents import Change, read_state

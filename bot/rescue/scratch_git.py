@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone
-from bot.clones.linked import Missing, admin_directory, real
-from bot.git.runner import Completed, GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Completed
 
 # Reading every byte of a large worktree takes its time.
 TIMEOUT_SECONDS = 3600.0
@@ -42,13 +43,13 @@ class ScratchGit:
         check: bool = True,
     ) -> Completed:
         """A git command on the worktree, with an index in `folder` or at a full path. Raises GitError, OSError."""
-        clone = real(self.clone.path)
+        clone = real_path(self.clone.path)
         # Other systems' rules for names would refuse what is on this disk.
         settings = {"core.excludesFile": clone / "info" / "exclude", "core.protectNTFS": "false"}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         places = {
             "GIT_DIR": str(self.inside),
-            "GIT_WORK_TREE": str(real(self.path)),
+            "GIT_WORK_TREE": str(real_path(self.path)),
             "GIT_OBJECT_DIRECTORY": str(clone / "objects"),
             "GIT_INDEX_FILE": str(self.inside / index),
         }
@@ -94,7 +95,7 @@ async def scratch_git_dir(clone: Clone, path: Path, head: str | None) -> AsyncIt
     try:
         (folder / "refs").mkdir()
         (folder / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
-        yield ScratchGit(clone, path, folder, real(admin) / folder.name)
+        yield ScratchGit(clone, path, folder, real_path(admin) / folder.name)
     finally:
         _delete(folder)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import SUBMODULE, Change, Contents, IndexEntry, read_state
 from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, ScratchGit
 

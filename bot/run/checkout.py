@@ -7,7 +7,7 @@ from pathlib import Path
 from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.messages import notices, reasons
 from bot.model import DetachedHead, HeadBranch, Start
 from bot.run.checkout_state import note_kept, restore_or_sync

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries
+from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock, replace_if_damaged
-from bot.clones.entries import Missing
 from bot.clones.start import Refused, RefusedReason, branch_gone
 from bot.git import refs
 from bot.messages import notices

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock
-from bot.clones.entries import Missing, inspect
+from bot.clones.entries import inspect
 from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs

@@ -17,8 +17,8 @@ from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.clones import metadata
 from bot.clones.metadata import Metadata, record_use
+from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
-from bot.git.runner import GitError
 from bot.github.errors import GitHubError
 from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import Changes, Patch, TurnResult

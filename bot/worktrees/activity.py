@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bot.clones import entries
+from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone
-from bot.clones.linked import Missing, admin_directory, real
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.sandbox.view import private_folder
 
 _STATE = ("index", "HEAD")
@@ -42,7 +42,7 @@ async def _by_git(clone: Clone, path: Path) -> datetime | None:
     if isinstance(admin, Missing):
         return None
     cage = clone.git.cage
-    if cage is not None and not private_folder(cage.data_dir, real(path)).is_dir():
+    if cage is not None and not private_folder(cage.data_dir, real_path(path)).is_dir():
         return None
     try:
         state = await clone.state_folder(path)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from bot.clones import entries, last_pushed, record
+from bot.clones import branch_history, entries
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, last_reflog_commit, real_path
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.entries import Entry, Missing, Valid, inspect
-from bot.clones.linked import admin_directory, admin_on_record, last_logged, real
+from bot.clones.entries import Entry, Valid, inspect
 from bot.clones.start import Checkout, Refused, RefusedReason, resolve
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.worktrees.sync import Ahead as Ahead
 from bot.worktrees.sync import Dirty as Dirty
@@ -70,7 +70,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
 async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
     """What is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
     state = await inspect(lock.clone, path)
-    mended = isinstance(state, Missing) and record.restore_admin_entry(lock, path, branch)
+    mended = isinstance(state, Missing) and entries.restore_admin_directory(lock, path, branch)
     if mended:
         await bring_what_can_be_read(lock, path, branch)
         state = await inspect(lock.clone, path)
@@ -107,11 +107,10 @@ async def recreate(
 
 async def _head_on_record(clone: Clone, path: Path) -> str | None:
     """Where the worktree's HEAD is, or was before its branch went away under it."""
-    entry, admin = await entries.entry_of(clone, path), admin_on_record(clone.path, path)
+    entry, admin = await entries.entry_of(clone, path), find_admin_directory(clone.path, path)
     if entry is not None and entry.head is not None:
         return entry.head
-    logged = last_logged(admin / "logs" / "HEAD") if admin else ""
-    return logged if refs.is_commit(logged) else None
+    return last_reflog_commit(admin / "logs" / "HEAD") if admin else None
 
 
 async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
@@ -154,9 +153,9 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
 async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> None:
     theirs = await lock.clone.commit_at(refs.remote(branch))
     if theirs is not None and await lock.clone.is_ancestor(theirs, checkout.commit):
-        await last_pushed.record(lock, branch, theirs)
+        await branch_history.record_pushed(lock, branch, theirs)
     elif checkout.moves_from is None:
-        await last_pushed.record(lock, branch, None)
+        await branch_history.record_pushed(lock, branch, None)
 
 
 async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
@@ -185,14 +184,15 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
 
 async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
     """The other worktree that has this branch checked out: git allows one."""
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != real(path))
+    wanted = real_path(path)
+    others = (entry for entry in await entries.all_entries(clone) if entry.path != wanted)
     return next((entry for entry in others if branch is not None and entry.branch == branch), None)
 
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
     """Makes the path free; the name under which what was there is kept, None where it held nothing."""
     brought = await bring_what_can_be_read(lock, path)
-    await entries.hold_head(lock, path, rescue)
+    await entries.keep_head(lock, path, rescue)
     whole = not brought or await asyncio.to_thread(_holds_something, lock.clone, path)
     gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)
     return gone.kept.name if gone.kept else None

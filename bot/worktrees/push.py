@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from bot.clones import entries, last_pushed
+from bot.clones import branch_history, entries
 from bot.clones.clone import Clone, CloneLock, fetch
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem, Identity, failure
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Identity, failure
 
 
 class WithheldRule(StrEnum):
@@ -85,19 +86,23 @@ async def push(
     for merged in (False, True):
         before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         commits = await _commits_to_push(clone, before, after)
-        if after is None or not commits or (before is None and after == await last_pushed.read(clone, branch)):
+        if (
+            after is None
+            or not commits
+            or (before is None and after == await branch_history.last_pushed(clone, branch))
+        ):
             return NothingToPush()
         refused = await _push_ref(clone, branch, branch)
         if refused is None:
             reached("branch-pushed")
-            await last_pushed.record(lock, branch, after)
+            await branch_history.record_pushed(lock, branch, after)
             return Pushed(branch, before, after, commits)
         if not _is_race(refused):
             return Rejected(refused)
         if merged:
             break
         await fetch(lock)
-        if await last_pushed.is_rewritten(clone, branch) or not await _merge(lock, path, branch, identity):
+        if await branch_history.is_rewritten(clone, branch) or not await _merge(lock, path, branch, identity):
             break
     return await _park(clone, branch, park_as)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
+from bot.clones.admin import Missing, admin_directory
+from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, private_commits
-from bot.clones.linked import Missing, admin_directory
-from bot.clones.merged import is_merged
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
 from bot.rescue.stashes import not_rescued

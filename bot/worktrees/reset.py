@@ -8,13 +8,13 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries, trash
+from bot.clones.admin import Missing, admin_directory
 from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
-from bot.clones.linked import Missing, admin_directory
 from bot.clones.start import Refused
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued

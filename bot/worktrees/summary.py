@@ -8,7 +8,7 @@ from pathlib import Path
 from bot.clones import entries
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.sandbox.disk import used_bytes
 
 

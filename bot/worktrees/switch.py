@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones import entries
+from bot.clones.admin import real_path
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, move_branch, private_commits
-from bot.clones.linked import real
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.stashes import not_rescued
 from bot.sharing_rules import GitMisfit
@@ -99,7 +99,8 @@ async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> G
     for tip in filter(None, {known, own}):
         if not await clone.is_ancestor(tip, theirs):
             return "branch-diverged"
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != real(path))
+    own = real_path(path)
+    others = (entry for entry in await entries.all_entries(clone) if entry.path != own)
     return "branch-elsewhere" if any(entry.branch == after for entry in others) else None
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import entries, last_pushed
+from bot.clones import branch_history, entries
+from bot.clones.admin import recorded_branch
+from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
 from bot.clones.importing import import_commits
-from bot.clones.linked import branch_on_record
-from bot.clones.merged import is_merged
 from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.model import IssueBranch
 
 _log = structlog.get_logger()
@@ -121,17 +121,17 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
         return followed
     if theirs is None:
-        if await last_pushed.read(clone, branch) is not None:
+        if await branch_history.last_pushed(clone, branch) is not None:
             return BranchDeleted(files)
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
     ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
     if files:
         return Dirty(files, ahead, behind)
     if ahead and behind:
-        return Diverged(ahead, behind, await last_pushed.is_rewritten(clone, branch))
+        return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
     if behind and not await _fast_forward(lock, path, branch, theirs):
         return Diverged(0, behind)
-    await last_pushed.record(lock, branch, theirs)
+    await branch_history.record_pushed(lock, branch, theirs)
     if ahead:
         return Ahead(ahead)
     return FastForwarded(mine, theirs, behind) if behind else UpToDate()
@@ -160,11 +160,11 @@ async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Sy
 
 async def bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
     """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
-    view = lock.clone.view_on_record(path)
+    view = lock.clone.existing_view(path)
     if view is None:
         return True
     try:
-        await import_commits(lock, path, branch or branch_on_record(view.admin))
+        await import_commits(lock, path, branch or recorded_branch(view.admin))
     except GitError as error:
         _log.warning("commits-not-imported", path=str(path), problem=str(error))
         return False
@@ -189,7 +189,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
     """For a clean worktree: to the issue's next branch if this one was merged, forward if it has no commit; or None."""
     clone = lock.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await last_pushed.read(clone, branch)
+    was = theirs or await branch_history.last_pushed(clone, branch)
     base = await _base(lock, of)
     if mine is None or base is None or mine == base.tip:
         return None
@@ -205,7 +205,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     """Whether everything on the branch was on GitHub and is in the base now."""
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    was = theirs or await last_pushed.read(clone, branch)
+    was = theirs or await branch_history.last_pushed(clone, branch)
     known = await clone.commit_at(was) if was else None
     if mine is None or known is None or not await clone.is_ancestor(mine, known):
         return False  # there is work that nobody has seen
@@ -227,7 +227,7 @@ async def _continued_before(
     if base is None or not await _is_finished(clone, branch, base):
         return None
     await import_commits(lock, path, current)
-    await last_pushed.record(lock, current, await clone.commit_at(refs.remote(current)))
+    await branch_history.record_pushed(lock, current, await clone.commit_at(refs.remote(current)))
     tip = await clone.commit_at(refs.local(current))
     return Continued(current, base.name, tip) if tip else None
 
@@ -253,7 +253,7 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     await clone.on_worktree(path, "checkout", *options)
     reached("next-branch-checked-out")
     await import_commits(lock, path, checkout.branch)
-    await last_pushed.record(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
+    await branch_history.record_pushed(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
     return Continued(checkout.branch, checkout.base_branch, checkout.commit)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries, trash
+from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.linked import Missing, admin_directory, real
 from bot.failpoints import reached
 from bot.git import refs
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
@@ -108,7 +108,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     clone = lock.clone
     known = [(admin, f"worktrees/{admin.name}") for admin in admins_of(clone.path, path)]
     if (cage := clone.git.cage) is not None:
-        private = private_folder(cage.data_dir, real(path))
+        private = private_folder(cage.data_dir, real_path(path))
         cage.forget(private.name)
         known.append((private, "private"))
     place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
@@ -189,7 +189,7 @@ def admins_of(clone: Path, path: Path) -> list[Path]:
 def _belongs(admin: Path, path: Path, named: str) -> bool:
     pointer = _read(admin / "gitdir").strip()
     if pointer:
-        return pointer == os.fsencode(real(path) / ".git")
+        return pointer == os.fsencode(real_path(path) / ".git")
     # It names no place any more. Nobody is making one now: the clone is locked.
     return str(admin) == named or entries.is_unfinished(admin)
 

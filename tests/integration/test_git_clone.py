@@ -8,7 +8,7 @@ import pytest
 
 from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, fetch, remote_default_branch, update
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.admin import Missing
 from bot.clones.clone import NoAccess, Updated, clone_lock, replace_if_damaged, update
-from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.entries import Valid, inspect
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.worktrees.create import Created, examine, recreate
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git

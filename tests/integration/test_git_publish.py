@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones.clone import clone_lock
-from bot.git.runner import GitError, GitProblem, Identity
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Identity
 from bot.model import DetachedHead
 from bot.worktrees import commit
 from bot.worktrees.commit import (

@@ -12,7 +12,7 @@ import pytest
 from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git import refs
-from bot.git.runner import GitError
+from bot.git.errors import GitError
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git

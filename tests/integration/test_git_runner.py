@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.git.runner import Git, GitError, GitProblem, Identity, redact
+from bot.git.errors import GitError, GitProblem, redact
+from bot.git.runner import Git, Identity
 from tests.support.git_repositories import GIT, git
 
 

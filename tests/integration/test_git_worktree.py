@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.admin import Missing
+from bot.clones.entries import Valid, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created

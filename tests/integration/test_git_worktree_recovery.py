@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.admin import Missing, real_path
 from bot.clones.clone import clone_lock, update
-from bot.clones.entries import Missing, Valid, all_entries, entry_of, inspect
-from bot.clones.linked import real
+from bot.clones.entries import Valid, all_entries, entry_of, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, examine, recreate
@@ -300,4 +300,4 @@ async def test_making_it_can_be_cut_off_anywhere(
     made = await world.created()
     assert made.kept is None
     assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
-    assert [entry.path for entry in await all_entries(world.clone)] == [real(world.path)]
+    assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]

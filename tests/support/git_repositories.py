@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 
+from bot.clones.admin import admin_directory, real_path
 from bot.clones.clone import Clone, clone_at, clone_lock, update
 from bot.clones.importing import import_commits
-from bot.clones.linked import admin_directory, real
 from bot.clones.start import Refused
 from bot.git import refs
 from bot.git.runner import Git, Identity
@@ -133,7 +133,7 @@ class GitRepositories:
 
     def view(self, path: Path | None = None) -> View:
         """What an agent in the worktree sees, once it was made."""
-        cage, worktree = self.clone.git.cage, real(path or self.path)
+        cage, worktree = self.clone.git.cage, real_path(path or self.path)
         admin = admin_directory(self.clone.path, worktree)
         assert cage is not None
         assert isinstance(admin, Path)

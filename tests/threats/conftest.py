@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.admin import Missing
 from bot.clones.clone import clone_lock, fetch
-from bot.clones.entries import Missing, Valid, inspect
-from bot.git.runner import GitError
+from bot.clones.entries import Valid, inspect
+from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, settle_head

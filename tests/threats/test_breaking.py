@@ -2,8 +2,9 @@
 
 import pytest
 
+from bot.clones.admin import Missing
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Missing, Valid, inspect
+from bot.clones.entries import Valid, inspect
 from bot.clones.importing import import_commits
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.create import Created, recreate

@@ -16,8 +16,8 @@ import pytest
 
 from bot.agents.driver import Completed, Failed, Limits
 from bot.authority import Policy
+from bot.clones.admin import admin_directory, real_path
 from bot.clones.clone import Clone
-from bot.clones.linked import admin_directory, real
 from bot.decide.actions import Request
 from bot.decide.decider import GitHubFacts, handle_request
 from bot.decide.parsing import ParsedComment
@@ -305,7 +305,7 @@ class HistoryNode:
         cage = self.ctx.git.cage
         if cage is None or admin is None:
             return admin
-        return cage.view(self.clone.path.resolve(), real(path), admin).state
+        return cage.view(self.clone.path.resolve(), real_path(path), admin).state
 
     def agent(self, path: Path, *command: str, **environment: str) -> None:
         """A command as the agent runs it, in its cage if there is one; whether it succeeds is the agent's affair."""
@@ -315,7 +315,7 @@ class HistoryNode:
         if cage is not None:
             admin = self.admin(path)
             assert admin is not None
-            view = cage.view(self.clone.path.resolve(), real(path), real(admin))
+            view = cage.view(self.clone.path.resolve(), real_path(path), real_path(admin))
             argv = list(cage.agent_argv(view, command, home, path))
         everything = {"PATH": SEARCH_PATH, "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON | environment
         subprocess.run(argv, cwd=path, env=everything, capture_output=True, check=False)
@@ -330,7 +330,9 @@ async def close(ground: HistoryNode) -> None:
     ground.locks.close()
     for path in ground.directories():
         if ground.ctx.git.cage is not None and (admin := ground.admin(path)) is not None:
-            ground.ctx.git.cage.forget(ground.ctx.git.cage.view(ground.clone.path.resolve(), real(path), admin).name)
+            ground.ctx.git.cage.forget(
+                ground.ctx.git.cage.view(ground.clone.path.resolve(), real_path(path), admin).name
+            )
 
 
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:

@@ -1,0 +1,79 @@
+"""A worktree's directory and its administrative folder in the clone: how each names the other.
+
+https://git-scm.com/docs/git-worktree#_details
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.git import refs
+
+# More than the last line of a log takes.
+_LAST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No usable worktree of this clone is at the path. `corrupt`: git met damage, there or in the clone."""
+
+    why: str
+    corrupt: bool = False
+
+
+def real_path(path: Path) -> Path:
+    """Return `path` as git records it: symbolic links are resolved in its parents only."""
+    return path.parent.resolve() / path.name
+
+
+def admin_directory(clone: Path, path: Path) -> Path | Missing:
+    """Return the folder in the clone that the worktree at `path` names and that names this path."""
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            return Missing("it is not a directory")
+        if not stat.S_ISREG((path / ".git").lstat().st_mode):
+            return Missing("its .git is not a file")
+        admin = Path((path / ".git").read_text().removeprefix("gitdir:").strip())
+        if admin.parent.resolve() != (clone / "worktrees").resolve():
+            return Missing("it belongs to another repository")
+        if Path((admin / "gitdir").read_text().strip()) != real_path(path) / ".git":
+            return Missing("git knows it under another path")
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+        return Missing("the directory is gone" if not path.exists() else f"its link to the clone is broken: {error}")
+    return admin
+
+
+def recorded_branch(admin: Path) -> str | None:
+    """Return the branch that is checked out by a worktree's folder in the clone; None when HEAD is detached."""
+    prefix, head = "ref: refs/heads/", (admin / "HEAD").read_text().strip()
+    branch = head.removeprefix(prefix)
+    return branch if head.startswith(prefix) and refs.is_branch(branch) else None
+
+
+def last_reflog_commit(log: Path) -> str | None:
+    """Return the commit that a ref went to last, by its log; None where the log does not say.
+
+    An agent can put anything there: links, pipes and long lines. https://git-scm.com/docs/git-update-ref#_logging_updates
+    """
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        file.seek(max(0, state.st_size - _LAST_BYTES))
+        words = next(reversed(file.read(_LAST_BYTES).splitlines()), b"").split(b" ", 2)
+    commit = os.fsdecode(words[1]) if len(words) > 1 else ""
+    return commit if refs.is_commit(commit) else None
+
+
+def find_admin_directory(clone: Path, path: Path) -> Path | None:
+    """Return the clone's folder for the worktree at `path`, which may be gone. The time grows with their number."""
+    wanted = str(real_path(path) / ".git")
+    for pointer in (clone / "worktrees").glob("*/gitdir"):
+        if pointer.read_text().strip() == wanted:
+            return pointer.parent
+    return None
