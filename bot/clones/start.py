@@ -86,12 +86,9 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
         for tip in (local.get(sequel), remote.get(sequel))
         if tip and not await is_merged(clone, tip, base, None)
     ]
-    # A branch that was on the remote and is in the default branch is finished: its name stays with what it was for.
-    known = {
-        *remote,
-        *[one for one in local if await branch_history.last_pushed(clone, refs.issue_branch(number, one))],
-    }
-    sequel = max(unmerged) if unmerged else max(known, default=0) + 1
+    # A branch that was on the remote and is merged is finished: its name is not used again.
+    pushed = [sequel for sequel in local if await branch_history.last_pushed(clone, refs.issue_branch(number, sequel))]
+    sequel = max(unmerged) if unmerged else max((*remote, *pushed), default=0) + 1
     return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
 
 

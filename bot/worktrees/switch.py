@@ -99,8 +99,8 @@ async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> G
     for tip in filter(None, {known, own}):
         if not await clone.is_ancestor(tip, theirs):
             return "branch-diverged"
-    own = real_path(path)
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != own)
+    wanted = real_path(path)
+    others = (entry for entry in await entries.all_entries(clone) if entry.path != wanted)
     return "branch-elsewhere" if any(entry.branch == after for entry in others) else None
 
 
