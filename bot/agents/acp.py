@@ -24,6 +24,7 @@ from bot.agents.driver import (
     TimedOut,
 )
 from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
+from bot.messages import reasons
 
 Check = Callable[[str | None], Awaitable[OpenFailed | None]]
 Inbox = asyncio.Queue[SessionNotification | Answered | Broken]
@@ -125,7 +126,7 @@ async def _ask(link: Link, session: str, blocks: Sequence[str], inbox: Inbox) ->
     try:
         item = Answered(await link.ask("session_prompt", params, seconds=None))
     except RequestError as error:
-        item = Broken(f"The agent reported an error: {error_text(error)}")
+        item = Broken(reasons.agent_error(error_text(error)))
     except ConnectionError:
-        item = Broken(f"The agent {await link.process.why_output_ended()} in the middle of its work.")
+        item = Broken(reasons.agent_gone(await link.process.why_output_ended()))
     await inbox.put(item)

@@ -19,6 +19,7 @@ from acp.schema import (
 
 from bot.agents.driver import AgentEvent, Cancelled, Completed, Usage
 from bot.agents.prompt_loop import Broken, PromptProgress
+from bot.messages import reasons
 from bot.messages.tracking import PlanEntry
 
 
@@ -61,17 +62,9 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
             case "cancelled":
                 return Cancelled()
             case "end_turn":
-                return self._completed(self._usage_with(item.result), "The agent")
-            case "refusal":
-                return Broken("The agent refused to go on (stop reason `refusal`).")
-            case "max_tokens":
-                return Broken("The agent reached its limit of tokens (stop reason `max_tokens`).")
-            case "max_turn_requests":
-                return Broken(
-                    "The agent reached its limit of model requests in a turn (stop reason `max_turn_requests`)."
-                )
+                return self._completed(self._usage_with(item.result))
             case other:
-                return Broken(f"The agent stopped for a reason that is not known here: `{other!s}`.")
+                return Broken(reasons.agent_stopped(str(other)))
 
     def _tool(self, call: ToolCallStart | ToolCallProgress) -> Iterator[AgentEvent]:
         call_id = call.tool_call_id

@@ -28,6 +28,7 @@ from bot.agents.driver import (
     TimedOut,
 )
 from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
+from bot.messages import reasons
 
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.
@@ -116,9 +117,9 @@ class _Running:
                 if self._inbox is not None:
                     await self._inbox.put(message)
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for a message that it cannot read
-            self._broken = Broken(f"Claude sent what could not be read: {error}")
+            self._broken = Broken(reasons.agent_unreadable(str(error)))
         else:
-            self._broken = Broken(f"Claude {await self.process.why_output_ended()} in the middle of its work.")
+            self._broken = Broken(reasons.agent_gone(await self.process.why_output_ended()))
         if self._inbox is not None:
             await self._inbox.put(self._broken)
 
@@ -170,7 +171,7 @@ class ClaudeDriver:
             if isinstance(ended, Stopped | TimedOut):
                 await self._cancel(running, inbox, limits.cancel_grace_seconds)
         except ConnectionError:
-            ended = Broken(f"Claude {await running.process.why_output_ended()}.")
+            ended = Broken(reasons.agent_gone(await running.process.why_output_ended()))
         finally:
             running.unlisten()
         match ended:

@@ -20,16 +20,13 @@ from claude_agent_sdk import (
 
 from bot.agents.driver import AgentEvent, Completed, Usage
 from bot.agents.prompt_loop import Broken, PromptProgress
+from bot.messages import reasons
 from bot.messages.tracking import PlanEntry
 
 _TITLES = ("command", "file_path", "path", "pattern", "url", "query", "description")
 _STATUSES: dict[str, Literal["pending", "in_progress", "completed"]] = {
     "in_progress": "in_progress",
     "completed": "completed",
-}
-_REASONS = {
-    "refusal": "Claude refused to go on (stop reason `refusal`).",
-    "max_tokens": "Claude reached its limit of tokens (stop reason `max_tokens`).",
 }
 _DONE = (None, "end_turn", "stop_sequence")
 
@@ -62,19 +59,19 @@ class ClaudeProgress(PromptProgress[Message]):
         """Some results called a success are errors, and some are empty."""
         match item:
             case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
-                return Broken(f"Claude went on in another session than the one it was asked for ({session}).")
+                return Broken(reasons.wrong_session(str(session)))
             case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
-                return Broken(f"The model API does not accept the key (HTTP status {rest.get('error_status')}).")
+                return Broken(reasons.model_key_refused(rest.get("error_status")))
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
-                return Broken(f"Claude reported an error: {_error_text(item)}")
-            case ResultMessage(stop_reason=reason) if reason in _REASONS:
-                return Broken(_REASONS[reason])
+                return Broken(reasons.agent_error(_error_text(item)))
+            case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
+                return Broken(reasons.agent_stopped(reason))
             case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
-                return self._completed(_usage(item), "Claude")
+                return self._completed(_usage(item))
             case ResultMessage(subtype="success", stop_reason=reason):
-                return Broken(f"Claude stopped for a reason that is not known here: `{reason}`.")
+                return Broken(reasons.agent_stopped(reason))
             case ResultMessage(subtype=subtype):
-                return Broken(f"Claude stopped: `{subtype}`. {_error_text(item)}")
+                return Broken(reasons.agent_error(f"{subtype}: {_error_text(item)}"))
             case _:
                 return None
 

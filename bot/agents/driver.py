@@ -96,6 +96,8 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The prompt failed. `reason` is a sentence of Markdown."""
+
     reason: str
     stderr_tail: str
 

@@ -18,6 +18,7 @@ from bot.agents.driver import (
     ToolStarted,
     Usage,
 )
+from bot.messages import reasons
 from bot.messages.tracking import PlanEntry
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
@@ -33,7 +34,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The prompt failed, or there will be no answer."""
+    """The prompt failed, or there will be no answer. `reason` is a sentence of Markdown."""
 
     reason: str
 
@@ -78,8 +79,8 @@ class PromptProgress(ABC, Generic[Item]):
         left_out = self._characters - len(text)
         return f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
 
-    def _completed(self, usage: Usage | None, agent: str) -> Completed | Broken:
-        return Completed(self.answer, usage) if self.answer.strip() else Broken(f"{agent} ended without an answer.")
+    def _completed(self, usage: Usage | None) -> Completed | Broken:
+        return Completed(self.answer, usage) if self.answer.strip() else Broken(reasons.no_answer())
 
     def _say(self, text: str, *, new_paragraph: bool) -> Iterator[AgentText]:
         """Agents send what they write before and after a tool call as separate messages without a break."""

@@ -64,9 +64,45 @@ def interrupted_twice() -> str:
     return "The bot went down twice while it worked on this, so it did not start a third time."
 
 
-def agent_failed(why: str) -> str:
-    """`why` is a sentence."""
-    return f"{clause(why)}."
+def agent_error(words: str) -> str:
+    """`words` are the agent's own."""
+    return inline_code(truncate(words))
+
+
+def agent_gone(how: str) -> str:
+    """`how` is a predicate, such as `ended with exit status 1`."""
+    return f"The agent {how} in the middle of its work."
+
+
+def agent_unreadable(why: str) -> str:
+    return f"The agent sent a message that could not be read: {inline_code(truncate(why))}"
+
+
+def agent_stopped(stop_reason: str | None) -> str:
+    """`stop_reason` is the protocol's: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons"""
+    code = inline_code(truncate(str(stop_reason)))
+    match stop_reason:
+        case "refusal":
+            return f"The agent refused to continue ({code})."
+        case "max_tokens":
+            return f"The agent reached its limit of tokens ({code})."
+        case "max_turn_requests":
+            return f"The agent reached its limit of model requests for one request ({code})."
+        case _:
+            return f"The agent stopped for an unknown reason: {code}"
+
+
+def no_answer() -> str:
+    return "The agent ended without an answer."
+
+
+def wrong_session(session: str) -> str:
+    return f"The agent continued in another session than the one of this thread ({inline_code(truncate(session))})."
+
+
+def model_key_refused(status: object) -> str:
+    """`status` is the HTTP status."""
+    return f"The model API does not accept the key (HTTP status {inline_text(str(status))})."
 
 
 def agent_not_started(why: str, next_step: str) -> str:

@@ -158,7 +158,7 @@ class TurnRun:
                 return TurnResult("timed-out", reasons.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
                 self._log.warning("agent-failed", reason=reason)
-                return TurnResult("failed", reasons.agent_failed(reason), last_words=stderr_tail)
+                return TurnResult("failed", reason, last_words=stderr_tail)
             case _:
                 assert_never(outcome)
 

@@ -60,7 +60,7 @@ async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch
         (result(subtype="error_max_turns"), "error_max_turns"),
         (result(stop_reason="max_tokens"), "limit of tokens"),
         (result(stop_reason="refusal"), "refused"),
-        (result(stop_reason="bored"), "not known here: `bored`"),
+        (result(stop_reason="bored"), "unknown reason: `bored`"),
     ],
 )
 async def test_a_success_that_is_none_fails(odd: Callable[[Plan], Launch], end: dict[str, Any], words: str) -> None:
@@ -71,7 +71,7 @@ async def test_a_success_that_is_none_fails(odd: Callable[[Plan], Launch], end: 
 
 async def test_a_success_without_words_fails(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("  \n"), result()]}))
-    assert outcome == Failed("Claude ended without an answer.", "")
+    assert outcome == Failed("The agent ended without an answer.", "")
 
 
 async def test_another_session_than_the_one_asked_for_fails(odd: Callable[[Plan], Launch]) -> None:
@@ -89,7 +89,7 @@ async def test_a_key_that_is_not_accepted_is_not_tried_for_minutes(odd: Callable
 
 async def test_an_end_in_the_middle_brings_its_last_words(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), {"stderr": "out of memory"}, {"exit": 3}]}))
-    assert outcome == Failed("Claude ended with exit status 3 in the middle of its work.", "out of memory")
+    assert outcome == Failed("The agent ended with exit status 3 in the middle of its work.", "out of memory")
 
 
 async def test_junk_and_very_long_lines_do_no_harm(odd: Callable[[Plan], Launch]) -> None:
@@ -101,7 +101,7 @@ async def test_junk_and_very_long_lines_do_no_harm(odd: Callable[[Plan], Launch]
 
 async def test_a_message_of_three_megabytes_ends_the_agent(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("x" * 3_000_000), result()]}))
-    assert outcome == Failed("Claude sent a message of more than 2 MB in the middle of its work.", "")
+    assert outcome == Failed("The agent sent a message of more than 2 MB in the middle of its work.", "")
 
 
 async def test_texts_that_cannot_be_stored_are_cleaned(odd: Callable[[Plan], Launch]) -> None:

@@ -176,7 +176,7 @@ async def test_an_error_of_the_agent_fails_the_prompt_and_not_the_session(launch
     async with acp_agent(launch) as agent:
         await opened(agent)
         failed = await ask(agent, "stderr a last word", "fail the model is overloaded")
-        assert failed == Failed("The agent reported an error: the model is overloaded", "a last word")
+        assert failed == Failed("`the model is overloaded`", "a last word")
         assert await ask(agent, "say Better now.") == Completed("Better now.", None)
 
 

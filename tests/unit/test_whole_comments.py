@@ -64,7 +64,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     ),
     "failed": TurnResult(
         "failed",
-        reasons.agent_failed("rate limit: 429 Too Many Requests"),
+        reasons.agent_error("rate limit: 429 Too Many Requests"),
         last_words="error: rate limit: 429 Too Many Requests\nretry after 3600 s",
         duration=timedelta(seconds=8),
     ),
