@@ -16,6 +16,7 @@ EndReason = Literal[
     "agent-lost",
     "node-lost",
 ]
+ISSUE_BRANCH_PREFIX = "threadtree/issue-"
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 """What on GitHub was spoken to: an issue comment, an inline review comment, a review, or the thread's own body."""
@@ -132,4 +133,4 @@ class LiveWorktree:
     @property
     def reserved_branch(self) -> str | None:
         """The branch it has, or will have once it is made for its issue."""
-        return self.branch or (f"threadtree/issue-{self.issue}" if self.issue else None)
+        return self.branch or (f"{ISSUE_BRANCH_PREFIX}{self.issue}" if self.issue else None)

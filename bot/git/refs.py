@@ -3,7 +3,8 @@
 import re
 from datetime import UTC, datetime
 
-ISSUE_BRANCH_PREFIX = "threadtree/issue-"
+from bot.model import ISSUE_BRANCH_PREFIX
+
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
 FETCHED_PREFIX = "refs/threadtree/fetched/"

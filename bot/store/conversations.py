@@ -6,6 +6,7 @@ from datetime import datetime
 from asyncpg import Record
 
 from bot.model import (
+    ISSUE_BRANCH_PREFIX,
     EndReason,
     LiveWorktree,
     Repository,
@@ -103,7 +104,7 @@ WORKTREE_ON_BRANCH = """
 select id, node, path, branch, start_kind, start_number from worktrees
 where platform = $1 and repository_id = $2
   and (state in ('reserved', 'ready') or (state = 'removed' and removal = 'purged'))
-  and coalesce(branch, case start_kind when 'issue' then 'threadtree/issue-' || start_number
+  and coalesce(branch, case start_kind when 'issue' then $4::text || start_number
                                        when 'head' then start_ref end) = $3
 order by state = 'removed', id limit 1 for no key update
 """
@@ -247,7 +248,7 @@ async def worktrees_of_issues(
 
 async def worktree_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
     """The live worktree of this repository that has `branch` checked out."""
-    row = await connection.fetchrow(WORKTREE_ON_BRANCH, repository.platform, repository.id, branch)
+    row = await connection.fetchrow(WORKTREE_ON_BRANCH, repository.platform, repository.id, branch, ISSUE_BRANCH_PREFIX)
     return _worktree(row) if row else None
 
 

@@ -1,17 +1,17 @@
-"""The index of what was rescued from worktrees: whose it is, how much, until when. The work itself is on its node."""
+"""The index of what was rescued from worktrees. The work itself is on its node."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from asyncpg import Record
 
 from bot.store.database import Connection
 
-# Of what was kept in two ways at once, the commit comes first: it can be brought back.
+# Where a commit and a directory were kept at the same time, the commit comes first.
 
 RECORD = """
--- Why the worktree goes, and unless it is told who used it, is what the rows say now. Told twice it is one.
+-- The cause of the removal is what the row says now, and so are the threads where $8 is null. Twice is one row.
 insert into rescues (worktree_id, ref, kept, files, commits, bytes, created_at, branch, removal, conversations)
 select w.id, $2, $3, $4, $5, $6, $7, w.branch, case w.state when 'removing' then w.removal end,
        coalesce($8, array(select number from conversations where worktree_id = w.id order by number))
@@ -19,47 +19,37 @@ from worktrees w where w.id = $1
 on conflict do nothing
 """
 
-_COLUMNS = """
-select r.id, r.worktree_id, r.ref, r.kept, r.removal, r.conversations, r.branch, r.files, r.commits, r.bytes,
-       r.created_at, r.restored_at, w.node, b.owner || '/' || b.name as codebase, b.folder
-from rescues r join worktrees w on w.id = r.worktree_id join codebases b using (platform, repository_id)
+GET = """
+select * from rescue_rows where id = $1
 """
 
-GET = f"{_COLUMNS} where r.id = $1"
-
-OF_CONVERSATION = f"""
-{_COLUMNS}
-join conversations c on (c.platform, c.repository_id) = (w.platform, w.repository_id)
+OF_CONVERSATION = """
+select r.* from rescue_rows r join conversations c using (platform, repository_id)
 where c.id = $1 and r.conversations @> array[c.number]
 order by r.created_at desc, r.ref is null, r.id desc limit $2
 """
 
-PENDING_RESTORE = f"""
-{_COLUMNS}
-where r.id = (select newest.id from rescues newest join worktrees on worktrees.id = newest.worktree_id
-              join conversations c using (platform, repository_id)
+PENDING_RESTORE = """
+-- The thread's newest rescue, if no one asked for the removal and no turn ran since.
+select r.* from rescue_rows r
+where r.id = (select newest.id from rescue_rows newest join conversations c using (platform, repository_id)
               where c.id = $1 and newest.conversations @> array[c.number]
               order by newest.created_at desc, newest.ref is null, newest.id desc limit 1)
   and r.restored_at is null and r.removal in ('closed', 'retention')
   and not exists (select from turns t where t.conversation_id = $1 and t.created_at > r.created_at
                                              and t.started_at is not null)
-"""  # noqa: S608 -- nothing but constants
-
-OF_WORKTREE = f"""
-{_COLUMNS}
-where r.worktree_id = $1
-order by r.created_at desc, r.ref is null, r.id desc limit $2
 """
 
-LATEST = f"""
-{_COLUMNS}
-order by r.created_at desc, r.ref is null, r.id desc limit $1
+OF_WORKTREE = """
+select * from rescue_rows where worktree_id = $1 order by created_at desc, ref is null, id desc limit $2
 """
 
-EXPIRED = f"""
-{_COLUMNS}
-where w.node = $1 and r.created_at < $2
-order by r.created_at, r.id
+LATEST = """
+select * from rescue_rows order by created_at desc, ref is null, id desc limit $1
+"""
+
+EXPIRED = """
+select * from rescue_rows where node = $1 and created_at < $2 order by created_at, id
 """
 
 EXPIRED_BEFORE = """
@@ -100,7 +90,8 @@ class Rescue:
 
 
 def _rescue(row: Record) -> Rescue:
-    return Rescue(**{**row, "conversations": tuple(row["conversations"])})
+    columns = {field.name: row[field.name] for field in fields(Rescue)}
+    return Rescue(**{**columns, "conversations": tuple(row["conversations"])})
 
 
 async def record(
@@ -115,7 +106,7 @@ async def record(
     size: int = 0,
     conversations: Sequence[int] | None = None,
 ) -> None:
-    """Notes a rescue of the worktree, a `ref` or a `kept` directory; `size` in bytes. The same one twice is one.
+    """Record a rescue of the worktree, a `ref` or a `kept` directory; `size` in bytes. Recording twice is one row.
 
     `conversations`: the numbers of the threads that used the worktree, by default those that use it now.
     """
@@ -124,52 +115,51 @@ async def record(
 
 
 async def get(connection: Connection, rescue_id: int) -> Rescue | None:
-    """One rescue, None once it expired."""
+    """Return one rescue, None once it expired."""
     row = await connection.fetchrow(GET, rescue_id)
     return _rescue(row) if row else None
 
 
 async def of_conversation(connection: Connection, conversation_id: int, limit: int | None = None) -> list[Rescue]:
-    """The rescues of worktrees that this thread used, newest first."""
+    """Return the rescues of worktrees that this thread used, newest first."""
     return [_rescue(row) for row in await connection.fetch(OF_CONVERSATION, conversation_id, limit)]
 
 
 async def pending_restore(connection: Connection, conversation_id: int) -> Rescue | None:
-    """What the thread's next turn must find in its worktree again: nobody asked for the removal that put it away."""
+    """Return the rescue that must be restored before the thread's next turn: no one asked for its removal."""
     row = await connection.fetchrow(PENDING_RESTORE, conversation_id)
     return _rescue(row) if row else None
 
 
 async def of_worktree(connection: Connection, worktree_id: int, limit: int | None = None) -> list[Rescue]:
-    """The rescues of one worktree, newest first."""
+    """Return the rescues of one worktree, newest first."""
     return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id, limit)]
 
 
 async def latest(connection: Connection, limit: int | None = None) -> list[Rescue]:
-    """All rescues, newest first."""
+    """Return all rescues, newest first."""
     return [_rescue(row) for row in await connection.fetch(LATEST, limit)]
 
 
 async def expired_before(connection: Connection, now: datetime, kept_for: timedelta) -> datetime:
-    """What is older than that was kept for long enough, by the slower of the caller's clock and the database's.
+    """Return the time before which rescues expire, by the slower of the caller's clock and the database's.
 
-    Removals, and so the rescues before them, are dated by the database's: a caller whose clock is far ahead would take
-    what was rescued a moment ago for old.
+    Rescues before a removal are dated by the database's clock: a caller whose clock is far ahead would find them old.
     """
     before: datetime = await connection.fetchval(EXPIRED_BEFORE, now, kept_for)
     return before
 
 
 async def expired(connection: Connection, node: str, before: datetime) -> list[Rescue]:
-    """What is on this node since before that time, oldest first."""
+    """Return the rescues of this node that are older than that time, oldest first."""
     return [_rescue(row) for row in await connection.fetch(EXPIRED, node, before)]
 
 
 async def mark_restored(connection: Connection, rescue_id: int, at: datetime) -> None:
-    """It was brought back; it is kept all the same until it expires."""
+    """Record that it was restored; it is kept until it expires."""
     await connection.execute(MARK_RESTORED, rescue_id, at)
 
 
 async def delete(connection: Connection, rescue_id: int) -> None:
-    """The work is gone, and its row with it."""
+    """Delete the row of a rescue whose work was deleted."""
     await connection.execute(DELETE, rescue_id)

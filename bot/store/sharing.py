@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.model import LiveWorktree, Repository, ThreadKind
+from bot.model import ISSUE_BRANCH_PREFIX, LiveWorktree, Repository, ThreadKind
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
 from bot.store.database import Connection
@@ -41,7 +41,7 @@ OTHER_ON_BRANCH = """
 -- Another live worktree that has the branch or will have it; locked.
 select w.id, w.node, w.start_number from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready') and w.id <> $4
-  and coalesce(w.branch, case w.start_kind when 'issue' then 'threadtree/issue-' || w.start_number
+  and coalesce(w.branch, case w.start_kind when 'issue' then $5::text || w.start_number
                                            when 'head' then w.start_ref end) = $3
 order by w.state = 'reserved', w.id limit 1 for no key update of w
 """
@@ -167,7 +167,8 @@ async def record_switch(
 async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> WorktreeOnBranch | None:
     """Another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
     repository = turn.worktree.repository
-    row = await connection.fetchrow(OTHER_ON_BRANCH, repository.platform, repository.id, branch, turn.worktree.id)
+    values = (repository.platform, repository.id, branch, turn.worktree.id, ISSUE_BRANCH_PREFIX)
+    row = await connection.fetchrow(OTHER_ON_BRANCH, *values)
     return WorktreeOnBranch(row["id"], row["node"], row["start_number"]) if row else None
 
 

@@ -61,7 +61,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),
     "own worktree": (conversations.LIVE_WORKTREE, (50,)),
     "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
-    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature")),
+    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature", "threadtree/issue-")),
     "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
     "status": (conversations.OVERVIEW, (5,)),
     "claim an operation": (operations.CLAIM, (NODE, TOKEN, "worker", None)),
