@@ -34,8 +34,8 @@ returning folder
 """
 
 UPSERT_CONVERSATION = """
--- What a comment's payload says of the thread's state may be older than a close that was handled before it
--- ("close with comment" fires both in any order): of a thread that is known only the title is refreshed.
+-- The state in a comment's payload may be older than a close that was handled before it ("close with comment" fires
+-- both in any order): only the title and the kind of a known thread are updated.
 insert into conversations (platform, repository_id, number, kind, title, state, closed_at)
 values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (platform, repository_id, number) do update
@@ -48,7 +48,7 @@ select id, worktree_id from conversations where platform = $1 and repository_id 
 """
 
 CLOSE_CONVERSATION = """
--- A close that comes late, after a reopen that was later on GitHub, changes nothing.
+-- A close that arrives after a later reopen changes nothing.
 update conversations set state = 'closed', closed_at = $2, state_at = $2, updated_at = now()
 where id = $1 and state_at <= $2 returning id
 """
@@ -75,8 +75,8 @@ where active and conversation_id = (select id from conversations where id = $1 a
 """
 
 LIVE_WORKTREE = """
--- A worktree whose removal nobody has begun is taken back: somebody needs it again. One that was to have a branch
--- and has none was never made. One that was purged is made again at the same path, unless that is another's now.
+-- A removal that has not begun is called off. A worktree that was to have a branch and has none was never made. One
+-- that was purged is made again at the same path, unless another worktree is there now.
 update worktrees w set state = case when state in ('reserved', 'ready') then state
                                     when state = 'removed' or (branch is null and start_kind <> 'detached')
                                     then 'reserved' else 'ready' end,
@@ -89,8 +89,8 @@ returning id, node, path, branch, start_kind, start_number
 """
 
 WORKTREES_OF_ISSUES = """
--- Live worktrees of the issues a pull request closes, and such as were purged and will be again. Locked, in one order
--- for everybody, until the turn that will use one is written: a release that began before must not miss it.
+-- Live or purged worktrees of the issues that a pull request closes. Locked, always in the same order, until the turn
+-- that will use one is written: a release that began before must not miss it.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
 from conversations c
 join worktrees w on w.id = c.worktree_id
@@ -100,7 +100,7 @@ order by w.id for no key update of w
 """
 
 WORKTREE_ON_BRANCH = """
--- The worktree that has the branch, live or purged, locked; of a reserved one what it starts from tells the branch.
+-- The worktree that has the branch, live or purged, locked. The start of a reserved one tells the branch it will have.
 select id, node, path, branch, start_kind, start_number from worktrees
 where platform = $1 and repository_id = $2
   and (state in ('reserved', 'ready') or (state = 'removed' and removal = 'purged'))
@@ -120,8 +120,7 @@ update conversations set worktree_id = $2, updated_at = now() where id = $1
 """
 
 RELEASE_WORKTREE = """
--- The worktree goes when the last of its conversations is closed, none of them has a turn left, and nothing is to be
--- done with it.
+-- The worktree goes when all its conversations are closed and nothing waits or runs in it.
 update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
@@ -162,7 +161,7 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A conversation at a glance; `branch` and `running_since` are None where there is no worktree or running turn."""
+    """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn."""
 
     branch: str | None
     session_active: bool
@@ -176,7 +175,7 @@ def _worktree(row: Record) -> LiveWorktree:
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
-    """Writes what is known of the repository; returns the folder of its clone, `owner/name` at first contact."""
+    """Write what is known of the repository; return the folder of its clone, `owner/name` at first contact."""
     folder: str = await connection.fetchval(
         UPSERT_CODEBASE,
         repository.platform,
@@ -197,7 +196,7 @@ async def save_conversation(
     title: str,
     closed_at: datetime | None,
 ) -> ConversationRow:
-    """Writes the thread and returns its row; the state (`closed_at` None: open) counts only for one not yet known."""
+    """Write the thread and return its row; the state (`closed_at` None: open) counts only for a new one."""
     state = "closed" if closed_at else "open"
     row = await connection.fetchrow(
         UPSERT_CONVERSATION, repository.platform, repository.id, number, kind, title, state, closed_at
@@ -206,33 +205,33 @@ async def save_conversation(
 
 
 async def find_conversation(connection: Connection, repository: Repository, number: int) -> ConversationRow | None:
-    """The row of a thread, or None where nobody ever spoke to the bot."""
+    """Return the row of a thread, None where the bot was never addressed."""
     row = await connection.fetchrow(FIND_CONVERSATION, repository.platform, repository.id, number)
     return ConversationRow(row["id"], row["worktree_id"]) if row else None
 
 
 async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> bool:
-    """Marks the thread closed; False if it was reopened later than `closed_at`."""
+    """Mark the thread closed; False if it was reopened later than `closed_at`."""
     return await connection.fetchval(CLOSE_CONVERSATION, conversation_id, closed_at) is not None
 
 
 async def reopen_conversation(connection: Connection, conversation_id: int, at: datetime) -> None:
-    """Marks the thread open again, unless it was closed later; its next turn starts a new session."""
+    """Mark the thread open again, unless it was closed later; its next turn starts a new session."""
     await connection.execute(REOPEN_CONVERSATION, conversation_id, at)
 
 
 async def set_state(connection: Connection, conversation_id: int, closed_at: datetime | None) -> None:
-    """Writes the thread's state as GitHub has it now (None: open)."""
+    """Write the thread's state as GitHub has it now (None: open)."""
     await connection.execute(SET_STATE, conversation_id, closed_at)
 
 
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
-    """Ends the active session; False if there was none."""
+    """End the active session; False if there was none."""
     return await connection.fetchval(END_SESSION, conversation_id, reason) is not None
 
 
 async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:
-    """The conversation's own worktree if it can still be used; a removal not yet begun is called off."""
+    """Return the conversation's own worktree if it can still be used; call off a removal that has not begun."""
     row = await connection.fetchrow(LIVE_WORKTREE, worktree_id)
     return _worktree(row) if row else None
 
@@ -240,14 +239,14 @@ async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktre
 async def worktrees_of_issues(
     connection: Connection, repository: Repository, numbers: list[int]
 ) -> list[tuple[int, LiveWorktree]]:
-    """(issue number, worktree) for those of the issues that have a live one, in the given order."""
+    """Return (issue number, worktree) for the issues that have a live one, in the given order."""
     rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
     found = {row["number"]: _worktree(row) for row in rows}
     return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 
 
 async def worktree_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
-    """The live worktree of this repository that has `branch` checked out."""
+    """Return the live worktree of this repository that has `branch` or will have it."""
     row = await connection.fetchrow(WORKTREE_ON_BRANCH, repository.platform, repository.id, branch, ISSUE_BRANCH_PREFIX)
     return _worktree(row) if row else None
 
@@ -269,16 +268,16 @@ async def reserve_worktree(
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:
-    """From now on the conversation's turns run in this worktree, which is made again if it was purged."""
+    """Let the conversation's turns run in this worktree from now on; it is made again if it was purged."""
     await connection.execute(USE_WORKTREE, conversation_id, worktree_id)
     if worktree_id is not None:
         await live_worktree(connection, worktree_id)
 
 
 async def release_worktree(connection: Connection, worktree_id: int) -> bool:
-    """Marks a worktree for removal if nothing needs it any more, and rings its node; in the caller's transaction.
+    """Mark a worktree for removal if nothing needs it any more, and ring its node; in the caller's transaction.
 
-    Returns whether it goes.
+    False if it stays.
     """
     await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
@@ -288,29 +287,29 @@ async def release_worktree(connection: Connection, worktree_id: int) -> bool:
 
 
 async def end_use(connection: Connection, conversation_id: int, worktree_id: int) -> None:
-    """A turn ended. On a closed thread its session ends with it, and its worktree goes if nobody else needs it."""
+    """After a turn on a closed thread, end its session and release its worktree."""
     await connection.execute(END_SESSION_OF_CLOSED, conversation_id)
     await release_worktree(connection, worktree_id)
 
 
 async def worktree_of(connection: Connection, conversation_id: int) -> int | None:
-    """The worktree a conversation refers to, live or not."""
+    """Return the worktree of a conversation, live or not."""
     worktree_id: int | None = await connection.fetchval(WORKTREE_OF, conversation_id)
     return worktree_id
 
 
 async def is_closed(connection: Connection, conversation_id: int) -> bool:
-    """Whether the thread is closed, as far as it is known."""
+    """Whether the thread is closed, as far as the bot knows."""
     closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
     return closed
 
 
 async def overview(connection: Connection, conversation_id: int) -> Overview:
-    """What `/status` tells of a conversation."""
+    """Return what `/status` tells about a conversation."""
     row = await connection.fetchrow(OVERVIEW, conversation_id)
     return Overview(row["branch"], row["session_active"], row["running_since"], row["waiting"])
 
 
 async def first_seen(connection: Connection, effect: bytes) -> bool:
-    """Remembers an effect key; False if it was acted on before (one comment under two GUIDs)."""
+    """Record an effect key; False if it was recorded before (one comment under two GUIDs)."""
     return await connection.fetchval(REMEMBER_EFFECT, effect) is not None

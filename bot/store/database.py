@@ -1,4 +1,4 @@
-"""The connection to Postgres: one pool, and what counts as Postgres being away."""
+"""The pool of connections to Postgres, its errors, and values that several tables share."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ def log_failure(task: str, problem: BaseException, **context: object) -> None:
 
 @asynccontextmanager
 async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) -> AsyncIterator[Pool]:
-    """A pool on `dsn`; waits up to `patience_seconds` for a Postgres that is starting, then raises what it met."""
+    """Open a pool; wait up to `patience_seconds` for a Postgres that is starting, then raise its error."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
     pool, attempts = None, 0
@@ -79,7 +79,7 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
                 max_size=size,
                 timeout=CONNECT_TIMEOUT_SECONDS,
                 command_timeout=60,
-                # What was answered 202 is on the disk, whatever the server's default is.
+                # A 202 means that the delivery is on the disk, whatever the server's default is.
                 server_settings={"synchronous_commit": "on"},
             )
         except DATABASE_AWAY as problem:
@@ -99,7 +99,7 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
 
 
 def repository_of(row: asyncpg.Record) -> Repository:
-    """The repository in a row that holds the columns of `codebases`."""
+    """Return the repository in a row that holds the columns of `codebases`."""
     return Repository(
         row["platform"],
         row["repository_id"],

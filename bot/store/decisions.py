@@ -1,4 +1,4 @@
-"""A delivery's row while it is decided on."""
+"""The row of a delivery while it is decided."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ select event, body, conversation, received_at from deliveries where guid = $1 an
 """
 
 BEGIN = """
--- Held until the transaction ends: of two workers that decide on one delivery the second finds it done.
+-- Locked until the transaction ends: of two workers that decide one delivery the second finds it done.
 select guid from deliveries where guid = $1 and state = 'received' for update
 """
 
@@ -25,7 +25,7 @@ update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and st
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A stored delivery that waits to be decided on."""
+    """A stored delivery that waits to be decided."""
 
     event: str
     body: bytes
@@ -34,21 +34,21 @@ class Delivery:
 
 
 async def load(connection: Connection, guid: str) -> Delivery | None:
-    """The delivery, or None if it was handled."""
+    """Return the delivery, None if it was handled."""
     row = await connection.fetchrow(LOAD, guid)
     return Delivery(row["event"], row["body"], row["conversation"], row["received_at"]) if row else None
 
 
 async def begin(connection: Connection, guid: str) -> bool:
-    """Takes the delivery for this transaction; False if it was handled meanwhile."""
+    """Lock the delivery until the transaction ends; False if it was handled meanwhile."""
     return await connection.fetchval(BEGIN, guid) is not None
 
 
 async def finish(connection: Connection, guid: str, error: str | None = None) -> None:
-    """Its consequences are written in the same transaction; with `error` it failed for good."""
+    """Record that it is done, in the transaction that writes its effects; with `error` it failed for good."""
     await connection.execute(FINISH, guid, "failed" if error else "done", error)
 
 
 async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
-    """It will be tried again; what was in the way is kept for whoever looks."""
+    """Record a failed attempt and its problem; the delivery will be tried again."""
     await connection.execute(RECORD_ATTEMPT, guid, problem)

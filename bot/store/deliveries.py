@@ -8,11 +8,11 @@ from bot.store.database import Connection
 from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
--- One statement, since each round trip is as dear as the rest of the acknowledgement. In this order:
--- 1. taken: the turn at each lock, as `lock_queues` does, before there is any job id.
--- 2. stored: a GUID that is known changes nothing, unless its handling failed: then it is to run again. What could
---    not be parsed stays dead until other bytes come for it. Sorted, so that two groups cannot wait for each other.
--- 3. a decide job for each row that is to be decided on, in the order of arrival.
+-- One statement, since each round trip costs as much as the rest of the acknowledgement. In this order:
+-- 1. taken: each lock, as `lock_queues` does, before there is any job id.
+-- 2. stored: a known GUID changes nothing, unless its handling failed: then it runs again. A dead delivery stays dead
+--    until other bytes arrive for it. Sorted, so that two groups cannot wait for each other.
+-- 3. a decide job for each row that is to be decided, in the order of arrival.
 with new as materialized (
     select *
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[])
@@ -48,7 +48,7 @@ select state, lock_key, body is not null as has_body from deliveries where guid 
 """
 
 RECEIVE_AGAIN = """
--- The state is asked for again: another replay may have come first.
+-- The state is checked again: another replay may have been first.
 update deliveries set state = 'received', error = null, finished_at = null
 where guid = $1 and state <> 'received' and body is not null
 returning guid

@@ -1,6 +1,6 @@
 """Procrastinate, the job engine between processes: our tasks, their queues, and workers that outlive outages.
 
-Jobs are put in by `bot.store.jobs` inside our own transactions; this module only runs them.
+Jobs are enqueued by `bot.store.jobs` inside our own transactions; this module only runs them.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ STALLED_AFTER_SECONDS = 12.0
 POLL_SECONDS = 1.0
 """Delayed retries become due without a notification, so the poll is what starts them."""
 SHUTDOWN_SECONDS = 5.0
-"""What running jobs are given at the end; those that take longer are put back."""
+"""The time that running jobs get at the end; those that take longer are queued again."""
 EMPTYING_SECONDS = 5.0
-TELL_FOR_SECONDS = 60.0
-"""After so long without the database our workers count as dead, and their jobs are put back."""
+REPEAT_FOR_SECONDS = 60.0
+"""After so long without the database our workers count as dead, and their jobs are queued again."""
 MAX_STALLED_ATTEMPTS = 20
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
 
 
 class RetryLaterError(Exception):
-    """A task met something that passes: run the job again after `seconds`, its lock kept."""
+    """A task met a problem that passes: run the job again after `seconds` and keep its lock."""
 
     def __init__(self, seconds: float, why: str) -> None:
         super().__init__(why)
@@ -40,10 +40,10 @@ class RetryLaterError(Exception):
 
 
 class _Connector(procrastinate.PsycopgConnector):
-    """Tells the database again what it did not hear: a job whose end is lost would keep its lock while we live."""
+    """Repeats what was lost on the way to the database: a job whose end is lost would keep its lock while we live."""
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
-        deadline = asyncio.get_running_loop().time() + TELL_FOR_SECONDS
+        deadline = asyncio.get_running_loop().time() + REPEAT_FOR_SECONDS
         while True:
             try:
                 await super().execute_query_async(query, **arguments)
@@ -65,7 +65,7 @@ class _Retry(BaseRetryStrategy):
 
 
 def backoff_seconds(attempts: int) -> float:
-    """How long to wait after so many failed attempts: 2, 4, 8 … at most ten minutes."""
+    """Return the pause after so many failed attempts: 2, 4, 8 … at most 600 seconds."""
     return float(min(2 ** min(attempts + 1, 10), 600))
 
 
@@ -82,7 +82,7 @@ class Handlers:
 
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
-    """The engine's app with our three tasks; open it before use."""
+    """Return the engine's app with our three tasks; open it before use."""
     connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10)
     app = procrastinate.App(connector=connector)
     retry = _Retry()
@@ -103,9 +103,10 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
 
 
 class _Worker(Worker):
-    """Procrastinate's worker forgets news that arrive while it fetches: its next job then waits for the poll.
+    """A worker that fetches again if a notification arrived while it fetched.
 
-    A lock whose short jobs come in a row meets that at almost every job.
+    Procrastinate's own forgets those: the next job then waits for the poll. Short jobs of one lock in a row meet that
+    almost every time.
     """
 
     _heard_while_fetching = False
@@ -128,7 +129,7 @@ class _Worker(Worker):
 async def run_pool(
     app: procrastinate.App, queue: str, concurrency: int, stopping: asyncio.Event, *, empty_at_end: bool = False
 ) -> None:
-    """Works on one queue until `stopping`, or a little longer to empty it; survives that Postgres goes away."""
+    """Work on one queue until `stopping`, or a little longer to empty it; outlive outages of Postgres."""
     failures = 0
     while not stopping.is_set():
         try:
@@ -154,8 +155,8 @@ async def run_pool(
 
 
 async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
-    """Ends a worker gently. While it registers itself a cancellation can get lost (`asyncio.wait_for` of Python 3.11
-    swallows one that meets a result), so it is asked to stop until it has.
+    """End a worker. While it registers itself a cancellation can get lost (`asyncio.wait_for` of Python 3.11 swallows
+    one that meets a result), so it is told to stop until it has stopped.
     """
     working.cancel()
     while not working.done():
@@ -166,7 +167,7 @@ async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
 
 
 def _worker(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool = True) -> _Worker:
-    """One that works on the queue until it is stopped, or without `wait` until it is empty."""
+    """Return a worker for the queue until it is stopped, or without `wait` until the queue is empty."""
     return _Worker(
         app,
         queues=[queue],
@@ -183,7 +184,7 @@ def _worker(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool 
 
 
 async def retry_stalled_jobs(app: procrastinate.App) -> int:
-    """Puts the jobs of killed workers back; one that stalled too often is failed. Returns how many were found."""
+    """Queue the jobs of killed workers again, fail those that stalled too often; return how many were found."""
     found = 0
     for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_AFTER_SECONDS):
         found += 1

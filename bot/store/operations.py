@@ -1,4 +1,4 @@
-"""What is asked of a worktree itself, in line with its turns: asked, claimed on its node, ended, given back."""
+"""Operations on a worktree, in line with its turns: enqueued, claimed on its node, ended, queued again."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +16,8 @@ OperationKind = Literal["create", "reset", "restore", "remove"]
 OperationState = Literal["queued", "running", "done", "failed"]
 
 ENQUEUE = """
--- In line behind the turns that wait or run there now. The row of the worktree is locked, so that it is not let go
--- by somebody who does not see this yet.
+-- In line behind the turns that wait or run there now. The row of the worktree is locked, so that no transaction that
+-- does not see this row yet releases it.
 with place as (select id, node from worktrees where id = $1 for no key update)
 insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, after_turn)
 select place.id, $2, $3, $4, $5, $6, $7,
@@ -26,7 +26,7 @@ from place returning id, (select node from place)
 """
 
 RESTORE_BEFORE = """
--- Before the newest turn that waits on the thread, in whatever worktree it got; not twice.
+-- Before the newest turn that waits on the thread, in the worktree of that turn; not twice.
 insert into operations (worktree_id, kind, turn_id, requested_by, asked_at)
 select t.worktree_id, 'restore', t.id, t.requested_by, t.asked_at
 from turns t
@@ -35,8 +35,8 @@ where t.id = (select max(id) from turns where conversation_id = $1 and state = '
 """
 
 CLAIM = """
--- The oldest operation of this node (or this one, where an operator waits for it) whose turn it is: no turn and no
--- other operation runs in the worktree, and none that was asked before waits. While the path is being removed it waits.
+-- The oldest operation of this node that is due, or the operation $4 where an operator waits for it: no turn runs in
+-- its worktree, nothing that was enqueued before it is unfinished, and its path is not being removed.
 with next as (
     select o.id from operations o
     join worktrees w on w.id = o.worktree_id and w.node = $1
@@ -83,7 +83,7 @@ where o.state = 'running' and w.node = $1
 """
 
 WITHDRAW = """
--- Of a thread that was closed: what waits, also before a turn of it.
+-- The queued operations of a closed thread, also those before one of its turns.
 update operations set state = 'failed', outcome = $3, finished_at = now()
 where state = 'queued' and asked_at < $2
   and (conversation_id = $1 or turn_id in (select id from turns where conversation_id = $1))
@@ -114,7 +114,7 @@ where o.id = $1
 
 @dataclass(frozen=True, slots=True)
 class OperationClaim:
-    """The right to carry out one operation. Whoever writes an effect of it shows it; a lost claim writes nothing."""
+    """The right to carry out one operation. Its end is written under it; a lost claim writes nothing."""
 
     operation_id: int
     token: UUID
@@ -123,7 +123,7 @@ class OperationClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedOperation:
-    """An operation with everything it takes to carry it out, as it was when it was claimed.
+    """An operation with everything needed to carry it out, as it was when it was claimed.
 
     The answer goes to `conversation_id`, at `target`; or into the reply of `turn_id`; or, without either, to the
     operator who asked. `number` is that of the thread that asked.
@@ -153,7 +153,7 @@ class ClaimedOperation:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """Where an operation stands: its end, or what goes before it."""
+    """The state of an operation: its end, or what goes before it."""
 
     state: OperationState
     outcome: str | None
@@ -166,7 +166,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class RequestedBy:
-    """Who asked, when, and where the answer belongs: a thread, or nowhere where an operator asked."""
+    """Who asked, and when; the answer goes to a thread, or to no thread where an operator asked."""
 
     requested_by: str
     asked_at: datetime
@@ -175,7 +175,7 @@ class RequestedBy:
 
 
 async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind, asker: RequestedBy) -> int:
-    """Queues an operation and rings its node, in the caller's transaction; returns its id."""
+    """Enqueue an operation and ring its node, in the caller's transaction; return its id."""
     target = asker.target
     row = await connection.fetchrow(
         ENQUEUE,
@@ -193,14 +193,14 @@ async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind,
 
 
 async def restore_before_newest_turn(connection: Connection, conversation_id: int) -> None:
-    """The thread's newest waiting turn begins with what was rescued brought back; its reply says so. Rings nobody."""
+    """Enqueue a restore before the thread's newest waiting turn; that turn's reply tells of it. Rings no node."""
     await connection.execute(RESTORE_BEFORE, conversation_id)
 
 
 async def claim_next(
     connection: Connection, node: str, worker: str, operation_id: int | None = None
 ) -> ClaimedOperation | None:
-    """Claims the next operation of the node, or that one, in one statement; None when there is none to carry out."""
+    """Claim the next operation of the node, or that one, in one statement; None when there is none to carry out."""
     token = uuid4()
     async with claims_of_node(connection, node):
         claimed = await connection.fetchval(CLAIM, node, token, worker, operation_id)
@@ -224,7 +224,7 @@ def _claimed(row: Record) -> ClaimedOperation:
 
 
 async def check_claim(connection: Connection, claim: OperationClaim) -> None:
-    """Raises ClaimLostError if the operation was given to somebody else."""
+    """Raise ClaimLostError if the operation was claimed again or ended."""
     if not await connection.fetchval(IS_CLAIMED, claim.operation_id, claim.token):
         raise ClaimLostError
 
@@ -232,19 +232,19 @@ async def check_claim(connection: Connection, claim: OperationClaim) -> None:
 async def finish(
     connection: Connection, claim: OperationClaim, state: Literal["done", "failed"], outcome: str, node: str
 ) -> None:
-    """Ends it with a sentence for people, and rings for what waited behind it. Raises ClaimLostError."""
+    """End it with a sentence for people, and ring for what waited behind it. Raises ClaimLostError."""
     if await connection.fetchval(FINISH, claim.operation_id, claim.token, state, outcome) is None:
         raise ClaimLostError
     await defer(connection, turns_bell(node))
 
 
 async def requeue(connection: Connection, claim: OperationClaim) -> bool:
-    """Its claimer is gone or stops: somebody else carries it out. False if it was no longer theirs."""
+    """Queue a claimed operation again; False if the claim was lost."""
     return await connection.fetchval(REQUEUE, claim.operation_id, claim.token) is not None
 
 
 async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
-    """The claims on this node, whoever holds them."""
+    """Return all claims on this node."""
     rows = await connection.fetch(RUNNING_ON_NODE, node)
     return [OperationClaim(row["id"], row["claim"], row["worker"]) for row in rows]
 
@@ -252,24 +252,24 @@ async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
 async def withdraw(
     connection: Connection, conversation_id: int, asked_before: datetime, outcome: str
 ) -> list[tuple[OperationKind, Target | None]]:
-    """Ends what the thread asked for before that time and nobody began; returns (kind, what asked for it)."""
+    """End the queued operations that the thread asked for before that time; return (kind, what asked for it)."""
     rows = await connection.fetch(WITHDRAW, conversation_id, asked_before, outcome)
     return [(row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None) for row in rows]
 
 
 async def is_busy(connection: Connection, worktree_id: int) -> bool:
-    """Whether something is being done with the worktree or waits to be done."""
+    """Whether an operation on the worktree waits or runs."""
     found: bool = await connection.fetchval(IS_BUSY, worktree_id)
     return found
 
 
 async def abandon(connection: Connection, operation_id: int, outcome: str) -> None:
-    """Whoever waited for it waits no more: unless somebody has begun, it is not done."""
+    """End an operation that no process has begun."""
     await connection.execute(ABANDON, operation_id, outcome)
 
 
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
-    """Where it stands."""
+    """Return the state of an operation."""
     row = await connection.fetchrow(STATUS, operation_id)
     return OperationStatus(
         row["state"],

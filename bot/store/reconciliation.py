@@ -10,7 +10,7 @@ from bot.model import Start, WorktreeRow
 from bot.store.database import Connection, start_columns, worktree_of
 
 FOLDERS = """
--- Of the clones that the node's worktrees belong to; `$2`: only that of one worktree.
+-- The folders of the clones that the node's worktrees belong to; $2: only that of one worktree.
 select distinct b.folder from worktrees w join codebases b using (platform, repository_id)
 where w.node = $1 and (w.id = $2 or ($2 is null and w.state in ('reserved', 'ready', 'removing')))
 """
@@ -84,22 +84,22 @@ def _row(row: Record) -> RowInUse:
 
 
 async def folders(connection: Connection, node: str, only: int | None) -> list[str]:
-    """The folders of the clones with worktrees on this node, or of the one worktree `only`."""
+    """Return the folders of the clones with worktrees on this node, or that of the worktree `only`."""
     return [row["folder"] for row in await connection.fetch(FOLDERS, node, only)]
 
 
 async def live_in(connection: Connection, folder: str, node: str) -> list[RowInUse]:
-    """The live rows of a clone's worktrees on this node."""
+    """Return the live rows of a clone's worktrees on this node."""
     return [_row(row) for row in await connection.fetch(LIVE_IN_FOLDER, folder, node)]
 
 
 async def by_id(connection: Connection, worktrees: Sequence[int], node: str) -> dict[int, RowInUse]:
-    """Rows of this node, whatever their state."""
+    """Return rows of this node by id, whatever their state."""
     return {row["worktree_id"]: _row(row) for row in await connection.fetch(BY_ID, list(worktrees), node)}
 
 
 async def path_of(connection: Connection, worktree_id: int, node: str) -> str | None:
-    """Where the worktree is or was; None where this node never had it."""
+    """Return the path of a worktree, live or not; None where this node never had it."""
     path: str | None = await connection.fetchval(PATH_OF, worktree_id, node)
     return path
 
@@ -129,10 +129,10 @@ async def record_removed(connection: Connection, row: RemovedRow) -> int | None:
 
 
 async def ids_in(connection: Connection, folder: str, worktrees: Sequence[int]) -> set[int]:
-    """Those of the worktrees that are or were of this clone."""
+    """Return those of the worktrees that belong to this clone."""
     return {row["id"] for row in await connection.fetch(IDS_IN, list(worktrees), folder)}
 
 
 async def indexed(connection: Connection, worktrees: Sequence[int]) -> set[str]:
-    """The refs of these worktrees' rescues that have a row."""
+    """Return the refs of these worktrees' rescues that have a row."""
     return {row["ref"] for row in await connection.fetch(INDEXED, list(worktrees))}

@@ -1,4 +1,4 @@
-"""Worktrees on their way out: claimed like turns, one at a time, and given back when the claimer died."""
+"""Worktrees that are being removed: claimed like turns, one at a time, and queued again when the process died."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,8 @@ returning id, removal
 """
 
 CLAIM_FOR = """
--- Nothing runs there and, unless an operation removes it, nothing waits: what waits behind that goes on afterwards.
+-- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
+-- afterwards.
 update worktrees w set state = 'removing', removal = $5, claim = $3, worker = $4, updated_at = now()
 where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready')
   and not exists (select from turns t where t.worktree_id = w.id
@@ -41,8 +42,8 @@ select state from worktrees where id = $1 and claim = $2 and state = 'removing' 
 """
 
 TAKE_OVER = """
--- While it was being removed somebody asked again, and a new worktree was reserved at the same path: its turns and
--- conversations go on in the one that is kept, or made again, after all.
+-- A request that came during the removal reserved a new worktree at the same path: its turns and conversations go on
+-- in this one, which is kept or made again.
 with successor as (
     update worktrees n set state = 'removed', updated_at = now()
     from worktrees o
@@ -69,8 +70,8 @@ where id = $1 and claim = $2
 """
 
 KEEP = """
--- It stays, and is used again by the next request. One that was to have a branch and has none was never made. That
--- its threads are closed is remembered.
+-- It stays, and the next request uses it again. One that was to have a branch and has none was never made. The cause
+-- "closed" is remembered, for another attempt.
 update worktrees
 set state = case when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
     removal = case when removal = 'closed' then removal end, claim = null, worker = null, updated_at = now()
@@ -95,7 +96,7 @@ update worktrees set claim = null, worker = null where id = $1 and worker = $2 a
 """
 
 DUE_FOR_RETRY = """
--- Kept when its threads closed, because something was in the way, and not used since.
+-- Could not be removed when its threads were closed, and not used since.
 select id from worktrees
 where node = $1 and state in ('reserved', 'ready') and removal = 'closed' and updated_at < now() - $2::interval
 order by id
@@ -112,7 +113,7 @@ class ClaimedRemoval:
 
 
 async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedRemoval | None:
-    """Claim the oldest worktree of the node that is to go and that nobody removes yet."""
+    """Claim the oldest removal of the node that is not claimed."""
     token = uuid4()
     async with connection.transaction():
         return await _claimed(connection, token, await connection.fetchrow(CLAIM, node, token, worker))
@@ -121,9 +122,9 @@ async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedR
 async def claim_for(
     connection: Connection, node: str, worktree_id: int, worker: str, removal: Removal, operation_id: int | None = None
 ) -> ClaimedRemoval | None:
-    """Decide that this live worktree goes, and why, and claim that; None while a turn or an operation needs it.
+    """Decide and claim the removal of a live worktree; None while a turn or an operation needs it.
 
-    `operation_id`: the running operation that removes it; turns and operations behind that are no hindrance.
+    `operation_id`: the running operation that removes it; turns and operations behind it do not count.
     """
     token = uuid4()
     async with connection.transaction():
@@ -140,13 +141,15 @@ async def _claimed(connection: Connection, token: UUID, row: Record | None) -> C
 
 
 async def lock_claimed(connection: Connection, removal: ClaimedRemoval) -> bool:
-    """Whether nobody took the claim away; its row stays locked until the caller's transaction ends."""
+    """Lock the row of a claimed removal until the caller's transaction ends; False if the claim was lost."""
     return await connection.fetchval(LOCK_CLAIMED, removal.worktree.id, removal.token) is not None
 
 
 async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
-    """It is gone on disk and in git. Where turns or operations wait for it, it is made again at the same path, else its
-    conversations refer to it no more. Of one that was purged they and their sessions know nothing. Rings its node.
+    """Record that the worktree is gone on disk and in git, and ring its node.
+
+    Where turns or operations wait for it, it is reserved again at the same path; else its conversations have none any
+    more. After a purge they keep it, and their sessions stay.
     """
     purged, worktree_id = removal.removal == "purged", removal.worktree.id
     async with connection.transaction():
@@ -165,7 +168,7 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
 
 
 async def keep(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
-    """It could not go: it is an ordinary worktree again, also for what was asked meanwhile."""
+    """Record that the worktree stays: it is used again, also by requests that came during the removal."""
     async with connection.transaction():
         await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
         await connection.execute(KEEP, removal.worktree.id, removal.token)
@@ -173,15 +176,15 @@ async def keep(connection: Connection, removal: ClaimedRemoval, node: str) -> No
 
 
 async def due_for_retry(connection: Connection, node: str, after: timedelta) -> list[int]:
-    """Worktrees that could not go when their threads were closed, so long ago: `let_go` decides about them again."""
+    """Return worktrees that could not be removed when their threads were closed, due for another attempt."""
     return [row["id"] for row in await connection.fetch(DUE_FOR_RETRY, node, after)]
 
 
 async def claimed_on(connection: Connection, node: str) -> list[tuple[int, str]]:
-    """(worktree, worker) of the removals somebody is at."""
+    """Return (worktree, worker) of the claimed removals."""
     return [(row["id"], row["worker"]) for row in await connection.fetch(CLAIMED_ON_NODE, node)]
 
 
 async def requeue(connection: Connection, worktree_id: int, worker: str) -> None:
-    """The worker died in the middle: somebody else may go on, every step of a removal can be repeated."""
+    """Free the claim of a worker that died: every step of a removal can be repeated."""
     await connection.execute(REQUEUE, worktree_id, worker)

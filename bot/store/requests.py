@@ -1,4 +1,4 @@
-"""The queue of turns, from the side of those who ask: queueing, places in line, stopping."""
+"""The queue of turns from the side of the requests: enqueueing, places in line, stopping."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -56,7 +56,7 @@ returning id, source_kind, source_id
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """One request as decide writes it down."""
+    """A turn to be enqueued."""
 
     text: str
     requested_by: str
@@ -69,7 +69,7 @@ class NewTurn:
     notices: tuple[str, ...] = ()
 
     def with_notice(self, notice: str) -> "NewTurn":
-        """The same request, whose reply says one thing more."""
+        """Return the same turn with one more notice in its reply."""
         return replace(self, notices=(*self.notices, notice))
 
 
@@ -81,7 +81,7 @@ async def enqueue(
     refused: str | None = None,
     switch_to: str | None = None,
 ) -> int | None:
-    """Queues a turn (or records it `refused` with that reason); None if its review already is one turn.
+    """Enqueue a turn, or record it as `refused` with that reason; None if its review already is a turn.
 
     `switch_to`: the branch that the worktree is to have when the turn runs there.
     """
@@ -107,31 +107,31 @@ async def enqueue(
 
 
 async def is_repeated(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
-    """Whether the thread's own text was already asked for within a minute of `asked_at`."""
+    """Whether the text of the thread itself was a request within a minute of `asked_at` already."""
     found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, text, asked_at)
     return found
 
 
 async def turns_of_person_today(connection: Connection, person_id: int) -> int:
-    """How many turns this person got in the last 24 hours."""
+    """Return how many turns this person got in the last 24 hours."""
     count: int = await connection.fetchval(TURNS_OF_PERSON_TODAY, person_id)
     return count
 
 
 async def place_in_line(connection: Connection, turn_id: int) -> int:
-    """How many turns go before this one; 0: it is next."""
+    """Return how many turns go before this one; 0: it is next."""
     count: int = await connection.fetchval(PLACE_IN_LINE, turn_id)
     return count
 
 
 async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:
-    """The last request that ended otherwise than done, or None."""
+    """Return the last request that did not end as done, or None."""
     row = await connection.fetchrow(LAST_NOT_DONE, conversation_id)
     return dict(row) if row else None
 
 
 async def stop_running(connection: Connection, conversation_id: int, reason: str, asked_before: datetime) -> list[int]:
-    """Asks the running turn to stop if it was asked for before that time; its process is notified."""
+    """Ask the running turn to stop if it was requested before that time; its process is notified."""
     rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before)
     return [row["id"] for row in rows]
 
@@ -139,6 +139,6 @@ async def stop_running(connection: Connection, conversation_id: int, reason: str
 async def stop_queued(
     connection: Connection, conversation_id: int, reason: str, asked_before: datetime
 ) -> list[tuple[int, Target]]:
-    """Ends the waiting turns that were asked for before that time; returns (id, what asked for it)."""
+    """End the waiting turns that were requested before that time; return (id, what asked for it)."""
     rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before)
     return [(row["id"], Target(row["source_kind"], row["source_id"])) for row in rows]

@@ -1,4 +1,4 @@
-"""What is old: worktrees, ended sessions, agents' homes, and what lies among the worktrees and belongs to none."""
+"""Rows that tell what is old: worktrees, ended sessions, agents' homes, and orphans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from bot.store.database import Connection, worktree_of
 from bot.store.worktrees import lock_worktree
 
 CANDIDATES = """
--- By their row alone, whose index is by activity: of what is not old by its row nothing else is looked at.
--- $2: nobody younger is due, whatever the kind; $3, $4, $5: those at a commit, on a branch, used by no conversation.
+-- By the activity in their rows, which is indexed: files of worktrees that are not old by their row are not read.
+-- $2: no younger one is due, whatever its kind; $3, $4, $5: those at a commit, on a branch, used by no conversation.
 with old as materialized (
     select * from worktree_rows
     where node = $1 and worktree_state in ('reserved', 'ready') and worktree_updated_at < $2
@@ -30,7 +30,7 @@ update worktrees set updated_at = $2 where id = $1 and state in ('reserved', 're
 """
 
 SET_ACTIVITY = """
--- Unless somebody has begun to use it since.
+-- Unless it was used again since.
 update worktrees w set updated_at = $2
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
@@ -41,7 +41,7 @@ select count(*) from worktrees where node = $1 and state in ('reserved', 'ready'
 """
 
 LAST_ACTIVITY_IF_IDLE = """
--- Locked by the caller before: whoever asks for something here waits until its transaction ends.
+-- The caller locked the row before: a request for this worktree waits until its transaction ends.
 select w.updated_at from worktrees w
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
@@ -56,12 +56,12 @@ select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.
 """
 
 LOCK_CONVERSATION = """
--- A new turn of it waits for this lock. A statement of its own, as that of `locks`.
+-- A new turn of it waits for this lock. A statement of its own, as LOCK_WORKTREE.
 select id from conversations where id = $1 for update
 """
 
 UNUSED_HOMES = """
--- Of these conversations, those whose agents' HOME nobody will need again.
+-- Of these conversations, those whose agents' HOME is not needed any more.
 select c.id from conversations c
 where c.id = any ($1::bigint[]) and c.state = 'closed'
   and not exists (select from sessions s where s.conversation_id = c.id)
@@ -86,14 +86,14 @@ delete from orphans where node = $1 and path = any ($2::text[])
 """
 
 CLAIMED_PATHS = """
--- Whichever node's: where NODE_NAME was changed, the worktrees of the old name are no strangers.
+-- Of any node: where NODE_NAME was changed, the worktrees of the old name are no orphans.
 select path from worktrees where path = any ($1::text[]) and state in ('reserved', 'ready', 'removing', 'lost')
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worktree that is old by its row, and whether turns or an operation wait or run there."""
+    """A worktree that is old by its row; `turns`, `operation`: whether any wait or run there."""
 
     worktree: WorktreeRow
     turns: bool
@@ -103,31 +103,32 @@ class Candidate:
 async def candidates(
     connection: Connection, node: str, *, detached: datetime, branch: datetime, orphan: datetime
 ) -> list[Candidate]:
-    """The node's live worktrees whose rows tell no activity since the time for their kind, the oldest first."""
+    """Return the node's live worktrees without activity in their rows since the time for their kind, oldest first."""
     rows = await connection.fetch(CANDIDATES, node, max(detached, branch, orphan), detached, branch, orphan)
     return [Candidate(worktree_of(row), row["turns"], row["operation"]) for row in rows]
 
 
 async def touch(connection: Connection, worktree_id: int, now: datetime) -> str | None:
-    """Counts a live worktree as used now; returns its path, None where it is not there."""
+    """Record that a live worktree is used now; return its path, None where there is none."""
     path: str | None = await connection.fetchval(TOUCH, worktree_id, now)
     return path
 
 
 async def set_activity(connection: Connection, worktree_id: int, at: datetime) -> None:
-    """What was done to a worktree at rest was no use of it: `at` is still the last."""
+    """Set the last activity of an idle worktree back to `at`: an attempt to remove it is no use."""
     await connection.execute(SET_ACTIVITY, worktree_id, at)
 
 
 async def count_live(connection: Connection, node: str) -> int:
-    """How many worktrees the node has."""
+    """Return how many live worktrees the node has."""
     count: int = await connection.fetchval(COUNT_LIVE, node)
     return count
 
 
 async def lock_if_idle(connection: Connection, worktree_id: int) -> datetime | None:
-    """The last activity of a live worktree in which nothing runs or waits, nor can before the end of the caller's
-    transaction; None for any other.
+    """Lock a live worktree and return its last activity; None if something runs or waits there.
+
+    Nothing new can be enqueued for it before the caller's transaction ends.
     """
     await lock_worktree(connection, worktree_id)
     at: datetime | None = await connection.fetchval(LAST_ACTIVITY_IF_IDLE, worktree_id)
@@ -135,27 +136,24 @@ async def lock_if_idle(connection: Connection, worktree_id: int) -> datetime | N
 
 
 async def delete_old_sessions(connection: Connection, ttl_seconds: float, now: datetime) -> int:
-    """Deletes sessions that ended, and were used for the last time, longer ago than that; their turns keep their rows.
-
-    Returns how many.
-    """
+    """Delete sessions that ended, and were last used, longer ago than that; their turns stay. Return how many."""
     status: str = await connection.execute(DELETE_OLD_SESSIONS, now - timedelta(seconds=ttl_seconds))
     return int(status.rpartition(" ")[2])
 
 
 async def count_rescues(connection: Connection, node: str) -> int:
-    """How many rescues the node holds."""
+    """Return how many rescues the node has."""
     count: int = await connection.fetchval(COUNT_RESCUES, node)
     return count
 
 
 async def unused_homes(connection: Connection, conversations: Sequence[int]) -> list[int]:
-    """Which of these conversations are closed and have neither a session nor a turn to come."""
+    """Return those of the conversations that are closed and have neither a session nor an unfinished turn."""
     return [row["id"] for row in await connection.fetch(UNUSED_HOMES, list(conversations))]
 
 
 async def lock_unused_home(connection: Connection, conversation_id: int) -> bool:
-    """Whether its HOME is still needed by nobody, nor can be before the end of the caller's transaction."""
+    """Lock a conversation until the caller's transaction ends; False if its HOME is needed again."""
     await connection.execute(LOCK_CONVERSATION, conversation_id)
     return bool(await connection.fetch(UNUSED_HOMES, [conversation_id]))
 
@@ -166,20 +164,20 @@ async def adopt(connection: Connection, node: str, path: str, since: datetime) -
 
 
 async def orphans(connection: Connection, node: str) -> dict[str, datetime]:
-    """The node's strangers, and since when they are known."""
+    """Return the node's orphans, and the time from which their age counts."""
     return {row["path"]: row["seen_at"] for row in await connection.fetch(ORPHANS, node)}
 
 
 async def due_orphans(connection: Connection, node: str, before: datetime) -> list[str]:
-    """The strangers that were there before that time, the oldest first."""
+    """Return the paths of orphans that are older than that time, oldest first."""
     return [row["path"] for row in await connection.fetch(DUE_ORPHANS, node, before)]
 
 
 async def forget_orphans(connection: Connection, node: str, paths: Sequence[str]) -> None:
-    """They are gone, or not strangers any more."""
+    """Delete the rows of orphans that are gone or have a worktree's row."""
     await connection.execute(FORGET_ORPHANS, node, list(paths))
 
 
 async def claimed_paths(connection: Connection, paths: Sequence[str]) -> set[str]:
-    """Those of the paths at which some node's live worktree is."""
+    """Return those of the paths that belong to a live or lost worktree of any node."""
     return {row["path"] for row in await connection.fetch(CLAIMED_PATHS, list(paths))}

@@ -1,4 +1,4 @@
-"""Rows of worktrees that several conversations use: who else does, the switch to a branch, the way to another one."""
+"""Rows of worktrees that several conversations use: their usage, a switch to a branch, a move to another worktree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOCK_CODEBASE = """
--- Where the threads of a repository work is settled one after the other: two that come at the same moment must neither
--- both make a worktree for one branch nor both take one.
+-- Worktrees are assigned to the threads of a repository one after the other: two threads at the same moment must
+-- neither both make a worktree for one branch nor both take one.
 select from codebases where platform = $1 and repository_id = $2 for no key update
 """
 
 USAGE = """
--- A pull request uses a worktree as long as it refers to it, also while it is closed: its next request works there.
+-- A pull request uses a worktree while its row refers to it, also when it is closed: its next request works there.
 select w.id, w.start_number as owner, w.state = 'ready' as made,
        array(select c.number from conversations c
              where c.worktree_id = w.id and c.kind = 'pull' and c.id <> $2 order by c.number) as other_pulls,
@@ -30,7 +30,7 @@ from worktrees w where w.id = any ($1::bigint[])
 """
 
 TO_BE_ON_BRANCH = """
--- The worktree that a waiting turn wants to switch to the branch, locked.
+-- The worktree that a waiting turn will switch to the branch, locked.
 select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
   and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
@@ -47,8 +47,8 @@ order by w.state = 'reserved', w.id limit 1 for no key update of w
 """
 
 PENDING_SWITCH = """
--- The branch on which none of the thread's turns has seen this worktree yet: a turn that ended before it came to the
--- switch leaves it to the next one.
+-- The branch to which no turn of the thread has switched this worktree yet: a turn that ended before the switch leaves
+-- it to the next one.
 select t.switch_to from turns t
 where t.conversation_id = $1 and t.worktree_id = $2 and t.switch_to is not null
   and not exists (select from turns s
@@ -57,7 +57,7 @@ order by t.id desc limit 1
 """
 
 LOCK_CONVERSATION = """
--- The conversation before the turn, as everybody locks them.
+-- The conversation before the turn: every transaction locks them in this order.
 select from conversations where id = $1 for no key update
 """
 
@@ -78,7 +78,7 @@ select id, number, kind from conversations where worktree_id = $1 and id <> $2 a
 """
 
 MOVE_TURN = """
--- With everything of the thread's that waits in the old worktree; the claim is given up.
+-- With all that the thread has waiting in the old worktree; the claim is dropped.
 with thread as (
     update conversations set worktree_id = $3, updated_at = now() where id = $1 and worktree_id = $2
 ), asked as (
@@ -110,18 +110,18 @@ class WorktreeOnBranch:
 
 
 async def lock_codebase(connection: Connection, repository: Repository) -> None:
-    """Until the end of the transaction nobody else settles where a thread of this repository works."""
+    """Lock the codebase until the transaction ends: no other one assigns worktrees to threads of this repository."""
     await connection.execute(LOCK_CODEBASE, repository.platform, repository.id)
 
 
 async def usage(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
-    """How these worktrees are used by others than this conversation, by the worktree's id."""
+    """Return how other conversations than this one use these worktrees, by the worktree's id."""
     rows = await connection.fetch(USAGE, list(worktrees), conversation_id)
     return {row["id"]: WorktreeUsage(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
 
 
 async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
-    """The worktree that has the branch, or else the one that a waiting turn wants to switch to it; locked."""
+    """Return the worktree that has the branch, or else the one that a waiting turn will switch to it; locked."""
     found = await conversations.worktree_on_branch(connection, repository, branch)
     if found is not None:
         return found
@@ -133,13 +133,13 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
 
 
 async def pending_switch(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
-    """The branch this worktree was to be switched to for the conversation, while no turn has come to that yet."""
+    """Return the branch to which a turn of the conversation is to switch this worktree; None if none is pending."""
     branch: str | None = await connection.fetchval(PENDING_SWITCH, conversation_id, worktree_id)
     return branch
 
 
 async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
-    """Nobody else changes where this thread works until the end of the transaction; returns what its reply is to say.
+    """Lock the claimed turn and its thread until the transaction ends; return the notices for its reply.
 
     Raises ClaimLostError.
     """
@@ -165,7 +165,7 @@ async def record_switch(
 
 
 async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> WorktreeOnBranch | None:
-    """Another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
+    """Return another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
     repository = turn.worktree.repository
     values = (repository.platform, repository.id, branch, turn.worktree.id, ISSUE_BRANCH_PREFIX)
     row = await connection.fetchrow(OTHER_ON_BRANCH, *values)

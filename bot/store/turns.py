@@ -1,4 +1,4 @@
-"""The queue of turns, from the side of those who run them: claims, ends, and what becomes of a run that was cut off."""
+"""The queue of turns from the side of the runner: claims, effects of a run, its end, and runs that were cut off."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,9 +10,9 @@ from bot.model import Repository, Target, TurnState, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
 
 CLAIM = """
--- The oldest queued turn of this node whose worktree has none running and whose conversation has none earlier
--- unfinished; repositories with fewer running turns go first. A worktree whose path is still being removed waits, and
--- so does a turn that was asked after something that is to be done with its worktree.
+-- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
+-- unfinished one; repositories with fewer running turns go first. A turn waits while its path is being removed, and
+-- while an operation that was enqueued before it is unfinished.
 with running as (
     select w.platform, w.repository_id, count(*) as turns
     from turns t join worktrees w on w.id = t.worktree_id
@@ -55,7 +55,7 @@ update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returnin
 """
 
 RECORD_USE = """
--- Agents tell the cost of the session so far: the turn's is what came to it.
+-- Agents report the cost of the session so far: the cost of the turn is the difference.
 with told as (
     select t.id, s.id as session_id, s.cost_usd as before, $3::double precision as sum
     from turns t join sessions s on s.id = t.session_id
@@ -79,7 +79,7 @@ where id = $1 and claim = $2 returning conversation_id, worktree_id
 """
 
 REQUEUE = """
--- Not a crash: the process was asked to stop. Another run goes on with it.
+-- Not a crash: the process stops. Another run resumes the turn.
 update turns set state = 'queued', claim = null, worker = null, resuming = true
 where id = $1 and claim = $2 returning id
 """
@@ -90,7 +90,7 @@ where t.state = 'running' and w.node = $1
 """
 
 REQUEUE_AFTER_CRASH = """
--- The first crash is survived: the turn waits again, at its old place. The second ends it (by the caller).
+-- After the first crash the turn waits again, at its old place. After the second the caller ends it.
 update turns set state = 'queued', claim = null, worker = null, resuming = true, cut_offs = cut_offs + 1
 where id = $1 and claim = $2 and cut_offs = 0 returning id
 """
@@ -127,7 +127,7 @@ returning id
 """
 
 USE_SESSION = """
--- The turn runs in this session: its activity keeps the session alive.
+-- The session is active now, so it does not expire.
 with mine as (update turns set session_id = $3 where id = $1 and claim = $2 returning id)
 update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
 """
@@ -137,7 +137,7 @@ update sessions set last_active_at = now() where id = (select session_id from tu
 """
 
 TOUCH_WORKTREE = """
--- Of one that is being removed the time says when that was decided.
+-- The time of a worktree that is being removed stays: it tells when the removal was decided.
 update worktrees set updated_at = now()
 where id = (select worktree_id from turns where id = $1) and state in ('reserved', 'ready')
 """
@@ -145,7 +145,7 @@ where id = (select worktree_id from turns where id = $1) and state in ('reserved
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to run one turn. Whoever writes an effect of the run shows it; a lost claim writes nothing."""
+    """The right to run one turn. Every effect of the run is written under it; a lost claim writes nothing."""
 
     turn_id: int
     token: UUID
@@ -154,7 +154,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a turn cost in US dollars and in tokens; None where the agent does not tell."""
+    """The cost of a turn in US dollars and in tokens; None where the agent does not report it."""
 
     cost_usd: float | None = None
     tokens: int | None = None
@@ -162,7 +162,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """A turn with everything its run needs to know, as it was when it was claimed."""
+    """A turn with everything that its run needs, as it was when it was claimed."""
 
     claim: Claim
     conversation_id: int
@@ -192,7 +192,7 @@ class ClaimedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TurnThread:
-    """Where a turn's answer belongs."""
+    """The thread and the worktree of a turn; `target` is what asked for it."""
 
     repository: Repository
     conversation_id: int
@@ -201,12 +201,12 @@ class TurnThread:
 
 
 class ClaimLostError(Exception):
-    """The run was replaced or ended elsewhere: it must stop and write nothing more."""
+    """The run was replaced or ended elsewhere: it stops and writes nothing more."""
 
 
 @asynccontextmanager
 async def claims_of_node(connection: Connection, node: str) -> AsyncIterator[None]:
-    """A transaction in which nobody else claims anything of the node: a claim looks at what runs there."""
+    """Open a transaction in which no other claim is made on the node: a claim depends on what runs there."""
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
         yield
@@ -215,9 +215,9 @@ async def claims_of_node(connection: Connection, node: str) -> AsyncIterator[Non
 async def claim_next(
     connection: Connection, node: str, worker: str, per_repository: int, now: datetime
 ) -> ClaimedTurn | None:
-    """Claims the next turn of the node in one statement; None when there is none to run.
+    """Claim the next turn of the node in one statement; None when there is none to run.
 
-    `now` is the node's clock, by which the turn's duration is told.
+    `now` is the node's clock, which measures the turn's duration.
     """
     token = uuid4()
     async with claims_of_node(connection, node):
@@ -249,7 +249,7 @@ async def claim_next(
 
 
 async def stop_requested(connection: Connection, claim: Claim) -> str | None:
-    """The reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
+    """Return the reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
     row = await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token)
     if row is None:
         raise ClaimLostError
@@ -262,19 +262,19 @@ def _raise_if_lost(row: object) -> None:
 
 
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
-    """Keeps the agent's answer before anything is pushed: a run that is cut off now does not ask again."""
+    """Save the agent's answer before anything is pushed: a run that is resumed does not ask the agent again."""
     _raise_if_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
 
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
-    """The reply of a turn that waits will say one thing more."""
+    """Add a notice to the reply of a turn that waits."""
     await connection.execute(ADD_NOTICE, turn_id, notice)
 
 
 async def save_worktree(
     connection: Connection, claim: Claim, branch: str | None, base_branch: str | None, head: str
 ) -> str:
-    """The worktree is there: its row says so. Returns the commit the turn began at: `head`, unless it is resumed."""
+    """Record that the worktree is made; return the commit at which the turn began: `head`, unless it is resumed."""
     row = await connection.fetchrow(SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch, head)
     if row is None:
         raise ClaimLostError
@@ -288,13 +288,13 @@ async def record_setup(connection: Connection, claim: Claim) -> None:
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
-    """(id, the agent's own id) of the active session, or None."""
+    """Return (id, the agent's own id) of the active session, or None."""
     row = await connection.fetchrow(ACTIVE_SESSION, conversation_id)
     return (row["id"], row["assistant_session_id"]) if row else None
 
 
 async def start_session(connection: Connection, claim: Claim, agent: str, assistant_session_id: str) -> int:
-    """A new active session of the turn's conversation."""
+    """Start a session of the turn's conversation; return its id."""
     session_id: int | None = await connection.fetchval(
         START_SESSION, claim.turn_id, claim.token, agent, assistant_session_id
     )
@@ -304,12 +304,12 @@ async def start_session(connection: Connection, claim: Claim, agent: str, assist
 
 
 async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
-    """The turn runs in this session."""
+    """Record that the turn runs in this session."""
     _raise_if_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
 
 
 async def record_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
-    """Keeps what the agent told at the end of the turn: the cost of its session so far, the turn's tokens."""
+    """Record the cost of the session so far and the turn's tokens; return what the turn itself cost."""
     row = await connection.fetchrow(RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens)
     _raise_if_lost(row)
     return Use(row["cost_usd"], row["tokens"])
@@ -322,7 +322,7 @@ async def end(
     reason: str | None,
     notices: tuple[str, ...] | None = None,
 ) -> None:
-    """Ends the turn and frees its worktree for the next; `notices` None leaves what was noted before."""
+    """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
     noted = None if notices is None else list(notices)
     _raise_if_lost(await connection.fetchrow(END_TURN, claim.turn_id, claim.token, state, reason, noted))
     await connection.execute(TOUCH_SESSION, claim.turn_id)
@@ -330,17 +330,17 @@ async def end(
 
 
 async def requeue(connection: Connection, claim: Claim) -> bool:
-    """Gives a running turn back to the queue because this process stops; False if it was no longer ours."""
+    """Queue a running turn again because this process stops; False if the claim was lost."""
     return await connection.fetchval(REQUEUE, claim.turn_id, claim.token) is not None
 
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:
-    """The claims on this node, whoever holds them."""
+    """Return all claims on this node."""
     return [Claim(row["id"], row["claim"], row["worker"]) for row in await connection.fetch(RUNNING_ON_NODE, node)]
 
 
 async def requeue_after_crash(connection: Connection, claim: Claim) -> bool:
-    """The run behind this claim is gone. True: the turn waits again; False: it had its second chance already."""
+    """Queue a turn again whose run is gone; False if that happened to it before."""
     return await connection.fetchval(REQUEUE_AFTER_CRASH, claim.turn_id, claim.token) is not None
 
 

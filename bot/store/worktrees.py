@@ -1,4 +1,4 @@
-"""Rows of worktrees as what is asked of them changes them: made, reset, made again, let go by the repository."""
+"""Rows of worktrees as operations and turns change them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,14 +54,14 @@ where gone.id = $1 order by c.number
 """
 
 RECORD_CHECKOUT = """
--- Why it was to go before, and could not, counts no more.
+-- The cause of an earlier removal that failed does not count any more.
 update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
                      setup_done = setup_done and not $4, removal = null
 where id = $1 and state in ('reserved', 'ready')
 """
 
 RESERVE_AGAIN = """
--- Made again at the same path by whoever needs it, unless that is another's now.
+-- Reserved again at the same path, unless another worktree is there now.
 update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
 where w.id = $1 and w.state = 'removed'
   and not exists (select from worktrees o where o.node = w.node and o.path = w.path
@@ -70,7 +70,7 @@ returning w.id
 """
 
 REATTACH_THREADS = """
--- Those of the threads that have no worktree now use this one again.
+-- The threads that have no worktree now use this one again.
 update conversations c set worktree_id = w.id
 from worktrees w
 where w.id = $1 and (c.platform, c.repository_id) = (w.platform, w.repository_id) and c.number = any ($2::integer[])
@@ -83,7 +83,7 @@ where active and conversation_id in (select id from conversations where worktree
 """
 
 WITH_ALL_THREADS_CLOSED = """
--- Worktrees of the repository whose threads are all closed; locked, in one order for everybody.
+-- Worktrees of the repository whose threads are all closed; locked, always in the same order.
 select w.id from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
   and exists (select from conversations c where c.worktree_id = w.id)
@@ -94,7 +94,7 @@ order by w.id for no key update of w
 
 @dataclass(frozen=True, slots=True)
 class WorktreeOfThread:
-    """A live worktree as a thread sees it: `others` are the numbers of the other threads that use it."""
+    """The live worktree of a thread; `others` are the numbers of the other threads that use it."""
 
     id: int
     state: WorktreeState
@@ -105,55 +105,55 @@ class WorktreeOfThread:
 
 
 async def worktree_of_thread(connection: Connection, conversation_id: int) -> WorktreeOfThread | None:
-    """The thread's live worktree, None without one."""
+    """Return the thread's live worktree, None without one."""
     row = await connection.fetchrow(WORKTREE_OF_THREAD, conversation_id)
     return WorktreeOfThread(**{**row, "others": tuple(row["others"])}) if row else None
 
 
 async def is_being_removed(connection: Connection, conversation_id: int) -> bool:
-    """Whether the thread's worktree is on its way out though nobody asked for that, and somebody is at it."""
+    """Whether the thread's worktree is being removed after its close or its retention, not by command."""
     found: bool = await connection.fetchval(IS_BEING_REMOVED, conversation_id)
     return found
 
 
 async def is_removing(connection: Connection, worktree_id: int) -> bool:
-    """Whether the worktree is on its way out: it can be made again afterwards."""
+    """Whether the worktree is being removed: it can be made again afterwards."""
     found: bool = await connection.fetchval(IS_REMOVING, worktree_id)
     return found
 
 
 async def threads_at_path(connection: Connection, worktree_id: int) -> tuple[int, ...]:
-    """The threads that use what is live now at the path of this worktree."""
+    """Return the threads that use the live worktree at the path of this one."""
     return tuple(row["number"] for row in await connection.fetch(THREADS_AT_PATH, worktree_id))
 
 
 async def record_checkout(
     connection: Connection, worktree_id: int, branch: str | None, base_branch: str | None, *, fresh: bool
 ) -> None:
-    """The checkout is there, on this branch, and `fresh` where nothing is left of an earlier one.
+    """Record that the checkout is made on this branch; `fresh`: nothing is left of an earlier one.
 
-    `base_branch` None leaves what was known of it.
+    `base_branch` None leaves the known one.
     """
     await connection.execute(RECORD_CHECKOUT, worktree_id, branch, base_branch, fresh)
 
 
 async def reserve_again(connection: Connection, worktree_id: int) -> bool:
-    """A removed worktree is reserved again, at its path; False where it is not removed or another has its path."""
+    """Reserve a removed worktree again at its path; False if it is not removed or another is there."""
     return await connection.fetchval(RESERVE_AGAIN, worktree_id) is not None
 
 
 async def reattach_threads(connection: Connection, worktree_id: int, numbers: tuple[int, ...]) -> None:
-    """The threads with these numbers use the worktree again, if they have none."""
+    """Let the threads with these numbers use the worktree again, if they have none."""
     await connection.execute(REATTACH_THREADS, worktree_id, list(numbers))
 
 
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
-    """Ends the active sessions of all threads that use the worktree."""
+    """End the active sessions of all threads that use the worktree."""
     await connection.execute(END_SESSIONS, worktree_id, reason)
 
 
 async def with_all_threads_closed(connection: Connection, repository: Repository) -> list[int]:
-    """The live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
+    """Return the live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
     rows = await connection.fetch(WITH_ALL_THREADS_CLOSED, repository.platform, repository.id)
     return [row["id"] for row in rows]
 
