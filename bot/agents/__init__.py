@@ -1,1 +1,1 @@
-"""AI coding agents: one interface (`driver`), a module for each protocol, what differs between products (`presets`)."""
+"""AI coding agents: one interface (`driver`), modules for each protocol, a table of the known products (`presets`)."""

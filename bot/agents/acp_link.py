@@ -1,6 +1,6 @@
-"""A running ACP agent and the JSON-RPC connection to it: ask it, hear it, answer it.
+"""A running ACP agent and the JSON-RPC connection to it.
 
-The bot is the client of the protocol and offers nothing: no file system, no terminal, nobody to ask.
+The bot is the client of the protocol and offers nothing: no file system, no terminal, no person to ask.
 """
 
 import asyncio
@@ -60,7 +60,10 @@ class _Transport:
 
 
 class Link:
-    """`acp`'s own `ClientSideConnection` is not used: one update or stop reason newer than its schema breaks it."""
+    """A connection to an agent.
+
+    `acp`'s own `ClientSideConnection` is not used: an update or stop reason newer than its schema breaks it.
+    """
 
     def __init__(self, process: AgentProcess) -> None:
         self.process = process
@@ -71,24 +74,25 @@ class Link:
         self._heard = asyncio.Event()
 
     async def ask(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
-        """The answer to one request, `method` as a key of AGENT_METHODS.
+        """Return the answer to one request; `method` is a key of AGENT_METHODS.
 
-        Raises RequestError (the agent's), ConnectionError (it is gone), TimeoutError.
+        Raises RequestError (the agent refuses), ConnectionError (the agent is gone), TimeoutError.
         """
         async with asyncio.timeout(seconds):
             return as_object(await self._connection.send_request(AGENT_METHODS[method], params))
 
     async def cancel(self, session: str) -> None:
-        """Ask the agent to leave its prompt; from now on it gets no permission. Raises ConnectionError."""
+        """Ask the agent to stop its prompt; from now on it gets no permission. Raises ConnectionError."""
         self.cancelling = True
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": session})
 
     def listen(self, session: str, listener: Callable[[SessionNotification], None]) -> None:
-        """Hand this session's updates on. Those of other sessions, and all while nobody listens, are dropped."""
+        """Pass the updates of this session on. Those of other sessions, and all without a listener, are dropped."""
         self.cancelling = False
         self._listener = (session, listener)
 
     def unlisten(self) -> None:
+        """Drop all updates until the next `listen`."""
         self._listener = None
 
     async def silence(self, quiet_seconds: float, at_most_seconds: float) -> None:
@@ -104,14 +108,14 @@ class Link:
                 return
 
     async def close(self) -> None:
-        """End the agent with all its processes."""
+        """End the agent and its process group."""
         try:
             await self._connection.close()
         finally:
             await self.process.end()
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> dict[str, Any] | None:
-        # Never awaits: so updates are taken in the order they were sent, and before the answer that follows them.
+        # Without an await, updates are handled in the order they were sent, and before the answer that follows them.
         self._heard.set()
         if method == CLIENT_METHODS["session_update"]:
             self._take_update(params)
@@ -125,7 +129,7 @@ class Link:
         try:
             notification = SessionNotification.model_validate(params)
         except ValidationError:
-            # A kind of update that a newer version of the protocol has.
+            # A kind of update of a newer protocol version.
             _log.debug("agent-update-unknown")
             return
         if self._listener is not None and notification.session_id == self._listener[0]:
@@ -138,7 +142,7 @@ class Link:
             raise RequestError.invalid_params() from error
         choice = None if self.cancelling else unattended_choice(request.options)
         if choice is not None and self._listener is not None and request.session_id == self._listener[0]:
-            # Some agents tell of a tool call that asks for permission only here and at its end.
+            # Some agents report a tool call that needs permission only here and at its end.
             call = ToolCallProgress(session_update="tool_call_update", **request.tool_call.model_dump())
             self._listener[1](SessionNotification(session_id=request.session_id, update=call))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
@@ -146,18 +150,18 @@ class Link:
 
 
 def unattended_choice(options: list[PermissionOption]) -> str | None:
-    """The option to take where nobody can be asked: the narrowest yes, else a no, else None."""
+    """Return the option to choose without a person: the narrowest yes, else a no, else None."""
     by_kind = {option.kind: option.option_id for option in reversed(options)}
     return next((by_kind[kind] for kind in _UNATTENDED if kind in by_kind), None)
 
 
 def error_text(error: RequestError) -> str:
-    """The error as the agent put it, with the detail that JSON-RPC keeps apart."""
+    """Return the message of an error with the detail that JSON-RPC keeps separately."""
     data = error.data
     detail = data.get("details") or data.get("message") if isinstance(data, dict) else data
     return f"{error} ({detail})" if isinstance(detail, str) and detail else str(error)
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """A JSON value that should be an object; the empty one if it is not."""
+    """Return a JSON value that should be an object; an empty one if it is not."""
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Start an ACP agent and get a session: the stored one if it can be continued, else a fresh one.
+"""Start an ACP agent and open a session: the stored one if the agent can continue it, else a new one.
 
 Set-up: https://agentclientprotocol.com/protocol/initialization and …/session-setup
 """
@@ -56,11 +56,11 @@ class SessionOptions:
 async def open_session(
     launch: Launch, timeouts: OpenTimeouts, options: SessionOptions, resume: str | None
 ) -> tuple[Link, Opened] | OpenFailed:
-    """A running agent with a session, whose end is the caller's; after anything else no process is left."""
+    """Return a running agent with a session, which the caller must close. Otherwise no process is left."""
     opening = _Opening(launch, timeouts, options)
     try:
         opened = await opening.session(resume)
-        link = await opening.linked()
+        link = await opening.link()
     except _CannotOpenError as error:
         await opening.close()
         return error.failure
@@ -89,11 +89,11 @@ class _Opening:
         if link is not None:
             await link.close()
 
-    async def linked(self) -> Link:
-        """The running agent; started and greeted if there is none."""
+    async def link(self) -> Link:
+        """Return the running agent; start and initialize it if there is none."""
         if self._link is None:
             self._link = Link(await self._start())
-            await self._greet(self._link)
+            await self._initialize(self._link)
         return self._link
 
     async def session(self, resume: str | None) -> Opened:
@@ -103,7 +103,7 @@ class _Opening:
             if isinstance(continued, Opened):
                 return continued
             lost = continued
-        link = await self.linked()
+        link = await self.link()
         answer = await self._must_answer(link, "session_new", self._place(), "begin a session")
         session = answer.get("sessionId")
         if not isinstance(session, str) or not session:
@@ -130,11 +130,11 @@ class _Opening:
             return await AgentProcess.start(self._launch)
         except OSError as error:
             raise _CannotOpenError(
-                f"`{self._command}` could not be started: {error.strerror}: {_culprit(self._launch)}",
+                f"`{self._command}` could not be started: {error.strerror}: {_failed_path(self._launch)}",
                 "Check AGENT_COMMAND, and that the worktree's directory is there.",
             ) from error
 
-    async def _greet(self, link: Link) -> None:
+    async def _initialize(self, link: Link) -> None:
         answer = await self._must_answer(link, "initialize", _CLIENT, "start")
         version = answer.get("protocolVersion")
         if version != PROTOCOL_VERSION:
@@ -157,12 +157,12 @@ class _Opening:
             raise self._silent(link, what, await link.process.why_output_ended()) from error
 
     def _refused(self, link: Link, what: str, error: RequestError) -> _CannotOpenError:
-        words, tail = error_text(error), link.process.stderr_tail
+        text, tail = error_text(error), link.process.stderr_tail
         if error.code == _AUTH_REQUIRED:
-            step = "Give the agent its key or login; AGENT_ENV names the variables it is handed."
-            return _CannotOpenError(f"`{self._command}` wants to be logged in: {words}", step, tail)
-        step = "The agent's own documentation knows this error."
-        return _CannotOpenError(f"`{self._command}` could not {what}: {words}", step, tail)
+            step = "Give the agent its key or login. AGENT_ENV names the variables that it gets."
+            return _CannotOpenError(f"`{self._command}` wants to be logged in: {text}", step, tail)
+        step = "Look this error up in the agent's documentation."
+        return _CannotOpenError(f"`{self._command}` could not {what}: {text}", step, tail)
 
     def _silent(self, link: Link, what: str, how: str) -> _CannotOpenError:
         return _CannotOpenError(
@@ -172,33 +172,33 @@ class _Opening:
         )
 
     async def _continue(self, session: str) -> Opened | str:
-        """Continue the stored session, or say why it cannot be; what may pass by itself is tried once more.
+        """Continue the stored session, or return the reason why not. A failure that can be temporary is tried again.
 
-        After a failed attempt the agent is ended: a half-loaded session must not colour the fresh one.
+        After a failed attempt the agent is ended: a half-loaded session must not affect the new one.
         """
-        reason, passing = await self._try_to_continue(session)
-        if isinstance(reason, str) and passing:
+        reason, temporary = await self._try_to_continue(session)
+        if isinstance(reason, str) and temporary:
             reason, _ = await self._try_to_continue(session)
         return reason
 
     async def _try_to_continue(self, session: str) -> tuple[Opened | str, bool]:
-        """The session or the reason, and whether the reason may pass by itself."""
-        link = await self.linked()
-        method = _way_to_continue(link.capabilities)
+        """Return the session or the reason, and whether the reason can be temporary."""
+        link = await self.link()
+        method = _continue_method(link.capabilities)
         if method is None:
             return "the agent cannot continue earlier sessions", False
         params = {"sessionId": session, **self._place()}
         try:
             answer = await link.ask(method, params, self._timeouts.answer_seconds)
         except RequestError as error:
-            words = error_text(error)
-            busy = any(word in words.lower() for word in _BUSY)
+            text = error_text(error)
+            busy = any(word in text.lower() for word in _BUSY)
             if error.code == _AUTH_REQUIRED and not busy:
                 raise self._refused(link, "continue its session", error) from error
             await self.close()
             if busy:
                 await asyncio.sleep(self._timeouts.busy_seconds)
-            return f"the agent could not continue it: {words}", busy
+            return f"the agent could not continue it: {text}", busy
         except TimeoutError:
             await self.close()
             return f"the agent did not continue it within {self._timeouts.answer_seconds:g} s", False
@@ -215,13 +215,13 @@ class _Opening:
         return Opened(session, resumed=True, lost=None), False
 
 
-def _culprit(launch: Launch) -> str:
-    """What a failed start is about: uvloop's errors name no file."""
+def _failed_path(launch: Launch) -> str:
+    """Return the path that a failed start is about: uvloop's errors do not name it."""
     return launch.argv[0] if launch.cwd.is_dir() else str(launch.cwd)
 
 
-def _way_to_continue(capabilities: dict[str, Any]) -> str | None:
-    """The method that continues a session, of those the agent announces; `{}` announces `session/resume`."""
+def _continue_method(capabilities: dict[str, Any]) -> str | None:
+    """Return the announced method that continues a session; `{}` announces `session/resume`."""
     if as_object(capabilities.get("sessionCapabilities")).get("resume") is not None:
         return "session_resume"
     return "session_load" if capabilities.get("loadSession") is True else None

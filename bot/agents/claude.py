@@ -1,7 +1,7 @@
 """Claude Code through `claude-agent-sdk`: https://docs.claude.com/en/api/agent-sdk/python
 
-The one module, with `claude_process` and `claude_progress`, that needs the extra `claude`; it is imported when a
-session is opened, by `driver_for`.
+This module, `claude_process` and `claude_progress` need the extra `claude`. `driver_for` imports them when a session is
+opened.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 @asynccontextmanager
 async def claude_agent(launch: Launch, start_seconds: float = START_SECONDS) -> AsyncIterator[AgentDriver]:
-    """A driver for Claude Code. It starts with `open`; when the context ends, its whole process group has ended."""
+    """Yield a driver for Claude Code. It starts with `open`. When the context ends, its process group has ended."""
     driver = ClaudeDriver(launch, start_seconds)
     try:
         yield driver
@@ -141,7 +141,7 @@ class ClaudeDriver:
             return Opened(resume, resumed=True, lost=None)
         tail = failure.stderr_tail.lower()
         if not any(words in tail for words in _LOST_SESSION_ERRORS):
-            # What went wrong may pass by itself, or have nothing to do with the session.
+            # The failure can be temporary, or have nothing to do with the session.
             failure = await self._start(resume, f"--resume={resume}")
             if failure is None:
                 return Opened(resume, resumed=True, lost=None)
@@ -207,7 +207,7 @@ class ClaudeDriver:
         await running.close()
         return OpenFailed(
             f"Claude Code {why} when asked to start.",
-            "Its last words say why; `threadtree doctor` starts it without a turn.",
+            "The end of its output says why. `threadtree doctor` starts it without a turn.",
             process.stderr_tail,
         )
 

@@ -1,7 +1,6 @@
 """Claude Code as a process, as the transport that `claude-agent-sdk` speaks through.
 
-The SDK's own transport is not used: it hands on the bot's whole environment, ends one process instead of its group,
-and takes no line over 1 MB.
+The SDK's own transport is not used: it passes the bot's whole environment on and ends one process, not its group.
 """
 
 import asyncio
@@ -14,19 +13,19 @@ from bot.agents.driver import Launch
 from bot.agents.process import AgentProcess
 
 # https://docs.claude.com/en/docs/claude-code/cli-reference
-STREAMS_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
-# Nothing is loaded that a repository could bring: hooks, MCP servers, environment, permissions, plugins.
-CLOSED = ("--setting-sources=", "--strict-mcp-config")
-UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "AskUserQuestion")
-# So that a long answer is heard while it is written.
-HEARD = ("--include-partial-messages",)
+_STREAM_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
+# Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
+_NO_REPOSITORY_SETTINGS = ("--setting-sources=", "--strict-mcp-config")
+_UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "AskUserQuestion")
+# A long answer counts as work while it is written.
+_PARTIAL_MESSAGES = ("--include-partial-messages",)
 
 
 class ClaudeProcess(Transport):
-    """Claude Code in stream-json mode; `session` are the arguments that choose its session."""
+    """Claude Code in stream-json mode; `session` is the arguments that choose its session."""
 
     def __init__(self, launch: Launch, session: tuple[str, ...]) -> None:
-        argv = (*launch.argv, *STREAMS_JSON, *CLOSED, *UNATTENDED, *HEARD, *session)
+        argv = (*launch.argv, *_STREAM_JSON, *_NO_REPOSITORY_SETTINGS, *_UNATTENDED, *_PARTIAL_MESSAGES, *session)
         self._launch = Launch(argv, launch.environment, launch.cwd)
         self._process: AgentProcess | None = None
         self.ended = asyncio.Event()
@@ -49,11 +48,11 @@ class ClaudeProcess(Transport):
             while (message := await self._process.read_object()) is not None:
                 if isinstance(message.get("type"), str):
                     yield message
-        # The SDK tells nobody who waits for an answer that there will be none.
+        # The SDK does not tell a caller that waits for an answer that there will be none.
         self.ended.set()
 
     async def close(self) -> None:
-        """End it with all its processes."""
+        """End it and its process group."""
         if self._process is not None:
             await self._process.end()
 

@@ -1,4 +1,4 @@
-"""What a turn needs of an agent, whichever agent and protocol it is: types only."""
+"""The interface of a turn to every agent and protocol: types only."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from bot.messages.tracking import PlanEntry
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: the argv (see `bot.sandbox`), the whole environment of the process, the worktree."""
+    """What to start: the argv (see `bot.sandbox`), the whole environment, and the worktree."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -56,7 +56,7 @@ AgentEvent = AgentText | PlanChanged | ToolStarted | ToolEnded
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session is there. `lost` says why the stored one could not be continued and this one is fresh."""
+    """A session is open. `lost` is the reason why it is a new one, where a stored one should have been continued."""
 
     assistant_session_id: str
     resumed: bool
@@ -65,7 +65,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OpenFailed:
-    """No session can be had. `next_step` is what the operator can do about it."""
+    """No session could be opened. `next_step` is what the operator can do."""
 
     reason: str
     next_step: str
@@ -77,7 +77,7 @@ class OpenFailed:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the agent told about its use: tokens as it counts them, cost of the *session* so far."""
+    """What the agent reports: tokens as it counts them, the cost of the *session* so far."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -88,7 +88,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The agent ended its turn. `text` is its whole message of this prompt and never blank."""
+    """The agent finished. `text` is its answer to this prompt and never blank."""
 
     text: str
     usage: Usage | None
@@ -120,7 +120,7 @@ Outcome = Completed | Failed | Cancelled | TimedOut
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a prompt may take, may be silent while no tool call is open, and may take to obey a cancel."""
+    """Seconds that a prompt may take, may be silent without an open tool call, and may take to stop when cancelled."""
 
     total_seconds: float
     idle_seconds: float
@@ -141,12 +141,12 @@ class AgentDriver(Protocol):
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],
     ) -> Outcome:
-        """Send one prompt and wait for its end. `on_event` is called in this task; what it raises comes out here.
+        """Send one prompt and wait for its end. `on_event` is called in this task; its exceptions are raised here.
 
-        An agent that had to be killed is gone: `open` again before the next prompt.
+        After an agent had to be killed, call `open` before the next prompt.
         """
         ...
 
     async def close(self) -> None:
-        """End the agent with all its processes. May be called twice."""
+        """End the agent and its process group. May be called twice."""
         ...

@@ -55,8 +55,8 @@ async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> Open
     if found is None:
         return None
     return OpenFailed(
-        f"`{found}` of this repository is, or may name, a plugin of the agent, and {chosen.agent} runs plugins even "
-        "where it is told not to.",
+        f"This repository brings a plugin for the agent, or a file that may name one (`{found}`). {chosen.agent} runs "
+        "plugins even where it is told not to.",
         f"Take `{found}` out of the branch, or choose another AGENT.",
         "",
     )

@@ -1,4 +1,4 @@
-"""What differs from agent to agent, as one table: its program, its surroundings, what it must not run."""
+"""A table of what differs between agents: program, environment, and repository files that must not run."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ class ModelApi:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an agent reaches an API: a base URL in place of `upstream`, and what it takes for the key."""
+    """How an agent reaches an API: a base URL instead of `upstream`, and a key."""
 
     api: ModelApi
     url: str
@@ -75,9 +75,9 @@ class Preset:
     version: tuple[str, ...]
     session_options: SessionOptions = field(default_factory=SessionOptions)
     system_files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the whole machine that the sandbox must show, by absolute path: they overrule the repository's."""
+    """Files of the machine that the sandbox must show, by absolute path. They overrule the repository's."""
     own_files: tuple[Path, ...] = ()
-    """Files of the bot that the sandbox must show where they are."""
+    """Files of the bot that the sandbox must show at their own paths."""
     plugin_folders: tuple[str, ...] = ()
     """Folders of a worktree whose files the agent runs as its own code, whatever its settings say."""
     plugin_lists: tuple[str, ...] = ()
@@ -93,15 +93,16 @@ class NotInstalled:
 
 
 def preset(agent: str) -> Preset | None:
-    """The row of the table for this value of AGENT; None for `custom`. Raises KeyError for other words."""
+    """Return the row for this value of AGENT; None for `custom`. Raises KeyError for other words."""
     return None if agent == "custom" else PRESETS[agent]
 
 
 def variables_of(
     chosen: Preset | None, api: ModelApi | None, given: Mapping[str, str], served: Mapping[str, str]
 ) -> dict[str, str]:
-    """What an agent gets beside HOME, PATH and LANG: what it is `given` by AGENT_ENV and what its network `served`;
-    of a preset's model keys and addresses only those that were served.
+    """Return an agent's variables besides HOME, PATH and LANG: `given` by AGENT_ENV and `served` by its network.
+
+    Of a preset's model keys and addresses, the agent gets only the served ones.
     """
     if chosen is None or api is None:
         return {**given, **served}
@@ -111,7 +112,7 @@ def variables_of(
 
 
 def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
-    """The preset's command with the absolute path of its program."""
+    """Return the preset's command with the absolute path of its program."""
     program = _bundled_claude() if chosen.agent == "claude" else shutil.which(chosen.command[0], path=search_path)
     if program is None:
         what = "claude-agent-sdk" if chosen.agent == "claude" else f"`{chosen.command[0]}`"
@@ -145,7 +146,7 @@ def plugin_of_repository(chosen: Preset, worktree: Path) -> str | None:
 
 
 def _bundled_claude() -> str | None:
-    """The program that the SDK's wheel brings, found without importing the SDK."""
+    """Return the program in the SDK's wheel, without an import of the SDK."""
     spec = find_spec("claude_agent_sdk")
     if spec is None or spec.origin is None:
         return None
@@ -153,7 +154,7 @@ def _bundled_claude() -> str | None:
     return str(program) if program.is_file() else shutil.which("claude")
 
 
-# As root, Claude works unattended only where it is told that it is in a sandbox.
+# As root, Claude works unattended only if it is told that it is in a sandbox.
 _CLAUDE = {
     "IS_SANDBOX": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -172,7 +173,7 @@ def _claude_sdk(accesses: Sequence[Access]) -> dict[str, str]:
 
 
 def _codex(accesses: Sequence[Access]) -> dict[str, str]:
-    """https://developers.openai.com/codex/config-reference; what stands here wins over a repository's settings."""
+    """https://developers.openai.com/codex/config-reference. These settings win over a repository's."""
     config: dict[str, object] = {
         "model_provider": "threadtree",
         "check_for_update_on_startup": False,
@@ -191,13 +192,13 @@ def _codex(accesses: Sequence[Access]) -> dict[str, str]:
         **{access.api.key: access.key for access in accesses},
         "CODEX_CONFIG": json.dumps(config),
         "MODEL_PROVIDER": "threadtree",
-        # Its own sandbox would stand inside ours, where it cannot be set up.
+        # Its own sandbox cannot be set up inside ours.
         "INITIAL_AGENT_MODE": "agent-full-access",
         "NO_BROWSER": "1",
     }
 
 
-# Its settings of a whole system: its retention deletes every session that was loaded twice.
+# System settings: Gemini's retention deletes every session that was loaded twice.
 _GEMINI_SETTINGS = Path(__file__).with_name("gemini.json")
 
 
@@ -206,7 +207,7 @@ def _gemini(accesses: Sequence[Access]) -> dict[str, str]:
     return {
         **named,
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(_GEMINI_SETTINGS),
-        # In a folder that is not trusted it reads none of the folder's settings, hooks, extensions and MCP servers.
+        # In an untrusted folder it does not read the folder's settings, hooks, extensions and MCP servers.
         "GEMINI_CLI_TRUST_WORKSPACE": "false",
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "NO_BROWSER": "true",
@@ -225,7 +226,7 @@ def _opencode(accesses: Sequence[Access]) -> dict[str, str]:
     }
     config = {
         "provider": providers,
-        # Without this it asks a free model of its own vendor where no other model is chosen.
+        # Otherwise it uses a free model of its own vendor if no model is chosen.
         "enabled_providers": list(providers),
         "permission": "allow",
         "share": "disabled",
@@ -247,8 +248,8 @@ def _named(access: Access, url_variable: str) -> dict[str, str]:
     return {access.api.key: access.key, url_variable: access.url}
 
 
-# The adapter trusts every folder it works in, so that a repository's MCP servers would run; this list of the
-# permitted ones is empty. https://developers.openai.com/codex/security#managed-configuration
+# The adapter trusts every folder, so a repository's MCP servers would run. The list of permitted ones is empty.
+# https://developers.openai.com/codex/security#managed-configuration
 _CODEX_REQUIREMENTS = "[mcp_servers]\n\n[features]\nhooks = false\n"
 
 PRESETS = {

@@ -1,8 +1,8 @@
-"""The egress proxy of a turn: the only way out of a network namespace that has no other.
+"""The egress proxy of a turn: the only connection of its network namespace to the internet.
 
-It takes CONNECT and absolute-form HTTP on a unix socket, looks a name up once, checks every address it stands for and
-connects to a checked address, so that no second answer of the name's owner counts. Paths, headers and bodies are
-neither kept nor logged.
+It takes CONNECT and absolute-form HTTP on a unix socket, looks a name up once, checks all its addresses and connects to
+one of them, so that a later answer of the name server cannot change the target. Paths, headers and bodies are neither
+kept nor logged.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CONNECT_SECONDS = 30.0
 CONNECT_ONE_SECONDS = 10.0
 IDLE_SECONDS = 600.0
 CHUNK_BYTES = 64 * 1024
-# A slow name must not take the threads that the rest of the bot shares.
+# Separate threads: a slow name server must not block the rest of the bot.
 RESOLVER_THREADS = 4
 
 _ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#@]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?", re.IGNORECASE)
@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
 Connect = Callable[[IPAddress, int], Awaitable[Streams]]
 Local = Mapping[Target, Path]
-"""Sockets of the turn's own services, by what a client calls them."""
+"""Sockets of the turn's own services, by the target that a client names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """How the proxy touches the world: both raise OSError when they fail, and `connect` looks nothing up."""
+class Dialer:
+    """Looks names up and connects. Both raise OSError when they fail, and `connect` looks nothing up."""
 
     resolve: Resolve
     connect: Connect
 
 
 @asynccontextmanager
-async def real_outside() -> AsyncIterator[Outside]:
-    """The system's resolver, in threads of its own, and plain TCP."""
+async def system_dialer() -> AsyncIterator[Dialer]:
+    """Yield the system's resolver, in threads of its own, and plain TCP."""
     threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="egress-resolver")
     try:
-        yield Outside(partial(_resolve, threads), _connect)
+        yield Dialer(partial(_resolve, threads), _connect)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
@@ -79,18 +79,18 @@ async def _connect(address: IPAddress, port: int) -> Streams:
 
 @asynccontextmanager
 async def egress_proxy(
-    listener: socket.socket, outside: Outside, own_addresses: Collection[IPAddress], local: Local
+    listener: socket.socket, dialer: Dialer, own_addresses: Collection[IPAddress], local: Local
 ) -> AsyncIterator[None]:
-    """Serve the proxy on the listener, with a way to `local` too, for clients that heed no NO_PROXY."""
-    proxy = _Egress(outside, frozenset(own_addresses), local)
+    """Serve the proxy on the listener. It also connects to `local`, for clients that ignore NO_PROXY."""
+    proxy = _Egress(dialer, frozenset(own_addresses), local)
     async with serving(listener, proxy.answer):
         yield
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
 class _Egress:
-    def __init__(self, outside: Outside, own_addresses: frozenset[IPAddress], local: Local) -> None:
-        self._outside = outside
+    def __init__(self, dialer: Dialer, own_addresses: frozenset[IPAddress], local: Local) -> None:
+        self._dialer = dialer
         self._own_addresses = own_addresses
         self._local = local
         self.opened = 0
@@ -123,7 +123,7 @@ class _Egress:
                 assert_never(opened)
 
     async def _open(self, target: Target) -> Streams | Refused | Unreachable:
-        """A connection to the target, by an address that was checked."""
+        """Return a connection to the target by a checked address."""
         if target in self._local:
             return await connect_private(self._local[target])
         try:
@@ -140,7 +140,7 @@ class _Egress:
 
     async def _addresses(self, name: str) -> Sequence[IPAddress]:
         try:
-            return await self._outside.resolve(name)
+            return await self._dialer.resolve(name)
         except (OSError, UnicodeError):
             return []
 
@@ -148,14 +148,14 @@ class _Egress:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_ONE_SECONDS):
-                    return await self._outside.connect(address, port)
+                    return await self._dialer.connect(address, port)
             except OSError:
                 _log.debug("egress-unreachable", version=address.version)
         return Unreachable("The host could not be connected to." if addresses else "The name has no address.")
 
 
 def _asked(request: h11.Request) -> tuple[Target | Refused, bytes]:
-    """What it asks to be connected to, and the head to send there, none for a tunnel. Raises BadRequestError."""
+    """Return the requested target and the head to send there, empty for a tunnel. Raises BadRequestError."""
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
         return parse_target(text), b""
@@ -174,16 +174,16 @@ def _asked(request: h11.Request) -> tuple[Target | Refused, bytes]:
 
 
 def is_of_this_host(address: IPAddress) -> bool:
-    """Whether the kernel takes the address for one of its own: then, and only then, a socket can be bound to it.
+    """Return whether the address is this host's: only then can a socket be bound to it.
 
-    Where `ip_nonlocal_bind` is set that is every address, and nothing can be reached.
+    With `ip_nonlocal_bind` every address counts as this host's, and nothing can be reached.
     """
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((str(address), 0))
     except OSError as error:
-        # An address that no socket can have, also because this host has no IPv6, is not this host's.
+        # No socket can have this address here, perhaps because the host has no IPv6.
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
             return False
         raise
@@ -191,7 +191,7 @@ def is_of_this_host(address: IPAddress) -> bool:
 
 
 async def _splice(near: Streams, far: Streams) -> None:
-    """Carry bytes both ways, each way until its own end, and both until nothing moved for IDLE_SECONDS."""
+    """Carry bytes both ways, each way until its own end, and end both when nothing moves for IDLE_SECONDS."""
     loop = asyncio.get_running_loop()
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, clock: asyncio.Timeout) -> None:

@@ -1,4 +1,4 @@
-"""The little of HTTP/1.1 that both proxies share: one request a connection, its head within limits, plain refusals."""
+"""The parts of HTTP/1.1 that both proxies share: one request a connection, a bounded head, plain refusals."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Header = tuple[bytes, bytes]
 
 
 class BadRequestError(Exception):
-    """The client sent no request that could be answered; `status` says what is wrong with it."""
+    """The request cannot be answered; `status` is the HTTP status for the client."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -36,15 +36,15 @@ class BadRequestError(Exception):
 
 
 async def read_head(reader: asyncio.StreamReader, connection: h11.Connection) -> h11.Request:
-    """The head of the request, given to the connection; its body stays in the reader.
+    """Read the head of the request and feed it to the connection. The body stays in the reader.
 
-    The reader's limit bounds the head. Raises BadRequestError, and ConnectionError when the client leaves.
+    The reader's limit bounds the head. Raises BadRequestError, and ConnectionError when the client disconnects.
     """
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
-        raise ConnectionAbortedError("the client left before it had asked") from error
+        raise ConnectionAbortedError("the client disconnected before its request was complete") from error
     except TimeoutError as error:
         raise BadRequestError(408, "the request did not arrive in time") from error
     except asyncio.LimitOverrunError as error:
@@ -60,7 +60,7 @@ async def read_head(reader: asyncio.StreamReader, connection: h11.Connection) ->
 
 
 def end_to_end(headers: Iterable[Header]) -> list[Header]:
-    """The headers (names in lower case) that go on past a proxy; those that frame the body always do."""
+    """Return the headers that a proxy passes on, names in lower case. Those that frame the body always are."""
     headers = list(headers)
     named = {name.strip().lower() for key, value in headers if key == b"connection" for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - _FRAMING
@@ -68,7 +68,7 @@ def end_to_end(headers: Iterable[Header]) -> list[Header]:
 
 
 def refusal(status: int, why: str) -> bytes:
-    """A whole response that ends the connection, in the shape that clients of model APIs read errors from."""
+    """Return a whole response that ends the connection, in the shape of errors of model APIs."""
     body = json.dumps({"error": {"type": "proxy_error", "message": why}}).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

@@ -28,10 +28,9 @@ UPSTREAM_TIMEOUT = httpx.Timeout(600.0, connect=15.0, write=60.0)
 
 _KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key"})
 _BEARER = re.compile(rb"bearer +(.*)", re.IGNORECASE)
-# Those of the hop from the agent to this proxy, what would mix one caller's state into another's, and what
-# would tell the upstream about this host.
+# Headers for this proxy only, headers with the state of another caller, and headers that would reveal this host.
 _NOT_FOR_UPSTREAM = frozenset({b"host", b"cookie", b"accept-encoding", b"expect", b"forwarded", b"via"})
-# `location`: a redirect is the upstream's way to send a key elsewhere. The other two go with the decoding done here.
+# `location`: a redirect could send a key elsewhere. The last two are wrong after the decoding here.
 _NOT_FOR_AGENT = frozenset({b"set-cookie", b"location", b"content-length", b"content-encoding"})
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})
 
@@ -111,14 +110,14 @@ def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Upst
 
 
 class KeyMask:
-    """Masks a key in a stream, also where it is cut between two chunks, and holds back nothing else."""
+    """Masks a key in a stream, also where it is split between two chunks. It holds nothing else back."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be passed on, given the next chunk."""
+        """Take the next chunk and return what can be passed on."""
         data = (self._held + chunk).replace(self._key, b"*" * len(self._key))
         longest = min(len(data), len(self._key) - 1)
         held = next((n for n in range(longest, 0, -1) if self._key.startswith(data[-n:])), 0)
@@ -126,7 +125,7 @@ class KeyMask:
         return data[: len(data) - held]
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """Return what was held back, at the end of the stream."""
         return self._held
 
 
@@ -134,8 +133,8 @@ class KeyMask:
 async def model_proxy(
     listener: socket.socket, route: ModelRoute, dummy: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
-    """Serve the upstream of the route on the listener, to those who carry the dummy key."""
-    # A redirect is the agent's to follow, with its dummy.
+    """Serve the upstream of the route on the listener, to clients with the dummy key."""
+    # The agent may follow a redirect itself, with its dummy.
     verify = True if tls is None else tls
     async with httpx.AsyncClient(verify=verify, timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
         proxy = _ModelProxy(client, route, dummy)
@@ -169,7 +168,7 @@ class _ModelProxy:
                 if isinstance(error, BadRequestError):
                     exchange.refuse(error.status, str(error))
         except* httpx.HTTPError as errors:
-            # Their texts could hold the address, and it the key.
+            # Their texts can contain the address, and the address a key.
             _log.warning("model-upstream-failed", errors=[type(error).__name__ for error in errors.exceptions])
             exchange.refuse(502, "The model's server cannot be reached.")
 
@@ -186,7 +185,7 @@ class _ModelProxy:
             self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + swapped.target),
             headers=[
                 *((name, value) for name, value in swapped.headers if name not in _NOT_FOR_UPSTREAM),
-                # What is compressed could not be searched for the key.
+                # The key could not be masked in a compressed answer.
                 (b"accept-encoding", b"identity"),
             ],
             content=exchange.body(swapped.headers),
@@ -224,7 +223,7 @@ class _Exchange:
         self._asked = asyncio.Event()
 
     def body(self, headers: list[Header]) -> AsyncIterator[bytes] | None:
-        """The request's body as it arrives; None where its headers announce none."""
+        """Return the request's body as it arrives; None if its headers announce none."""
         if any(
             name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
         ):
@@ -233,7 +232,7 @@ class _Exchange:
         return None
 
     async def _body(self) -> AsyncIterator[bytes]:
-        """Raises BadRequestError where it is malformed or larger than allowed."""
+        """Raises BadRequestError if the body is malformed or too large."""
         size = 0
         while True:
             try:
@@ -258,11 +257,11 @@ class _Exchange:
         self._connection.receive_data(await self._reader.read(CHUNK_BYTES))
 
     async def until_client_left(self) -> None:
-        """Wait for the client to hang up once it has asked; raises ConnectionError then: nobody wants the answer."""
+        """Wait until the client disconnects after its request, then raise ConnectionError: the answer is not needed."""
         await self._asked.wait()
         while await self._reader.read(CHUNK_BYTES):
             pass
-        raise ConnectionAbortedError("the client left before the answer's end")
+        raise ConnectionAbortedError("the client disconnected before the end of the answer")
 
     async def respond(self, status: int, headers: list[Header]) -> None:
         self._write(h11.Response(status_code=status, headers=[*headers, (b"connection", b"close")]))
@@ -277,7 +276,7 @@ class _Exchange:
         self._write(h11.EndOfMessage())
 
     def refuse(self, status: int, why: str) -> None:
-        """Answer so if there is no answer yet; one that was begun ends unfinished, and its reader can tell."""
+        """Send a refusal unless an answer has begun. An unfinished answer shows the client that something failed."""
         if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._writer.write(refusal(status, why))
 

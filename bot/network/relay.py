@@ -1,10 +1,10 @@
-"""What stands in front of the agent inside its network namespace: ports of its loopback that lead to unix sockets.
+"""Forward ports of the loopback in an agent's network namespace to unix sockets, and run the agent.
 
     python -I -S relay.py --forward=127.0.0.1:PORT=SOCKET …  -- COMMAND…
 
-The relay forks a forwarder and then *becomes* the command, which so keeps its stdio, signals and exit status as they
-are. The forwarder ends when the command does. Run by path inside the cage, so it uses the standard library alone and
-imports little. The namespace's loopback must be up (bubblewrap's --unshare-net does that).
+The relay forks a forwarder and then *becomes* the command, which keeps its stdio, signals and exit status. The
+forwarder ends with the command. It runs by path in the cage, so it uses only the standard library and imports little.
+The namespace's loopback must be up (bubblewrap's --unshare-net does that).
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 
 CHUNK_BYTES = 64 * 1024
 CONNECT_SECONDS = 10
-# Both ends of each are open files here; beyond, connections wait in the listener's queue.
+# Each has two open files here. More connections wait in the listener's queue.
 MAX_CONNECTIONS = 256
 
 CANNOT_RUN_STATUS = 126
@@ -24,7 +24,7 @@ NOT_FOUND_STATUS = 127
 
 
 class End:
-    """One end of a connection; what it sent and its peer has not taken yet, and whether it sends no more."""
+    """One end of a connection; `pending` is what its peer has not taken yet, `ended` says that it sends no more."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -34,12 +34,12 @@ class End:
         self.watched = 0
 
     def interest(self) -> int:
-        """The events to wait for: something to read once nothing is pending, room for what the peer has pending."""
+        """Return the events to wait for: input if nothing is pending, room for what the peer has pending."""
         reading = select.EPOLLIN if not self.ended and not self.pending else 0
         return reading | (select.EPOLLOUT if self.peer.pending else 0)
 
     def read(self) -> None:
-        """Take what has come in, and hand it on. Raises OSError when the connection is broken."""
+        """Read input and pass it on. Raises OSError when the connection is broken."""
         if self.ended or self.pending:
             return
         try:
@@ -50,7 +50,7 @@ class End:
         self.deliver()
 
     def deliver(self) -> None:
-        """Write what is pending to the peer, and after it the end. A peer that takes no more can still be read."""
+        """Write what is pending to the peer, then the end. A peer that takes no more can still be read."""
         try:
             if self.pending:
                 self.pending = self.pending[self.peer.connection.send(self.pending) :]
@@ -85,14 +85,14 @@ class Forwarder:
                     return
                 if number in self.listeners:
                     self.accept(*self.listeners[number])
-                elif number in self.ends:  # the event before this one may have dropped it
+                elif number in self.ends:  # an earlier event may have dropped it
                     self.move(self.ends[number])
             self.admit(len(self.ends) < 2 * MAX_CONNECTIONS)
 
     def accept(self, listener: socket.socket, path: str) -> None:
         try:
             near, _ = listener.accept()
-        except OSError:  # the client has left again
+        except OSError:  # the client has disconnected
             return
         far = socket.socket(socket.AF_UNIX)
         # Waits where the queue is full, unlike a connect with settimeout, which fails at once.
@@ -113,7 +113,7 @@ class Forwarder:
             self.watch(end)
 
     def move(self, end: End) -> None:
-        """Whatever the end is ready for: to take what its peer has pending, to be read."""
+        """Write to the end what its peer has pending, and read from it."""
         try:
             if end.peer.pending:
                 end.peer.deliver()
@@ -128,7 +128,7 @@ class Forwarder:
         self.watch(end.peer)
 
     def watch(self, end: End) -> None:
-        """Wait for what the end is interested in; not at all for none, since a broken connection is always ready."""
+        """Wait for the end's events. Without any it is not registered: a broken connection is always ready."""
         interest = end.interest()
         if interest and not end.watched:
             self.poll.register(end.connection, interest)
@@ -151,7 +151,7 @@ class Forwarder:
 
 
 def listen(forwards: list[str]) -> dict[socket.socket, str]:
-    """Listeners with the unix socket of each, from `127.0.0.1:PORT=SOCKET`."""
+    """Return listeners with the unix socket of each, from `127.0.0.1:PORT=SOCKET`."""
     listeners = {}
     for forward in forwards:
         address, _, path = forward.partition("=")
@@ -163,7 +163,7 @@ def listen(forwards: list[str]) -> dict[socket.socket, str]:
 
 
 def fork_forwarder(listeners: dict[socket.socket, str]) -> None:
-    """Forward in a process that is not a child of this one, and ends with it."""
+    """Forward in a process that is no child of this one and ends with it."""
     pidfd = os.pidfd_open(os.getpid())
     child = os.fork()
     if child:
@@ -184,7 +184,7 @@ def fork_forwarder(listeners: dict[socket.socket, str]) -> None:
 
 
 def environment() -> dict[bytes, bytes]:
-    """The environment as it was given: Python adds LC_CTYPE to its own where the locale is C."""
+    """Return the environment as it was passed: Python adds LC_CTYPE to its own if the locale is C."""
     with open("/proc/self/environ", "rb") as given:  # noqa: PTH123 - pathlib takes longer than all the rest
         pairs = (variable.partition(b"=") for variable in given.read().split(b"\0") if variable)
         return {name: value for name, _, value in pairs}
@@ -201,7 +201,7 @@ def main() -> None:
         fork_forwarder(listen(forwards))
     except OSError as error:
         sys.exit(f"relay: cannot forward: {error.strerror}")
-    # Python ignores these two, and a program inherits what is ignored.
+    # Python ignores these two, and a program inherits ignored signals.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -1,6 +1,6 @@
-"""Which hosts an agent may reach through the egress proxy: public addresses on the web's ports, and nothing else.
+"""The hosts that an agent may reach through the egress proxy: public addresses on the web's ports.
 
-The address decides; names are only asked to be names. The special ranges are those of
+The address decides. A name must only have the form of a public name. The special ranges are those of
 https://www.iana.org/assignments/iana-ipv4-special-registry and …/iana-ipv6-special-registry.
 """
 
@@ -11,8 +11,8 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, 
 
 IPAddress = IPv4Address | IPv6Address
 
-# Package registries, git over HTTP and APIs need no others. An agent holds no key for ssh, and through
-# mail's and databases' ports it could only do harm in this host's name.
+# Package registries, git over HTTP and APIs need no others. An agent has no key for ssh, and mail or databases
+# would allow abuse in this host's name.
 WEB_PORTS = frozenset({80, 443})
 
 
@@ -23,14 +23,14 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It may not; the reason is fit for the agent to read."""
+    """The address may not be connected to. The agent reads the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a client asks to be connected to: a name still to be resolved, or an address."""
+    """The host and port that a client asks for; the host is a name to resolve, or an address."""
 
     host: str | IPAddress
     port: int
@@ -88,7 +88,7 @@ _PRIVATE_SUFFIXES = (".localhost", ".local", ".home.arpa", ".internal")
 
 
 def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> Allowed | Refused:
-    """Whether an agent may be connected to the address; `own_addresses` are this host's and the bot's server's."""
+    """Decide whether an agent may be connected to the address. `own_addresses`: this host's and the bot's server's."""
     if port not in WEB_PORTS:
         return Refused(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
     if address in own_addresses:
@@ -111,7 +111,7 @@ def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress
 
 
 def parse_target(authority: str, default_port: int | None = None) -> Target | Refused:
-    """The target of `host`, `host:port` or `[ipv6]:port`; refused if it is none or names this machine's own network."""
+    """Return the target of `host`, `host:port` or `[ipv6]:port`; refuse other forms and names of private networks."""
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
         return Refused("not a host and a port")

@@ -1,4 +1,4 @@
-"""Servers for one turn: a listener only this user can open, connections bounded in number, none left when it ends."""
+"""Servers for one turn: private listeners, a bounded number of connections, none left at the end."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 MAX_CONNECTIONS = 128
-# More than ask at once: to connect to a unix socket whose queue is full fails, or blocks.
+# More than connect at once: a connect to a unix socket with a full queue fails, or blocks.
 BACKLOG = 1024
 LINGER_SECONDS = 5.0
 FLUSH_SECONDS = 60.0
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """Another name of the path, for a socket address holds no more than 107 bytes."""
+    """Yield another name of the path: a socket address holds at most 107 bytes."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -36,7 +36,7 @@ def _short_name(path: Path) -> Iterator[str]:
 
 @contextmanager
 def private_socket(path: Path) -> Iterator[socket.socket]:
-    """A 0600 socket bound to the path, which must be free; until it listens nobody can connect, so others never can."""
+    """Yield a 0600 socket bound to the path, which must be free. No other user can ever connect to it."""
     with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
         listener.bind(name)
         try:
@@ -48,14 +48,14 @@ def private_socket(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def loopback_socket() -> Iterator[socket.socket]:
-    """A socket bound to a free port of 127.0.0.1."""
+    """Yield a socket bound to a free port of 127.0.0.1."""
     with socket.socket(socket.AF_INET) as listener:
         listener.bind(("127.0.0.1", 0))
         yield listener
 
 
 async def connect_private(path: Path) -> Streams:
-    """A connection to the unix socket at the path. Raises OSError."""
+    """Return a connection to the unix socket at the path. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setblocking(False)
@@ -69,9 +69,9 @@ async def connect_private(path: Path) -> Streams:
 
 @asynccontextmanager
 async def serving(listener: socket.socket, handle: Handler) -> AsyncIterator[None]:
-    """Answer HTTP connections of the listener, which is closed at the end together with all of them.
+    """Answer HTTP connections of the listener. At the end the listener and all connections are closed.
 
-    An OSError of `handle` is a client or a server that went away; anything else is a bug and is logged by asyncio.
+    An OSError of `handle` means that a client or a server disconnected. Anything else is a bug, which asyncio logs.
     """
     connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
@@ -81,7 +81,7 @@ async def serving(listener: socket.socket, handle: Handler) -> AsyncIterator[Non
         connections[task] = writer
         task.add_done_callback(lambda done: connections.pop(done))
 
-    # Over a unix socket and over TCP alike: only the address family differs, and the listener has it.
+    # Unix sockets and TCP differ only in the address family, which the listener has.
     start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
     async with await start(accept, sock=listener, limit=MAX_HEAD_BYTES, backlog=BACKLOG) as server:
         try:
@@ -111,9 +111,9 @@ async def _answered(handle: Handler, reader: asyncio.StreamReader, writer: async
 
 @asynccontextmanager
 async def closed_after(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-    """Close the connection at the end: after a normal one, what is still to be sent is sent.
+    """Close the connection at the end. After a normal end, everything written is still sent.
 
-    And what still comes in is read for a while: closed with unread input, a socket takes the answer back.
+    Input is read for a while: a socket that is closed with unread input discards the answer.
     """
     try:
         yield

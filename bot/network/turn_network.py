@@ -1,4 +1,4 @@
-"""The network of one turn, as AGENT_NETWORK says: what the host serves for it, and what the cage needs to use that."""
+"""The network of one turn by AGENT_NETWORK: the host's servers, and what the cage needs to use them."""
 
 import socket
 import ssl
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from bot.network import relay
-from bot.network.egress import Outside, egress_proxy, real_outside
+from bot.network.egress import Dialer, egress_proxy, system_dialer
 from bot.network.models import ModelRoute, model_proxy, new_dummy
 from bot.network.rules import IPAddress, Target
 from bot.network.sockets import loopback_socket, private_socket
@@ -19,18 +19,18 @@ from bot.network.sockets import loopback_socket, private_socket
 NetworkMode = Literal["internet", "none", "host"]
 
 LOOPBACK = IPv4Address("127.0.0.1")
-# In a namespace of its own a turn can have the same ports as every other; below those the kernel gives out by itself.
+# Each turn has its own namespace, so all have the same ports. The kernel assigns none of these by itself.
 EGRESS_PORT = 19501
 MODEL_PORT = 19502
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What the agent's cage is given.
+    """What the agent's cage needs.
 
-    `own_namespace`: whether it gets a network namespace, with nothing but a loopback that is up. `environment`: more
-    variables for the agent, of which one is a key, if only a turn's: not for an argv. `binds`: files and folders to
-    show inside at the paths they have outside, read-only. `wrapper`: what stands in front of `--` and the command.
+    `own_namespace`: a network namespace with only a loopback. `environment`: more variables for the agent; one is the
+    key of the turn, so they do not belong into an argv. `binds`: files and folders to show at their own paths,
+    read-only. `wrapper`: the argv in front of `--` and the command.
     """
 
     own_namespace: bool
@@ -39,7 +39,7 @@ class Network:
     wrapper: tuple[str, ...] = ()
 
     def wrap(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The argv to run inside the cage for the agent's own."""
+        """Return the argv to run in the cage instead of the agent's own."""
         return (*self.wrapper, "--", *argv) if self.wrapper else tuple(argv)
 
 
@@ -49,15 +49,15 @@ async def open_network(
     directory: Path,
     model: ModelRoute | None,
     own_addresses: Collection[IPAddress],
-    outside: Outside | None = None,
+    dialer: Dialer | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Network]:
     """Serve a turn's network until the end; `directory` is empty, exists, and is the turn's and this user's alone.
 
     `internet`: a namespace with the egress proxy and the model route. `none`: one with the model route alone.
     `host`: the host's own network, the model proxy on its loopback. Without a route there is no model proxy.
-    `own_addresses` are addresses the egress proxy refuses beside those this host's kernel takes for its own.
-    `tls` (`httpx.create_ssl_context()`) is for all turns to share: to make one takes a tenth of a second.
+    The egress proxy refuses `own_addresses` and the addresses of this host. All turns share `tls`
+    (`httpx.create_ssl_context()`), because making one takes a tenth of a second.
     """
     served = None if model is None else _Model(model, tls)
     async with AsyncExitStack() as stack:
@@ -67,9 +67,9 @@ async def open_network(
             case "none":
                 yield await _caged_network(stack, directory, served, None)
             case "internet":
-                if outside is None:
-                    outside = await stack.enter_async_context(real_outside())
-                yield await _caged_network(stack, directory, served, _WayOut(outside, own_addresses))
+                if dialer is None:
+                    dialer = await stack.enter_async_context(system_dialer())
+                yield await _caged_network(stack, directory, served, _Egress(dialer, own_addresses))
             case _:
                 assert_never(mode)
 
@@ -81,8 +81,8 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _WayOut:
-    outside: Outside
+class _Egress:
+    dialer: Dialer
     own_addresses: Collection[IPAddress]
 
 
@@ -95,7 +95,7 @@ async def _host_network(stack: AsyncExitStack, model: _Model | None) -> Network:
 
 
 async def _caged_network(
-    stack: AsyncExitStack, directory: Path, model: _Model | None, egress: _WayOut | None
+    stack: AsyncExitStack, directory: Path, model: _Model | None, egress: _Egress | None
 ) -> Network:
     variables: dict[str, str] = {}
     sockets: dict[int, Path] = {}
@@ -106,7 +106,7 @@ async def _caged_network(
     if egress is not None:
         path = sockets[EGRESS_PORT] = directory / "egress.sock"
         listener = stack.enter_context(private_socket(path))
-        await stack.enter_async_context(egress_proxy(listener, egress.outside, egress.own_addresses, local))
+        await stack.enter_async_context(egress_proxy(listener, egress.dialer, egress.own_addresses, local))
         variables |= _proxy_variables(f"http://{LOOPBACK}:{EGRESS_PORT}")
     if not sockets:
         return Network(own_namespace=True)
@@ -121,23 +121,23 @@ async def _caged_network(
 
 
 async def _serve_model(stack: AsyncExitStack, listener: socket.socket, model: _Model, port: int) -> Mapping[str, str]:
-    """Serve the route on the listener; gives the variables that lead the agent there."""
+    """Serve the route on the listener; return the variables that point the agent to it."""
     dummy = new_dummy()
     await stack.enter_async_context(model_proxy(listener, model.route, dummy, model.tls))
     return {model.route.base_url_variable: f"http://{LOOPBACK}:{port}", model.route.key_variable: dummy}
 
 
 def _proxy_variables(url: str) -> dict[str, str]:
-    """The variables by which programs find a proxy; curl, for one, reads http_proxy in lower case only."""
+    """Return the variables by which programs find a proxy. curl reads http_proxy in lower case only."""
     variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": "localhost,127.0.0.1,::1"}
     # https://nodejs.org/api/cli.html#node_use_env_proxy1
     return variables | {name.lower(): value for name, value in variables.items()} | {"NODE_USE_ENV_PROXY": "1"}
 
 
 def _relay() -> tuple[Path, Path, Path]:
-    """The Python that runs the relay, the relay, and the folder this Python is installed in, which may be outside /usr.
+    """Return the Python that runs the relay, the relay, and the folder of this Python, which may be outside /usr.
 
-    Python is the one beneath a virtual environment, since all the relay needs is the standard library.
+    It is the Python below a virtual environment: the relay needs only the standard library.
     """
     executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     return executable, Path(relay.__file__).resolve(), Path(sys.base_prefix).resolve()

@@ -1,6 +1,6 @@
-"""How an agent is started: its environment, made here and nowhere else, and its argv where there is no cage.
+"""The environment of an agent, which only this module makes, and its argv without a cage.
 
-With a cage the argv is `bot.sandbox.cage.Cage.agent_argv`'s.
+With a cage, `bot.sandbox.cage.Cage.agent_argv` makes the argv.
 """
 
 import shutil
@@ -11,7 +11,7 @@ _END_OF_OPTIONS = "--"
 
 
 def agent_argv(command: Sequence[str]) -> tuple[str, ...]:
-    """The argv that runs the command so that it dies with the bot, also when the bot is killed outright.
+    """Return the argv that runs the command so that it dies with the bot, also when the bot is killed.
 
     The kernel sends the signal when the *thread* that started the process ends (prctl(2), PR_SET_PDEATHSIG):
     start agents from the thread of the event loop. A machine without setpriv runs the command as it is.
@@ -23,15 +23,15 @@ def agent_argv(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def command_of(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command inside an argv of `agent_argv`: what people know the agent by."""
+    """Return the command inside an argv of `agent_argv`."""
     if _END_OF_OPTIONS in argv:
         return tuple(argv[argv.index(_END_OF_OPTIONS) + 1 :])
     return tuple(argv)
 
 
 def agent_environment(home: Path, path: str, lang: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment, built from nothing: these three and the variables named in AGENT_ENV.
+    """Return the agent's environment, built from nothing: these three and the variables named in AGENT_ENV.
 
-    HOME, PATH and LANG stand, whatever `extra` says.
+    HOME, PATH and LANG win over `extra`.
     """
     return {**extra, "HOME": str(home), "PATH": path, "LANG": lang}

@@ -20,7 +20,7 @@ _DEVICES_OF_GIT = ("/dev/null", "/dev/urandom")
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The cage works here; `processes` and `memory` say what holds its limits."""
+    """The cage works here. `processes` and `memory` say what enforces its limits."""
 
     version: str
     processes: Holder
@@ -29,7 +29,7 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """There is no cage here."""
+    """No cage can be used here. `why` and `what_to_do` are sentences for the operator."""
 
     why: str
     what_to_do: str
@@ -37,7 +37,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Something more for the inside, at the path it has outside or `at` another."""
+    """One more path to show in the cage, where it is outside or `at` another path."""
 
     path: Path
     writable: bool = False
@@ -46,50 +46,50 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Cage:
-    """Makes argvs that run in the cage. What is in `data_dir`, a real path, is hidden but for what a view shows.
+    """Makes argvs that run in the cage. `data_dir`, a real path, is hidden except for what a view shows.
 
-    `known_as` is the path by which everybody calls it: the same, or one that leads there through symbolic links.
+    `data_dir_alias` is the configured path: the same, or one that leads there through symbolic links.
     """
 
     data_dir: Path
-    known_as: Path
+    data_dir_alias: Path
     search_path: str
     bwrap: str
     enforcement: Enforcement
 
     def probe(self) -> Usable | Unusable:
-        """Whether a process can be started in it here and now, as this user."""
+        """Return whether this user can start a process in the cage here and now."""
         return _probe(self.bwrap, (*self.probe_argv(), "true"), self.enforcement)
 
     def probe_argv(self) -> tuple[str, ...]:
-        """What stands in front of a command in a cage that shows nothing but the system."""
+        """Return the argv prefix of a command in a cage that shows only the system."""
         return (
-            *self._front(),
+            *self._options_first(),
             *self._whole_system(),
             *self._data_dir(),
-            *self._back("/"),
-            *self.enforcement.inside(),
+            *self._options_last("/"),
+            *self.enforcement.limit_argv(),
             "--",
         )
 
     def view(self, clone: Path, worktree: Path, admin: Path) -> View:
-        """What a process in this worktree sees; all paths real."""
+        """Return what a process in this worktree sees. All paths must be real."""
         return View(clone, worktree, admin, private_folder(self.data_dir, worktree))
 
     def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
-        """What stands in front of git: no network, no HOME; in the admin folder, without the worktree, if so wanted.
+        """Return the argv prefix of git: no network, no HOME. Without `in_worktree` git sees the admin folder alone.
 
-        The environment is that of the process. Raises OSError.
+        The process must be started with git's environment. Raises OSError.
         """
         enforced = self.enforcement.for_one_command()
         return (
-            *enforced.joining(view.name),
-            *self._front(),
+            *enforced.join_group(view.name),
+            *self._options_first(),
             *(option for device in _DEVICES_OF_GIT for option in ("--dev-bind", device, device)),
             *self._data_dir(),
             *mounts(view, with_worktree=in_worktree),
-            *self._back(str(view.worktree if in_worktree else view.admin)),
-            *enforced.inside(),
+            *self._options_last(str(view.worktree if in_worktree else view.admin)),
+            *enforced.limit_argv(),
             "--",
         )
 
@@ -104,9 +104,10 @@ class Cage:
         wrapper: Sequence[str] = (),
         binds: Sequence[Bind] = (),
     ) -> tuple[str, ...]:
-        """The argv of an agent in its worktree `cwd`. `wrapper` is put in front of the command, behind a `--` of ours.
+        """Return the argv of an agent in its worktree `cwd`. `wrapper` comes in front of `--` and the command.
 
-        The environment is that of the process, never in argv. Raises OSError, UnsafeCommandError.
+        The process must be started with the agent's environment: secrets do not belong into an argv. Raises OSError,
+        UnsafeCommandError.
         """
         programs = [*command_mounts(command, self.search_path, self.data_dir)]
         if wrapper:
@@ -114,40 +115,40 @@ class Cage:
         shared = ("--share-net",) if network == "host" else ()
         extra = [option for bind in binds for option in _bind(bind)]
         return (
-            *self.enforcement.joining(view.name),
-            *self._front(shared),
+            *self.enforcement.join_group(view.name),
+            *self._options_first(shared),
             *self._whole_system(),
             *programs,
             *self._data_dir(),
             *mounts(view, with_worktree=True),
             *("--bind", str(home.resolve()), str(home.resolve())),
             *extra,
-            *self._back(str(cwd)),
-            *self.enforcement.inside(),
+            *self._options_last(str(cwd)),
+            *self.enforcement.limit_argv(),
             *wrapper,
             "--",
             *command,
         )
 
     def disk_watch(self, view: View, home: Path) -> DiskWatch:
-        """Watches all that an agent can write and that outlives its turn."""
+        """Return the watch over all folders that an agent can write and that outlive its turn."""
         return DiskWatch((view.worktree, view.private, home), self.enforcement.limits.disk_bytes)
 
-    def forget(self, view_name: str) -> None:
-        """Lets go of what the kernel keeps for a worktree."""
-        self.enforcement.leave(view_name)
+    def remove_group(self, view_name: str) -> None:
+        """Remove the cgroup of a worktree."""
+        self.enforcement.remove_group(view_name)
 
-    def _front(self, shared: Sequence[str] = ()) -> Iterator[str]:
-        """The namespaces, programs and scratch of everything. The environment is built by the caller: it goes in."""
+    def _options_first(self, shared: Sequence[str] = ()) -> Iterator[str]:
+        """Namespaces, programs and scratch, which every cage has. The environment of the process is passed on."""
         yield from (self.bwrap, "--unshare-all", *shared, "--unshare-user", "--disable-userns")
         yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
         yield from program_mounts()
         yield from (*self._scratch(), "/tmp")  # noqa: S108
 
     def _whole_system(self) -> Iterator[str]:
-        """What an agent's programs expect of a machine."""
+        """The parts of a machine that an agent's programs expect."""
         yield from setting_mounts()
-        # Settings of the kernel there are writable for root whatever capabilities were dropped.
+        # Root can write the kernel's settings there even without capabilities.
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
         yield from (*self._scratch(), "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
         yield from ("--symlink", "../tmp", "/var/tmp")  # noqa: S108
@@ -156,19 +157,19 @@ class Cage:
         return "--size", str(self.enforcement.limits.scratch_bytes), "--tmpfs"
 
     def _data_dir(self) -> Iterator[str]:
-        """Hidden, whatever was shown so far and wherever the operator put it."""
+        """Hide the data folder, also where an earlier option has shown a folder around it."""
         yield from ("--size", str(1 << 20), "--tmpfs", str(self.data_dir))
-        if self.known_as != self.data_dir:
-            yield from ("--symlink", str(self.data_dir), str(self.known_as))
+        if self.data_dir_alias != self.data_dir:
+            yield from ("--symlink", str(self.data_dir), str(self.data_dir_alias))
 
-    def _back(self, cwd: str) -> Iterator[str]:
+    def _options_last(self, cwd: str) -> Iterator[str]:
         yield from ("--remount-ro", str(self.data_dir), "--remount-ro", "/", "--chdir", cwd)
 
 
 def cage_for(
     sandbox: Literal["auto", "bwrap", "off"], data_dir: Path, search_path: str, limits: Limits | None = None
 ) -> Cage | None:
-    """The cage that AGENT_SANDBOX asks for: None for `off`, else one to `probe` before it is used."""
+    """Return the cage for this value of AGENT_SANDBOX: None for `off`, else one to `probe` before its first use."""
     if sandbox == "off":
         return None
     bwrap = shutil.which("bwrap", path=search_path) or "/usr/bin/bwrap"
@@ -186,8 +187,8 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"uid map: Permission denied|loopback: Failed RTM_NEWADDR", re.I),
-        "AppArmor forbids it: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or a profile for bwrap that "
-        "allows `userns`.",
+        "AppArmor forbids user namespaces. Run `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or add a "
+        "profile for bwrap that allows `userns`.",
     ),
     (
         re.compile(r"Operation not permitted|Permission denied|No permissions|Invalid argument", re.I),
@@ -195,7 +196,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
         "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`.",
     ),
 )
-_OFF = "Or set AGENT_SANDBOX=off, and the agent can do all that this user can."
+_OFF = "Or set AGENT_SANDBOX=off. Then the agent can do everything that this user can."
 
 
 def _probe(bwrap: str, argv: Sequence[str], enforced: Enforcement) -> Usable | Unusable:
@@ -206,7 +207,9 @@ def _probe(bwrap: str, argv: Sequence[str], enforced: Enforcement) -> Usable | U
     numbers = tuple(map(int, re.findall(r"\d+", version)))
     if numbers < OLDEST_VERSION:
         known = ".".join(map(str, numbers))
-        why = f"bubblewrap {known} is too old." if known else f"{bwrap} is no bubblewrap: it does not say its version."
+        why = (
+            f"bubblewrap {known} is too old." if known else f"{bwrap} is not bubblewrap: it does not tell its version."
+        )
         return Unusable(why, f"Install version {'.'.join(map(str, OLDEST_VERSION))} or newer. {_OFF}")
     for program in ("prlimit", "git"):
         if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:

@@ -1,4 +1,4 @@
-"""How much disk a turn has taken: looked at now and then, because the kernel limits no folder."""
+"""The disk space of a turn, measured from time to time: the kernel does not limit a folder."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ _BLOCK_BYTES = 512  # what st_blocks counts, https://man7.org/linux/man-pages/ma
 
 @dataclass(frozen=True, slots=True)
 class DiskWatch:
-    """The folders an agent can write, and what they may hold together."""
+    """The folders an agent can write, and the bytes they may hold together."""
 
     folders: tuple[Path, ...]
     limit_bytes: int
 
     async def overflow(self, poll_seconds: float = POLL_SECONDS) -> int:
-        """Returns once the folders hold more than the limit, with what was counted until then. Runs until cancelled."""
+        """Wait until the folders hold more than the limit; return the bytes counted until then."""
         while True:
             used = await asyncio.to_thread(used_bytes, self.folders, self.limit_bytes)
             if used > self.limit_bytes:
@@ -29,7 +29,7 @@ class DiskWatch:
 
 @asynccontextmanager
 async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) -> AsyncIterator[None]:
-    """While the context lasts, `on_overflow` is called with the limit once there is more; without a disk never."""
+    """Call `on_overflow` with the limit once the folders hold more, while the context lasts. Without `disk`, never."""
 
     async def watch(disk: DiskWatch) -> None:
         await disk.overflow()
@@ -45,7 +45,7 @@ async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) ->
 
 
 def used_bytes(folders: Iterable[Path], enough: int) -> int:
-    """The bytes these folders take on disk; counting ends past `enough`. Follows no link, forgives what vanishes."""
+    """Return the bytes these folders take on disk. Counting ends past `enough`, follows no link, ignores lost files."""
     waiting = list(folders)
     used = 0
     while waiting and used <= enough:

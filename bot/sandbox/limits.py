@@ -1,7 +1,7 @@
-"""How much of the machine a cage may take: processes, memory, scratch and disk, and what the kernel offers to hold it.
+"""Limits of a cage: processes, memory, scratch space and disk, and what of the kernel enforces them.
 
-Processes are held by a pids cgroup where one may be made, else by RLIMIT_NPROC, which the kernel does not apply to
-root. Memory is held by a memory cgroup (version 2), else for each process by RLIMIT_DATA.
+Processes are limited by a pids cgroup where one can be made, else by RLIMIT_NPROC, which the kernel does not apply to
+root. Memory is limited by a memory cgroup (version 2), else for each process by RLIMIT_DATA.
 """
 
 import os
@@ -16,13 +16,13 @@ CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "threadtree-"
 _LEFT_OVER_SECONDS = 3600
 _MEMBERSHIP = Path("/proc/self/cgroup")
-# Moves itself into the group that is its first argument, then becomes what the others say: nothing of them is script.
+# The shell moves itself into the group that is its first argument and then becomes the command in the others.
 _JOIN = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What all processes of one worktree's cage may take together; `file_bytes` and, without a cgroup, memory: each."""
+    """Limits of all processes in one worktree's cage together; `file_bytes`, and memory without a cgroup: of each."""
 
     processes: int = 1024
     memory_bytes: int = 8 << 30
@@ -32,7 +32,7 @@ class Limits:
 
 
 class Holder(StrEnum):
-    """What holds processes or memory to their limit here."""
+    """The mechanism that enforces a limit here."""
 
     CGROUP = "cgroup"
     RLIMIT = "rlimit"
@@ -41,7 +41,7 @@ class Holder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A cgroup under which one per worktree can be made, with the files that set its limits."""
+    """A cgroup below which each worktree gets its own, with the names of the files that set the limits."""
 
     parent: Path
     processes_file: str | None
@@ -50,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """The limits and what holds them on this machine, for this user."""
+    """The limits, and what enforces them on this machine for this user."""
 
     limits: Limits
     group: Group | None
@@ -67,11 +67,11 @@ class Enforcement:
         return Holder.CGROUP if self.group is not None and self.group.memory_file else Holder.RLIMIT
 
     def for_one_command(self) -> "Enforcement":
-        """The same for a command that takes milliseconds, as joining a group does: without one, unless for root."""
+        """Return the enforcement for a short command: without a group, which takes as long to join, except for root."""
         return self if self.is_root else replace(self, group=None)
 
-    def joining(self, name: str) -> tuple[str, ...]:
-        """The argv in front of the cage that puts it into the group `name`, which is made. Raises OSError."""
+    def join_group(self, name: str) -> tuple[str, ...]:
+        """Make the group `name`, and return the argv prefix that puts a cage into it. Raises OSError."""
         if self.group is None:
             return ()
         made = self.group.parent / f"{_PREFIX}{name}"
@@ -84,17 +84,17 @@ class Enforcement:
                 (made / file).write_text(str(value))
         return ("/bin/sh", "-c", _JOIN, str(made))
 
-    def leave(self, name: str) -> None:
-        """Forgets the group `name` once nothing runs in it."""
+    def remove_group(self, name: str) -> None:
+        """Remove the group `name` if nothing runs in it."""
         if self.group is not None:
             with suppress(OSError):
                 (self.group.parent / f"{_PREFIX}{name}").rmdir()
 
-    def inside(self) -> tuple[str, ...]:
-        """The argv in front of the command inside the cage: setrlimit(2) through prlimit(1)."""
+    def limit_argv(self) -> tuple[str, ...]:
+        """Return the argv prefix inside the cage that sets the limits: setrlimit(2) through prlimit(1)."""
         chosen = [f"--fsize={self.limits.file_bytes}", "--core=0"]
         if self.processes is Holder.RLIMIT:
-            # Set inside: the kernel counts this user's processes in the cage's user namespace apart.
+            # Inside the cage the kernel counts only the processes in its user namespace.
             chosen.append(f"--nproc={self.limits.processes}")
         if self.memory is Holder.RLIMIT:
             chosen.append(f"--data={self.limits.memory_bytes}")
@@ -102,7 +102,7 @@ class Enforcement:
 
 
 def enforcement(limits: Limits, cgroups: Path = CGROUPS, membership: Path = _MEMBERSHIP) -> Enforcement:
-    """What can hold these limits here. Tries by making a group and removing it again."""
+    """Return what can enforce these limits here. The check makes a group and removes it again."""
     found = next(filter(None, (_version_2(cgroups, membership), _version_1(cgroups, membership))), None)
     if found is not None:
         _sweep(found.parent)
@@ -110,7 +110,7 @@ def enforcement(limits: Limits, cgroups: Path = CGROUPS, membership: Path = _MEM
 
 
 def _version_2(cgroups: Path, membership: Path) -> Group | None:
-    """The process's own group where its controllers reach children: delegated, or the root of a container's."""
+    """The process's own group if its controllers apply to children: a delegated one, or the root of a container."""
     path = _path_of(membership, "")
     if path is None:
         return None
@@ -130,7 +130,7 @@ def _passes_both_on(control: Path) -> bool:
 
 
 def _version_1(cgroups: Path, membership: Path) -> Group | None:
-    """The pids hierarchy alone: its limit is what nothing else can do for root."""
+    """The pids hierarchy alone: for root nothing else limits processes."""
     path = _path_of(membership, "pids")
     if path is None:
         return None
@@ -139,7 +139,7 @@ def _version_1(cgroups: Path, membership: Path) -> Group | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes groups that were not forgotten: those in use the kernel keeps, new ones their age."""
+    """Remove old groups of earlier processes. The kernel keeps those in use."""
     for left in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _LEFT_OVER_SECONDS:

@@ -1,4 +1,4 @@
-"""What of the machine a cage shows, read-only: the system's programs, and what an agent's command needs beside them."""
+"""The parts of the machine that a cage shows, read-only: system programs, and what an agent's command needs more."""
 
 import os
 import shutil
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# No secret is in any of them.
+# None of them contains a secret.
 _ETC = (
     "alternatives", "ca-certificates", "crypto-policies", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf",
     "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki", "protocols", "services", "ssl",
 )  # fmt: skip
-_OF_A_VIRTUAL_ENVIRONMENT = ("pyvenv.cfg", "bin", "include", "lib", "lib64", "share")
+_VIRTUAL_ENVIRONMENT_PARTS = ("pyvenv.cfg", "bin", "include", "lib", "lib64", "share")
 _SHEBANG_BYTES = 512
 
 
 def program_mounts() -> Iterator[str]:
-    """The options of bwrap for the system's programs."""
+    """Yield the options of bwrap for the system's programs."""
     for path in map(Path, _SYSTEM):
         if path.is_symlink():
             yield from ("--symlink", str(path.readlink()), str(path))
@@ -25,7 +25,7 @@ def program_mounts() -> Iterator[str]:
 
 
 def setting_mounts() -> Iterator[str]:
-    """The options of bwrap for the settings that programs need to know users, names, certificates and the time."""
+    """Yield the options of bwrap for users, host names, certificates and the time zone."""
     for name in _ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     # Often a link into /run, of which nothing else is shown.
@@ -33,12 +33,14 @@ def setting_mounts() -> Iterator[str]:
 
 
 class UnsafeCommandError(ValueError):
-    """What the command names holds the bot's own data, which no cage shows."""
+    """The command names a path that contains, or is in, the bot's own data, which no cage shows."""
 
 
 def command_mounts(command: Sequence[str], search_path: str, data_dir: Path) -> tuple[str, ...]:
-    """The options of bwrap that make a command readable: what it names by absolute path, its program, the program's
-    interpreter, and the folder each is installed in. Raises UnsafeCommandError.
+    """Return the options of bwrap that make a command readable. Raises UnsafeCommandError.
+
+    They show what it names by absolute path, its program, the program's interpreter, and the folder each is
+    installed in.
     """
     found = _Found(search_path, data_dir)
     program = shutil.which(command[0], path=search_path)
@@ -51,7 +53,7 @@ def command_mounts(command: Sequence[str], search_path: str, data_dir: Path) -> 
 
 
 class _Found:
-    """Collects mounts; what the system's show already is left out."""
+    """Collects mounts, without those that an earlier mount shows already."""
 
     def __init__(self, search_path: str, data_dir: Path) -> None:
         self._search_path = search_path
@@ -60,7 +62,7 @@ class _Found:
         self.options: list[str] = []
 
     def program(self, path: Path) -> None:
-        """A file or folder; of a program, also what runs it and the folder it is installed in."""
+        """Show a file or folder; for a program, also its interpreter and the folder it is installed in."""
         if not os.access(path, os.R_OK):
             return
         for link in _links(path):
@@ -91,7 +93,7 @@ class _Found:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """The symbolic links from `path` on, one after the other."""
+    """Yield `path` and the links it leads to, as long as they are symbolic links."""
     for _ in range(40):  # what the kernel follows
         if not path.is_symlink():
             return
@@ -100,26 +102,26 @@ def _links(path: Path) -> Iterator[Path]:
 
 
 def _surroundings(file: Path) -> Iterator[Path]:
-    """What a program's file makes no sense without: its virtual environment, its node_modules.
+    """Yield what a program needs around its file: the parts of its virtual environment, or its node_modules.
 
-    Of the former only what belongs to it: people keep an `.env` there too.
+    The folder of a virtual environment is not shown whole: people keep an `.env` there too.
     """
     for parent in file.parents:
         if (parent / "pyvenv.cfg").is_file():
-            yield from (parent / name for name in _OF_A_VIRTUAL_ENVIRONMENT if (parent / name).exists())
+            yield from (parent / name for name in _VIRTUAL_ENVIRONMENT_PARTS if (parent / name).exists())
     if "node_modules" in file.parts:
         yield Path(*file.parts[: file.parts.index("node_modules") + 1])
 
 
 def _prefix(file: Path) -> Iterator[Path]:
-    """What an interpreter has beside its `bin`; not the prefix itself, which may be somebody's `~/.local`."""
+    """Yield the folders of an interpreter. The prefix itself may be `~/.local`, with private files."""
     if file.parent.name == "bin" and file.name.startswith(("python", "node")):
         folders = (file.parent.parent / name for name in ("bin", "include", "lib"))
         yield from (folder for folder in folders if folder.is_dir())
 
 
 def _base_of_virtual_environment(program: Path) -> Iterator[Path]:
-    """The interpreter a virtual environment was made from; https://docs.python.org/3/library/site.html"""
+    """Yield the interpreter that a virtual environment was made from: https://docs.python.org/3/library/site.html"""
     for parent in program.parents:
         if (parent / "pyvenv.cfg").is_file() and (parent / "bin" / "python").is_symlink():
             python = (parent / "bin" / "python").resolve()
@@ -128,7 +130,7 @@ def _base_of_virtual_environment(program: Path) -> Iterator[Path]:
 
 
 def _interpreters(script: Path, search_path: str) -> Iterator[Path]:
-    """What the first line of a script names, by path or through env(1)."""
+    """Yield the program that the first line of a script names, by path or through env(1)."""
     if not script.is_file():
         return
     with script.open("rb") as file:

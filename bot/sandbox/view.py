@@ -1,7 +1,7 @@
-"""What a caged process sees of a clone: one worktree, and a private folder in the place of the clone's own.
+"""What a caged process sees of a clone: one worktree, and a private folder in place of the clone's own.
 
-The host's git never reads the private folder and the cage never writes the clone: an agent that breaks every file it
-can reach breaks its own worktree and nothing else.
+The host's git never reads the private folder, and the cage never writes the clone. So an agent that breaks every file
+it can reach breaks only its own worktree.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
-# Folders of the host that show: no hooks, and no worktree but this one.
+# Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
 _SHARED = ("remotes", "tags")
 _PINNED = ("commondir", "gitdir")
@@ -29,40 +29,40 @@ class View:
 
     @property
     def name(self) -> str:
-        """What names it among all worktrees of the node."""
+        """The name of the worktree among all worktrees of the node."""
         return self.private.name
 
     @property
     def common(self) -> Path:
-        """The host's folder that is the clone inside."""
+        """The host's folder that is the clone in the cage."""
         return self.private / "common"
 
     @property
     def refs(self) -> Path:
-        """The host's folder that is the clone's refs inside."""
+        """The host's folder that is the clone's refs in the cage."""
         return self.private / "refs"
 
     @property
     def state(self) -> Path:
-        """The host's folder that is the worktree's admin folder inside: HEAD, index, operations in progress."""
+        """The host's folder that is the worktree's admin folder in the cage: HEAD, index, operations in progress."""
         return self.private / "state"
 
     @property
-    def lender(self) -> Path:
-        """Where the clone's real objects are inside."""
+    def clone_objects(self) -> Path:
+        """The path of the clone's real objects in the cage."""
         return self.private / "clone-objects"
 
 
 def private_folder(data_dir: Path, worktree: Path) -> Path:
-    """Where the private state of the worktree at this real path is kept."""
+    """Return the folder with the private state of the worktree at this real path."""
     digest = hashlib.sha256(bytes(worktree)).hexdigest()[:16]
     return data_dir / "private" / f"{worktree.name[:60]}-{digest}"
 
 
 def make_private(view: View, ref: str | None, tip: str | None) -> None:
-    """Makes the private folder as the clone is now, with the one branch `ref` at `tip`. Raises OSError.
+    """Make the private folder from the clone as it is now, with one branch: `ref` at `tip`. Raises OSError.
 
-    All at once: a folder that is there is whole.
+    It appears at once: a private folder that exists is complete.
     """
     view.private.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=view.private.parent) as making:
@@ -71,12 +71,12 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
             (fresh.common / place).mkdir(parents=True)
         (fresh.private / _EMPTY).mkdir()
         (fresh.private / _WORKTREES / view.admin.name).mkdir(parents=True)
-        (fresh.common / "objects" / "info" / "alternates").write_text(f"{view.lender}\n")
+        (fresh.common / "objects" / "info" / "alternates").write_text(f"{view.clone_objects}\n")
         (fresh.common / "config").touch()
         for name in ("HEAD", "packed-refs"):
             if (view.clone / name).is_file():
                 shutil.copyfile(view.clone / name, fresh.common / name)
-        # Links and all: where worktrees were used without a cage before, an agent had this folder in its hands.
+        # Links stay links: without a cage, an agent may have written into this folder before.
         shutil.copytree(view.admin, fresh.state, symlinks=True)
         for name in ("heads", *_SHARED):
             (fresh.refs / name).mkdir(parents=True)
@@ -87,12 +87,12 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         try:
             fresh.private.rename(view.private)
         except OSError:
-            if not view.private.is_dir():  # another task was first
+            if not view.private.is_dir():  # another task has made it
                 raise
 
 
 def remove_locks(view: View) -> None:
-    """Removes the lock files a killed git left in the private folder, while nothing runs inside."""
+    """Remove the lock files that a killed git left in the private folder. Nothing may run in the cage."""
     for name in ("packed-refs.lock", "config.lock"):
         (view.common / name).unlink(missing_ok=True)
     for folder, _, names in os.walk(view.refs):
@@ -102,13 +102,13 @@ def remove_locks(view: View) -> None:
 
 
 def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
-    """The options of bwrap that put the view together.
+    """Return the options of bwrap that put the view together.
 
-    Every source is the host's own. Every target is directly in a folder that is mounted too, and is mounted whenever
-    that folder is: what is mounted cannot be renamed, so no process inside can leave a symbolic link in its place for
-    the next mount to follow out of the cage.
+    Only the host writes the sources. Each target lies directly in a folder that is mounted too, and both are always
+    mounted together. A mount point cannot be renamed, so no process in the cage can replace it by a symbolic link,
+    which the next mount would follow out of the cage.
     """
-    for name in _SHARED:  # git deletes what is empty
+    for name in _SHARED:  # git deletes empty folders
         (view.clone / "refs" / name).mkdir(exist_ok=True)
     options: list[tuple[str | Path, ...]] = [
         ("--bind", view.common, view.clone),
@@ -119,7 +119,7 @@ def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
         ("--ro-bind", view.private / _WORKTREES, view.clone / "worktrees"),
         ("--bind", view.state, view.admin),
         *(_read_only(view.admin / name) for name in _PINNED),
-        ("--ro-bind", view.clone / "objects", view.lender),
+        ("--ro-bind", view.clone / "objects", view.clone_objects),
     ]
     if with_worktree:
         options += [("--bind", view.worktree, view.worktree), _read_only(view.worktree / ".git")]

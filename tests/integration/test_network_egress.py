@@ -15,7 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from bot.network import egress, http1, sockets
-from bot.network.egress import egress_proxy, is_of_this_host, real_outside
+from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
 from bot.network.rules import IPAddress, Target
 from bot.network.sockets import connect_private, private_socket
 from tests.support.network import ALSO_PUBLIC, PUBLIC, SECONDS, Handler, SimulatedInternet, site, status_of
@@ -30,7 +30,7 @@ async def proxy(
 ) -> AsyncIterator[Path]:
     path = directory / "egress.sock"
     with private_socket(path) as listener:
-        async with egress_proxy(listener, world.outside, own, local or {}):
+        async with egress_proxy(listener, world.dialer, own, local or {}):
             yield path
 
 
@@ -297,7 +297,7 @@ async def test_the_log_tells_neither_paths_nor_headers(tmp_path: Path) -> None:
 
 
 async def test_the_systems_resolver_and_tcp_are_used_outside_tests() -> None:
-    async with site(backwards) as there, real_outside() as outside:
+    async with site(backwards) as there, system_dialer() as outside:
         assert list(await outside.resolve("127.0.0.1")) == [ip_address("127.0.0.1")]
         reader, writer = await outside.connect(ip_address("127.0.0.1"), there.port)
         writer.write(b"abc")

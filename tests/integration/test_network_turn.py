@@ -75,7 +75,7 @@ async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reac
         site(web) as database,
         site(web) as api,
         site(web) as metrics,
-        open_network("internet", tmp_path, None, (), world.outside) as network,
+        open_network("internet", tmp_path, None, (), world.dialer) as network,
     ):
         services = [f"http://127.0.0.1:{service.port}/" for service in (database, api, metrics)]
         answers = await tried(
@@ -103,7 +103,7 @@ async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reac
 async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it(tmp_path: Path) -> None:
     async with site(web) as there:
         world = SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})
-        async with open_network("internet", tmp_path, None, (), world.outside) as network:
+        async with open_network("internet", tmp_path, None, (), world.dialer) as network:
             answers = await tried(network, "http://files.example/a", f"http://{PUBLIC}/b")
     for proxied, direct in answers.values():
         assert proxied == [200, "hello"]
@@ -114,7 +114,7 @@ async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it
 @needs_bubblewrap
 async def test_an_address_of_the_operators_own_is_refused(tmp_path: Path) -> None:
     world = SimulatedInternet()
-    async with open_network("internet", tmp_path, None, [ip_address(PUBLIC)], world.outside) as network:
+    async with open_network("internet", tmp_path, None, [ip_address(PUBLIC)], world.dialer) as network:
         [[proxied, _]] = (await tried(network, f"http://{PUBLIC}/")).values()
     assert (proxied[0], world.connections) == (403, [])
 
@@ -164,7 +164,7 @@ async def test_the_model_streams_into_the_cage_piece_by_piece_and_its_key_stays_
 def opened(mode: str, directory: Path, upstream: str) -> Any:
     match mode:
         case "internet" | "none" | "host":
-            return open_network(mode, directory, route(upstream), (), SimulatedInternet().outside)
+            return open_network(mode, directory, route(upstream), (), SimulatedInternet().dialer)
         case _:
             raise AssertionError(mode)
 
@@ -173,7 +173,7 @@ def opened(mode: str, directory: Path, upstream: str) -> Any:
 async def test_a_program_that_sends_the_models_requests_to_the_proxy_is_served_too(tmp_path: Path) -> None:
     async with (
         site(web) as there,
-        open_network("internet", tmp_path, route(there.url), (), SimulatedInternet().outside) as network,
+        open_network("internet", tmp_path, route(there.url), (), SimulatedInternet().dialer) as network,
     ):
         dummy = network.environment["ANTHROPIC_API_KEY"]
         url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1/models?key={dummy}"
@@ -202,7 +202,7 @@ async def asked(network: Network, environment: Mapping[str, str]) -> Ended:
 @needs_bubblewrap
 async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(tmp_path: Path) -> None:
     data = os.urandom(1 << 20) * 10
-    async with open_network("internet", tmp_path, None, (), SimulatedInternet().outside) as network:
+    async with open_network("internet", tmp_path, None, (), SimulatedInternet().dialer) as network:
         ended = await run(caged(network, ["cat"]), network.environment, data)
         assert (ended.status, ended.err) == (0, "")
         assert ended.out == data
@@ -211,7 +211,7 @@ async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(t
 
 async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named(tmp_path: Path) -> None:
     async with open_network(
-        "internet", tmp_path, route("https://models.example"), (), SimulatedInternet().outside
+        "internet", tmp_path, route("https://models.example"), (), SimulatedInternet().dialer
     ) as network:
         sockets = [path for path in network.binds if path.is_socket()]
         assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sockets} == {

@@ -22,10 +22,10 @@ def version_2(tmp_path: Path, enabled: str) -> tuple[Path, Path]:
 def test_a_delegated_group_holds_processes_and_memory(tmp_path: Path) -> None:
     found = enforcement(LIMITS, *version_2(tmp_path, "cpu memory pids"))
     assert (found.processes, found.memory) == (Holder.CGROUP, Holder.CGROUP)
-    *_, group = found.joining("w1")
+    *_, group = found.join_group("w1")
     assert (Path(group) / "pids.max").read_text() == "7"
     assert (Path(group) / "memory.max").read_text() == str(1 << 20)
-    assert not any("nproc" in word or "data" in word for word in found.inside())
+    assert not any("nproc" in word or "data" in word for word in found.limit_argv())
 
 
 def test_the_pids_hierarchy_of_version_1_holds_processes(tmp_path: Path) -> None:
@@ -33,9 +33,9 @@ def test_the_pids_hierarchy_of_version_1_holds_processes(tmp_path: Path) -> None
     (tmp_path / "membership").write_text("8:pids:/bot\n4:memory:/bot\n0::/\n")
     found = enforcement(LIMITS, tmp_path / "cgroup", tmp_path / "membership")
     assert (found.processes, found.memory) == (Holder.CGROUP, Holder.RLIMIT)
-    *_, group = found.joining("w1")
+    *_, group = found.join_group("w1")
     assert group == str(tmp_path / "cgroup" / "pids" / "bot" / "threadtree-w1")
-    assert f"--data={1 << 20}" in found.inside()
+    assert f"--data={1 << 20}" in found.limit_argv()
 
 
 def test_where_there_is_no_group_the_kernel_counts_for_a_user_and_not_for_root(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_where_there_is_no_group_the_kernel_counts_for_a_user_and_not_for_root(t
     assert enforcement(LIMITS, *missing).group is None
     user, root = Enforcement(LIMITS, None, is_root=False), Enforcement(LIMITS, None, is_root=True)
     assert (user.processes, root.processes) == (Holder.RLIMIT, Holder.NOTHING)
-    assert "--nproc=7" in user.inside()
-    assert user.joining("w1") == ()
+    assert "--nproc=7" in user.limit_argv()
+    assert user.join_group("w1") == ()
 
 
 def test_a_group_that_cannot_be_made_is_not_relied_on(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_group_that_cannot_be_made_is_not_relied_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_group_goes_once_nothing_runs_in_it(tmp_path: Path, kept: bool) -> None:
     found = Enforcement(LIMITS, Group(tmp_path, None, None), is_root=False)
-    *_, group = found.joining("w1")
+    *_, group = found.join_group("w1")
     if kept:
         (Path(group) / "busy").mkdir()
-    found.leave("w1")
+    found.remove_group("w1")
     assert Path(group).exists() == kept

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from bot.network.egress import Outside
+from bot.network.egress import Dialer
 from bot.network.rules import IPAddress
 from bot.network.sockets import Streams
 from bot.network.turn_network import Network
@@ -82,8 +82,8 @@ class SimulatedInternet:
     connections: list[tuple[str, int]] = field(default_factory=list)
 
     @property
-    def outside(self) -> Outside:
-        return Outside(self._resolve, self._connect)
+    def dialer(self) -> Dialer:
+        return Dialer(self._resolve, self._connect)
 
     async def _resolve(self, name: str) -> Sequence[IPAddress]:
         self.lookups.append(name)
