@@ -11,14 +11,10 @@ from starlette.routing import Route
 
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.migrate import Ahead, Behind, Changed, Current, schema_state
+from bot.store.upkeep import some_worker_is_alive
 
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
 PROBE_TIMEOUT_SECONDS: Final = 3.0
-
-A_WORKER_IS_ALIVE = """
--- Heartbeats are written with the database's clock, so it is the one to compare with.
-select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
-"""
 
 Probe = Callable[[], Awaitable[str | None]]
 """Why the bot cannot work at present; None when it can."""
@@ -53,7 +49,7 @@ def database_probe(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS
             state = await schema_state(connection)
             if not isinstance(state, Current):
                 return _schema_reason(state)
-            if not await connection.fetchval(A_WORKER_IS_ALIVE, HEARTBEAT_MAX_AGE_SECONDS, timeout=timeout_seconds):
+            if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS, timeout_seconds):
                 return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
         return None
 

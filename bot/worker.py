@@ -31,8 +31,9 @@ _log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Every few seconds: heartbeat, cut-off turns, lost doorbells, stalled jobs, ended sessions. Now and then, in a
-    task of its own that delays none of these: rows and disk are reconciled, and what is old goes.
+    """Every TICK_SECONDS: heartbeat, cut-off turns, lost doorbells, stalled jobs, ended sessions.
+
+    Every SWEEP_INTERVAL_SECONDS, in a task of its own: repair, prune and deletion of old rows.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ def prune_worktrees(older_than: str | None, *, dry_run: bool, force: bool, json:
         typer.echo(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
     else:
         _print(report)
-    if report.braked is not None:
-        fail(f"{report.braked} --force goes on all the same.")
+    if report.aborted is not None:
+        fail(f"{report.aborted} --force goes on all the same.")
     if report.errors:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""What expires beside the worktrees: rescues, kept directories, agents' homes, strangers, and bytes in the trash."""
+"""Expire what lies beside the worktrees: rescues, kept directories, agents' homes, orphans, bytes in the trash."""
 
 import asyncio
 import os
@@ -28,9 +28,9 @@ _log = structlog.get_logger()
 
 
 async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> int:
-    """Lets rescues and homes expire that nobody needs any more, and empties the trash; returns the bytes freed.
+    """Delete old rescues and unused homes, and empty the trash; return the bytes freed.
 
-    What cannot be done is logged and tried again next time. Raises only what a database raises that is away.
+    What fails is logged and tried again next time. Raises only what a database raises that is away.
     """
     freed = await _expire_rescues(ctx, policy, force=force)
     await _expire_homes(ctx)
@@ -109,12 +109,12 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
         async with ctx.pool.acquire() as connection:
             await rescues.delete(connection, rescue.id)
         _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
-    await _expire_rowless(ctx, before)
+    await _expire_without_row(ctx, before)
     return kept.bytes_freed
 
 
-async def _expire_rowless(ctx: NodeContext, before: datetime) -> None:
-    """Rescues of what never had a row, or whose row was lost: their refs tell how old they are."""
+async def _expire_without_row(ctx: NodeContext, before: datetime) -> None:
+    """Delete old rescues without a row: their refs tell how old they are."""
     for folder in sorted(await asyncio.to_thread(folders_on_disk, ctx.data_dir)):
         try:
             clone = ctx.clone(folder)
@@ -133,7 +133,7 @@ async def _expire_rowless(ctx: NodeContext, before: datetime) -> None:
 
 
 async def _drop(ctx: NodeContext, rescue: Rescue) -> None:
-    """Raises OSError while a kept directory is still there."""
+    """Delete a rescue's ref. Raises OSError while its kept directory is still there."""
     if rescue.kept is not None and os.path.lexists(trash.kept_folder(ctx.data_dir) / rescue.kept):  # noqa: ASYNC240
         raise FileExistsError(f"{rescue.kept} was not deleted")
     clone = ctx.clone(rescue.folder)

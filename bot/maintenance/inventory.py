@@ -1,4 +1,4 @@
-"""What is at each place where a worktree of a clone is, was or should be: directory, git's entry, metadata, row."""
+"""The inventory of a clone: directory, git's entry, metadata and row at each path of a worktree."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A place, and what mending it takes."""
+    """A place, and what its repair needs."""
 
     path: Path
     place: Place
@@ -33,7 +33,7 @@ class Found:
 
 
 def folders_on_disk(data_dir: Path) -> set[str]:
-    """The `owner/repo` folders with worktrees, and those of the clones. Opens a directory per owner."""
+    """Return the `owner/repo` folders with worktrees, and those of the clones. Opens a directory per owner."""
     found: set[str] = set()
     for root, suffix in ((data_dir / "worktrees", ""), (data_dir / "repos", ".git")):
         for owner in _folders(root):
@@ -43,19 +43,19 @@ def folders_on_disk(data_dir: Path) -> set[str]:
 
 
 async def take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str | None) -> list[Found]:
-    """Every place of the clone that is in `folder`, or the one at the path `only`, in the order of their paths.
+    """Return every place of the clone in `folder`, or the one at the path `only`, ordered by path.
 
-    Under the clone's lock, and rows after disk and git: whatever is made there has its row before. A place that
-    another node's row claims, or one this node has lost, is left out. Opens one directory.
+    The caller holds the clone's lock. Rows are read after disk and git, since a row is written before its checkout is
+    made. Places of another node's rows, and those this node has lost, are left out. Opens one directory.
     """
     directory = ctx.data_dir / "worktrees" / folder
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
     async with ctx.pool.acquire() as connection:
         rows = {row.worktree.path: row for row in await reconciliation.live_in(connection, folder, ctx.node)}
-        strangers = {*on_disk, *(records or ())} - rows.keys()
-        strangers -= await retention.claimed_paths(connection, sorted(strangers))
-        paths = sorted(rows.keys() | strangers)
+        without_row = {*on_disk, *(records or ())} - rows.keys()
+        without_row -= await retention.claimed_paths(connection, sorted(without_row))
+        paths = sorted(rows.keys() | without_row)
         if only is not None:
             paths = [path for path in paths if path == only]
         known = await asyncio.to_thread(_read_all, paths)
@@ -77,7 +77,7 @@ def _found(
         row = rows.get(path)
         if row is None and isinstance(one, Metadata) and one.id.isdecimal():
             row = named.get(int(one.id))
-            # A number that meanwhile is another worktree's tells nothing about this one.
+            # The number may be another worktree's by now.
             row = row if row is not None and row.worktree.path == path else None
         entry = records.get(path) if records is not None else None
         place = Place(
@@ -110,7 +110,7 @@ def _metadata_state(known: Metadata | Absent | Corrupt) -> MetadataState:
 
 
 async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | None:
-    """git's entries for what is directly in `directory`, by path; None where there is no clone that git can read."""
+    """Return git's entries for worktrees directly in `directory`, by path; None without a clone that git can read."""
     if not await asyncio.to_thread(clone.path.is_dir):
         return None
     try:
@@ -123,7 +123,7 @@ async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | 
 
 
 def _places_on_disk(directory: Path) -> set[str]:
-    """The paths of what is in the folder; a file `<name>.json` stands for the worktree beside which it is."""
+    """Return the paths in the folder; a file `<name>.json` stands for the worktree beside it."""
     try:
         with os.scandir(directory) as found:
             children = [(child.path, child.is_file(follow_symlinks=False)) for child in found]

@@ -1,4 +1,4 @@
-"""The sweep: worktrees that nobody used for long enough are removed, starting from their rows (DESIGN.md §4)."""
+"""Prune: remove worktrees without activity for long enough, starting from their rows (DESIGN.md §4, retention)."""
 
 import asyncio
 import os
@@ -35,14 +35,14 @@ from bot.store.retention import Candidate
 from bot.worktrees.activity import foreign_lock, last_change
 from bot.worktrees.remove import Removed
 
-LOOKS_AT_ONCE = 4
+CHECKED_AT_ONCE = 4
 Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One worktree of a report; `id` is None for a stranger, which has no row."""
+    """One worktree of a report; `id` is None for an orphan, which has no row."""
 
     id: int | None
     path: str
@@ -51,14 +51,14 @@ class Line:
 
 @dataclass(slots=True)
 class Report:
-    """What a sweep did, or with `dry_run` would do. `braked`: why it stopped before anything was removed."""
+    """What was pruned, or with `dry_run` would be. `aborted`: why nothing was removed."""
 
     dry_run: bool
     deleted: list[Line] = field(default_factory=list)
     skipped: list[Line] = field(default_factory=list)
     errors: list[Line] = field(default_factory=list)
     bytes_reclaimed: int = 0
-    braked: str | None = None
+    aborted: str | None = None
 
 
 async def prune(
@@ -70,17 +70,16 @@ async def prune(
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Removes what is due under claims held by the process lock `worker`, then tidies up; `force` lifts the brake.
+    """Remove what is due under claims of the process lock `worker`, then expire the rest; `force` skips the limit.
 
-    `worker` must be the sweep's own (`liveness.worker_lock`): claims of one that is not alive are given back, and so
-    are those of a Runner that has no removal under way. A dry run changes nothing, and its bytes are those that would
-    be freed. Opens a directory for what is due, whatever the number of worktrees. Raises only what a database raises
-    that is away.
+    `worker` must be a lock for this call alone (`process_lock.worker_lock`): claims of one that is not alive are freed,
+    and so are those of a Runner that removes nothing. A dry run changes nothing; its bytes are those that would be
+    freed. Opens directories only of what is due. Raises only what a database raises that is away.
     """
-    return await _Sweep(ctx, policy, worker, Report(dry_run), progress).go(force=force)
+    return await _Prune(ctx, policy, worker, Report(dry_run), progress).run(force=force)
 
 
-class _Sweep:
+class _Prune:
     def __init__(self, ctx: NodeContext, policy: Policy, worker: str, report: Report, progress: Progress) -> None:
         self._ctx = ctx
         self._policy = policy
@@ -88,7 +87,7 @@ class _Sweep:
         self._report = report
         self._progress = progress
 
-    async def go(self, *, force: bool) -> Report:
+    async def run(self, *, force: bool) -> Report:
         ctx, report = self._ctx, self._report
         async with ctx.pool.acquire() as connection:
             candidates = await retention.candidates(
@@ -101,10 +100,10 @@ class _Sweep:
             total = await retention.count_live(connection, ctx.node)
         due = await self._judge_all(candidates)
         if exceeds_safety_limit(len(due), total) and not force:
-            report.braked = (
+            report.aborted = (
                 f"{len(due)} of {total} worktrees would go at once. Did the clock jump? Nothing was removed."
             )
-            _log.warning("sweep-braked", due=len(due), of=total)
+            _log.warning("prune-aborted", due=len(due), of=total)
             for candidate in due:
                 self._skipped(candidate, Skip("Too many at once."))
         else:
@@ -113,17 +112,17 @@ class _Sweep:
         if not report.dry_run:
             report.bytes_reclaimed += await expire(ctx, self._policy, force=force)
         counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
-        _log.info("sweep-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
+        _log.info("prune-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
         return report
 
     async def _judge_all(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those that are due by all that is known of them, not only by their rows."""
+        """Return those that are due by their rows, metadata and files."""
         due: list[Candidate] = []
-        for start in range(0, len(candidates), LOOKS_AT_ONCE):
-            some = candidates[start : start + LOOKS_AT_ONCE]
-            self._progress(f"looking at {some[0].worktree.path} ({start + 1} of {len(candidates)})")
-            looked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
-            for candidate, facts in zip(some, looked, strict=True):
+        for start in range(0, len(candidates), CHECKED_AT_ONCE):
+            some = candidates[start : start + CHECKED_AT_ONCE]
+            self._progress(f"checking {some[0].worktree.path} ({start + 1} of {len(candidates)})")
+            checked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
+            for candidate, facts in zip(some, checked, strict=True):
                 if await self._is_due(candidate, facts):
                     due.append(candidate)
         return due
@@ -159,10 +158,10 @@ class _Sweep:
             return
         claimed = await self._claim(candidate)
         if claimed is None:
-            self._skipped(candidate, Skip("Somebody needs it again, or removes it already."))
+            self._skipped(candidate, Skip("It is used again, or is being removed already."))
             return
         reached("prune-claimed")
-        # Nobody can start anything there now: what happened until a moment ago shows.
+        # Nothing can start there now: check once more what happened until the claim.
         verdict = judge(await self._facts(candidate), self._policy)
         if isinstance(verdict, Skip):
             async with ctx.pool.acquire() as connection:
@@ -173,13 +172,13 @@ class _Sweep:
         if isinstance(result, Removed):
             self._deleted(candidate)
             return
-        # That it could not go is no activity: the next sweep tries again.
+        # A failed removal is no activity: the next prune tries again.
         async with ctx.pool.acquire() as connection:
             await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
         self._skipped(candidate, Skip(result.why))
 
     async def _claim(self, candidate: Candidate) -> ClaimedRemoval | None:
-        """None where the row is not what it was when it was judged."""
+        """Return None if the row changed since it was judged."""
         ctx = self._ctx
         async with ctx.pool.acquire() as connection, connection.transaction():
             if await retention.lock_if_idle(connection, candidate.worktree.id) != candidate.worktree.updated_at:
@@ -203,7 +202,7 @@ class _Sweep:
         )
 
     async def _rebuild_metadata(self, candidate: Candidate) -> None:
-        """Under the clone's lock, which a turn takes before it does anything in the worktree."""
+        """Rebuild it under the clone's lock, which a turn takes before it touches the worktree."""
         ctx, path = self._ctx, Path(candidate.worktree.path)
         async with (
             clone_lock(ctx.clone(candidate.worktree.folder)),
@@ -221,7 +220,7 @@ class _Sweep:
         async with ctx.pool.acquire() as connection:
             due = await retention.due_orphans(connection, ctx.node, self._policy.expired_before(Kind.ORPHAN))
         for path in due:
-            line = Line(None, path, f"Belonged to nobody for {describe(self._policy.orphan)}; kept apart.")
+            line = Line(None, path, f"An orphan for {describe(self._policy.orphan)}.")
             try:
                 if report.dry_run or await end_orphan(ctx, Path(path)):
                     report.deleted.append(line)

@@ -1,4 +1,4 @@
-"""Rows, directories and git's entries: what each of their combinations means, and what mends it. Pure."""
+"""What repairs each combination of row, directory, git's entry and metadata. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ class Action(StrEnum):
     LOCK = "locked it"
     REBUILD_METADATA = "rebuilt its metadata"
     LEAVE = "left for its next turn, which makes it again"
-    WAIT = "left alone: something is going on there"
+    WAIT = "left alone: it is in use"
     FINISH_REMOVAL = "finished its removal"
     KEEP_WHOLE = "kept the directory, which is no worktree of this clone"
     ADOPT = "adopted as an orphan"
@@ -42,7 +42,7 @@ class Place:
 
 
 def decide(place: Place) -> tuple[Action, ...]:
-    """What is to be done, in this order; nothing where all agree."""
+    """Return the actions for a place, in order; none where all agree."""
     if place.busy:
         return (Action.WAIT,)
     match place.row:
@@ -81,7 +81,7 @@ def _metadata_of_ready(place: Place) -> tuple[Action, ...]:
 
 
 def _reserved(place: Place) -> tuple[Action, ...]:
-    """Nothing is there yet, or what is there was made for it: the turn that makes it takes over what it finds."""
+    """Nothing is there yet, or an unfinished checkout: the turn that makes the worktree takes it over."""
     if place.directory and place.entry == "absent":
         return (Action.KEEP_WHOLE,)
     return (Action.LEAVE,) if place.directory or place.entry not in ("absent", "unknown") else ()

@@ -1,4 +1,4 @@
-"""Brings rows, directories and git's entries of this node together again, clone by clone, as `reconciling` decides."""
+"""Repair: make rows, directories and git's entries of this node agree, clone by clone, by `reconcile_rules`."""
 
 import asyncio
 import os
@@ -26,9 +26,9 @@ from bot.store import reconciliation, rescues, retention
 from bot.worktrees.unlink import rescue_first, unlink_worktree, what_is_rescued
 
 Progress = Callable[[str], None]
-# An operator who asked hears of these too; a log that comes every hour does not.
+# Shown to an operator who asked, but not logged every hour.
 UNCHANGED = frozenset({Action.LEAVE, Action.WAIT})
-# The id under which work of what has no row is rescued: rows count from 1.
+# The id in the rescues of what has no row: rows count from 1.
 NO_WORKTREE = 0
 _log = structlog.get_logger()
 
@@ -36,10 +36,10 @@ _log = structlog.get_logger()
 async def repair(
     ctx: NodeContext, only: int | None = None, progress: Progress = lambda _: None
 ) -> list[tuple[str, Action]]:
-    """Mends everything of this node, or one worktree; returns (path, what was done) wherever not all agreed.
+    """Repair all worktrees of this node, or one; return (path, what was done) for those where not all agreed.
 
-    One `git worktree list` per clone, under its lock. A clone or a place that cannot be mended is logged and passed
-    over. Every step can be repeated. Raises only what a database raises that is away.
+    One `git worktree list` per clone, under its lock. A clone or a place that cannot be repaired is logged and skipped.
+    Every step can be repeated. Raises only what a database raises that is away.
     """
     async with ctx.pool.acquire() as connection:
         path = await reconciliation.path_of(connection, only, ctx.node) if only is not None else None
@@ -53,7 +53,7 @@ async def repair(
         progress(f"{folder} ({number} of {len(folders)})")
         try:
             async with clone_lock(ctx.clone(folder)) as lock:
-                done += await _mend(ctx, lock, folder, path)
+                done += await _repair_clone(ctx, lock, folder, path)
                 await _index_rescues(ctx, lock.clone, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
@@ -62,19 +62,20 @@ async def repair(
             await remove_all(ctx, worker)
     if only is None:
         await _forget_former_orphans(ctx)
-    _log.info("reconciled", clones=len(folders), mended=sum(action not in UNCHANGED for _, action in done))
+    _log.info("worktrees-repaired", clones=len(folders), repaired=sum(action not in UNCHANGED for _, action in done))
     return done
 
 
 async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
-    """Clears a path that is no worktree in use: what a commit can hold of it is rescued, and with `whole` all that is
-    there is kept as it is. `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
+    """Rescue what is at a path and clear it; with `whole` the directory is kept as it is.
+
+    `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
     """
     found = await rescue_first(lock, path, label)
     commit, whole = what_is_rescued(found), whole or isinstance(found, KeepWhole)
     size = await asyncio.to_thread(trash.size_of, path) if whole else 0
     note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at, conversations=label.conversations)
-    # One transaction around it: no row tells of a directory that was not kept.
+    # In one transaction: no row is written for a directory that was not kept.
     async with ctx.pool.acquire() as connection, connection.transaction():
         if commit is not None:
             await note(connection, ref=commit.ref, files=commit.files, commits=commit.commits)
@@ -84,30 +85,30 @@ async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label,
         reached("taken-away")
 
 
-async def _mend(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
-    """What is at the clone's places and what is done about it.
+async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
+    """Repair the places of a clone.
 
-    Turns and removals wait for the clone's lock before they touch a worktree, so that what is seen here stays so; of
-    a turn that had the lock before, the row says that it runs.
+    Turns and removals take the clone's lock before they touch a worktree, so the inventory stays true; the row of a
+    worktree tells whether a turn that had the lock before runs.
     """
     done: list[tuple[str, Action]] = []
     for found in await take_inventory(ctx, lock.clone, folder, only):
         for action in decide(found.place):
             try:
-                did = await _do(ctx, lock, action, found)
+                applied = await _apply(ctx, lock, action, found)
             except (GitError, OSError, refs.InvalidNameError) as problem:
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
-            if did is None:
+            if applied is None:
                 continue
-            done.append((str(found.path), did))
-            if did not in UNCHANGED:
-                _log.info("worktree-repaired", path=str(found.path), action=did)
+            done.append((str(found.path), applied))
+            if applied not in UNCHANGED:
+                _log.info("worktree-repaired", path=str(found.path), action=applied)
     return done
 
 
-async def _do(ctx: NodeContext, lock: CloneLock, action: Action, found: Found) -> Action | None:
-    """What was done in the end; None where there was nothing to do any more. Raises GitError, OSError."""
+async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: Found) -> Action | None:
+    """Apply an action and return it; None if there was nothing to do any more. Raises GitError, OSError."""
     path, row = found.path, found.row
     match action:
         case Action.LEAVE | Action.WAIT | Action.FINISH_REMOVAL:
@@ -144,7 +145,7 @@ async def _adopt(ctx: NodeContext, found: Found) -> bool:
 
 
 async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
-    """Rescues that the database does not know of are on record again, where their worktree is one of this clone's."""
+    """Write rows for rescues of this clone's worktrees that have none."""
     known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
     async with ctx.pool.acquire() as connection:
         ids = await reconciliation.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
@@ -163,7 +164,7 @@ async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
 
 
 async def _forget_former_orphans(ctx: NodeContext) -> None:
-    """What is gone, or has a row now."""
+    """Delete the rows of orphans that are gone or have a worktree's row now."""
     async with ctx.pool.acquire() as connection:
         known = await retention.orphans(connection, ctx.node)
         former = await retention.claimed_paths(connection, sorted(known))

@@ -1,4 +1,4 @@
-"""When a worktree has been without activity for long enough to go. Pure (DESIGN.md §4, retention)."""
+"""Which worktrees have been without activity for too long. Pure (DESIGN.md §4, retention)."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 class Kind(StrEnum):
-    """What decides how long a worktree is kept: at a commit, on a branch, or used by no conversation any more."""
+    """What decides how long a worktree is kept: at a commit, on a branch, or used by no conversation."""
 
     DETACHED = "detached"
     BRANCH = "branch"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long each kind is kept without activity, and how long what was rescued, as seen at `now` (aware)."""
+    """How long each kind is kept without activity, and how long rescues are kept, at the aware time `now`."""
 
     now: datetime
     detached: timedelta
@@ -33,7 +33,7 @@ class Policy:
     rescue: timedelta
 
     def kept_for(self, kind: Kind) -> timedelta:
-        """How long a worktree of this kind is kept without activity."""
+        """Return how long a worktree of this kind is kept without activity."""
         match kind:
             case Kind.DETACHED:
                 return self.detached
@@ -43,16 +43,16 @@ class Policy:
                 return self.orphan
 
     def expired_before(self, kind: Kind) -> datetime:
-        """Whoever was active for the last time before this is due."""
+        """Return the time of the last activity before which a worktree is due."""
         return self.now - self.kept_for(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a worktree. Times are aware; None where there is nothing to tell the time by.
+    """What is known about a worktree. Times are aware, None where unknown.
 
-    `metadata` is the state of the file beside it, and says nothing where the directory is gone. `locked` is the reason
-    a person gave to `git worktree lock`; the bot's own locks are none.
+    `metadata` is the state of the file beside it; it does not count if the directory is gone. `locked` is the reason
+    that a person gave to `git worktree lock`, not the bot's own.
     """
 
     kind: Kind
@@ -67,13 +67,13 @@ class Facts:
 
     @property
     def metadata_is_lost(self) -> bool:
-        """Whether the file beside the worktree is to be written again, and nobody else is about to."""
+        """Whether the metadata must be rebuilt, and no turn or operation is about to write it."""
         return self.directory and self.metadata != "ok" and not self.turns and not self.operation
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """It may go."""
+    """It is due."""
 
     idle: timedelta
 
@@ -94,14 +94,14 @@ def policy_for(
     rescue_days: int,
     older_than: timedelta | None = None,
 ) -> Policy:
-    """The expiries in days; `older_than` stands for all three of worktrees."""
+    """Return the policy of these expiries in days; `older_than` replaces the three of worktrees."""
     days = (timedelta(days=number) for number in (detached_days, branch_days, orphan_days))
     detached, branch, orphan = (older_than if older_than is not None else age for age in days)
     return Policy(now, detached, branch, orphan, timedelta(days=rescue_days))
 
 
 def parse_age(text: str) -> timedelta:
-    """`90s`, `30m`, `24h`, `7d` or `2w`. Raises ValueError with a sentence for the operator."""
+    """Parse `90s`, `30m`, `24h`, `7d` or `2w`. Raises ValueError with a sentence for the operator."""
     match = _AGE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"--older-than {text!r} is not an age; write a number and s, m, h, d or w, such as 24h or 7d.")
@@ -116,13 +116,13 @@ def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
 
 
 def judge(facts: Facts, policy: Policy) -> Due | Skip:
-    """Whether a worktree goes. Activity is the newest of row, metadata and file changes; the future counts as now."""
+    """Decide whether a worktree is due. Activity is the newest of row, metadata and files; the future counts as now."""
     if facts.turns:
         return Skip("A turn is waiting or running.")
     if facts.operation:
-        return Skip("An operation on it was asked for and has not ended.")
+        return Skip("An operation is waiting or running.")
     if facts.locked is not None:
-        return Skip(f"Somebody locked it: {facts.locked or 'no reason given'}.")
+        return Skip(f"It was locked by hand: {facts.locked or 'no reason given'}.")
     times = (facts.row_at, facts.metadata_at, facts.changed_at)
     active = min(max(time for time in times if time is not None), policy.now)
     idle = policy.now - active
@@ -130,7 +130,7 @@ def judge(facts: Facts, policy: Policy) -> Due | Skip:
     if idle < kept_for:
         return Skip(f"Last activity {describe(idle)} ago; {_KINDS[facts.kind]} is kept for {describe(kept_for)}.")
     if facts.directory and facts.metadata != "ok":
-        return Skip(f"Its metadata is {facts.metadata}: rebuilt, and looked at again next time.")
+        return Skip(f"Its metadata is {facts.metadata}: rebuilt, and checked again next time.")
     return Due(idle)
 
 
@@ -140,7 +140,7 @@ def exceeds_safety_limit(due: int, total: int) -> bool:
 
 
 def describe(age: timedelta) -> str:
-    """An age for people, in its largest unit."""
+    """Return an age for people, in its largest unit."""
     seconds = int(age.total_seconds())
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:

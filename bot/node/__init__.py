@@ -1,1 +1,1 @@
-"""What every part that works on this machine shares."""
+"""What all work on this node shares: its context, process locks, patient transactions."""

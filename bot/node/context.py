@@ -1,4 +1,4 @@
-"""What work on this node's worktrees takes, whoever asks for it: a turn, a timer, or an operator."""
+"""What work on this node's worktrees needs, for a turn, a timer or an operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from bot.store.database import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """A node's clones and worktrees, and the rows they belong to. Without `github` what is merged there is unknown."""
+    """A node's clones, worktrees and rows. Without `github` it is unknown what was merged."""
 
     pool: Pool
     git: Git
@@ -24,11 +24,11 @@ class NodeContext:
     github: GitHub | None
 
     def clone(self, folder: str) -> Clone:
-        """The clone of a codebase, by the folder its row names."""
+        """Return the clone of a codebase by the folder in its row."""
         owner, _, name = folder.partition("/")
         return clone_at(self.data_dir, owner, name, self.git)
 
     @property
     def workers(self) -> Path:
-        """Where the process locks of this node lie (see `liveness`)."""
+        """Return the directory of this node's process locks (see `process_lock`)."""
         return self.data_dir / "workers"

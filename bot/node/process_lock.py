@@ -1,4 +1,4 @@
-"""Whether a worker process still lives: the kernel keeps its lock while it does, and drops it on kill -9."""
+"""Tell whether a worker process is alive: the kernel frees its lock when it ends, also after kill -9."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ _WORKER = re.compile(r"[0-9a-f]{16}")
 
 @contextmanager
 def worker_lock(directory: Path) -> Iterator[str]:
-    """A name for this process, alive as long as the context (or the process) is. A suspended process is alive."""
+    """Give this process a name that is alive until the context, or the process, ends. A suspended process is alive."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = secrets.token_hex(8)
     path = directory / f"{worker}.lock"
@@ -27,7 +27,7 @@ def worker_lock(directory: Path) -> Iterator[str]:
 
 
 def is_alive(directory: Path, worker: str) -> bool:
-    """Whether the process behind this name is still there (on this machine, under this directory)."""
+    """Whether the process of this name is alive (on this machine, under this directory)."""
     if not _WORKER.fullmatch(worker):
         return False
     path = directory / f"{worker}.lock"

@@ -1,4 +1,4 @@
-"""Writing what must not be lost, also while Postgres is away for a while."""
+"""Write what must not be lost, also through an outage of Postgres."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ _log = structlog.get_logger()
 
 
 async def persist(pool: Pool, write: Callable[[Connection], Awaitable[T]]) -> T:
-    """Runs `write` in a transaction. While Postgres is away it is tried again, for minutes; then the error goes on."""
+    """Run `write` in a transaction. While Postgres is away, try again for PATIENCE; then raise its error."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE.total_seconds()
     while True:

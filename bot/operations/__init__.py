@@ -1,1 +1,1 @@
-"""Work on a worktree itself, queued in line with its turns: create, reset, remove, restore."""
+"""Operations on a worktree, queued in line with its turns: create, reset, remove, restore."""

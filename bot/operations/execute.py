@@ -1,4 +1,4 @@
-"""Carries out what was asked of a worktree, for a worker as for the command line, and ends it with a sentence."""
+"""Carry out operations on worktrees, for a worker and for the command line, and end each with a sentence."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from bot.store.operations import ClaimedOperation, OperationClaim, OperationStat
 from bot.store.turns import ClaimLostError
 
 POLL_SECONDS = 0.5
-ABANDONED = "Whoever asked for it did not wait."
+ABANDONED = "It was cancelled before it began."
 
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 Progress = Callable[[str], None]
@@ -36,8 +36,10 @@ _log = structlog.get_logger()
 
 
 async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
-    """Ends when the operation has ended, was given back, or is no longer ours. Raises nothing but cancellation, and
-    what a database that stays away raises: then it is given back later, as those of dead workers are.
+    """Return when the operation has ended, was queued again, or its claim was lost.
+
+    Raises cancellation, and what a database raises that stays away: the operation is then queued again later, like
+    those of dead workers.
     """
     log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree.id)
     log.info("operation-started", asked_by=operation.requested_by)
@@ -50,7 +52,7 @@ async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     except ClaimLostError:
         log.warning("claim-lost")
     except asyncio.CancelledError:
-        await asyncio.shield(_give_back(ctx, operation))
+        await asyncio.shield(_requeue(ctx, operation))
         raise
 
 
@@ -62,7 +64,7 @@ async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outco
         return failed(operation, str(problem))
     except ClaimLostError:
         raise
-    except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and whoever asked hears of it all the same
+    except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the answer says so
         _log.exception("operation-broke", operation=operation.id)
         return failed(operation, worktree_replies.own_error(operation.id))
 
@@ -86,7 +88,7 @@ async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
 
 
 async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOperation, outcome: Outcome) -> None:
-    """The end, the rows that change with it, and the answer, in one transaction."""
+    """Write the end, the rows that change with it, and the answer, in one transaction."""
     await operations.finish(connection, operation.claim, outcome.state, outcome.words, ctx.node)
     if outcome.write is not None:
         await outcome.write(connection)
@@ -96,36 +98,36 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOp
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
-        # A close that came meanwhile. What an operator made or brought back stays to be looked at.
+        # The thread may have been closed meanwhile. What an operator created or restored stays.
         await conversations.release_worktree(connection, operation.worktree.id)
 
 
-async def _give_back(ctx: NodeContext, operation: ClaimedOperation) -> None:
+async def _requeue(ctx: NodeContext, operation: ClaimedOperation) -> None:
     async with ctx.pool.acquire() as connection:
         if await operations.requeue(connection, operation.claim):
-            _log.info("operation-handed-back", operation=operation.id)
+            _log.info("operation-requeued", operation=operation.id)
 
 
 async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Progress) -> OperationStatus:
-    """Carries out an operation here under the process lock `worker`, or waits for whoever does; returns how it ended.
+    """Carry out an operation here under the process lock `worker`, or wait for a worker; return how it ended.
 
-    `progress` hears what it waits for. Cancelled before anybody began, the operation is given up.
+    `progress` gets what it waits for. If this is cancelled before the operation began, the operation is abandoned.
     """
     said, begun = "", False
     try:
         while True:
             async with ctx.pool.acquire() as connection:
                 claimed = await operations.claim_next(connection, ctx.node, worker, operation_id)
-                standing = await operations.status_of(connection, operation_id)
+                status = await operations.status_of(connection, operation_id)
             if claimed is not None:
                 begun = True
                 await carry_out(ctx, claimed)
                 continue
-            if standing.state in ("done", "failed"):
-                return standing
-            if await _first_what_is_ahead(ctx, worker, standing):
+            if status.state in ("done", "failed"):
+                return status
+            if await _carry_out_ahead(ctx, worker, status):
                 continue
-            if (words := _waits_for(ctx, standing)) != said:
+            if (words := _waits_for(ctx, status)) != said:
                 said = words
                 progress(words)
             await asyncio.sleep(POLL_SECONDS)
@@ -136,33 +138,33 @@ async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Pr
         raise
 
 
-async def _first_what_is_ahead(ctx: NodeContext, worker: str, standing: OperationStatus) -> bool:
-    """Where no worker runs, nobody else does what was asked before, or gives back what a dead one had begun."""
+async def _carry_out_ahead(ctx: NodeContext, worker: str, status: OperationStatus) -> bool:
+    """Carry out what was enqueued before, since no worker may run that does it; False if there was nothing."""
     await recover(ctx, lambda claim: not is_alive(ctx.workers, claim.worker))
-    if standing.operation_ahead is None:
+    if status.operation_ahead is None:
         return False
     async with ctx.pool.acquire() as connection:
-        ahead = await operations.claim_next(connection, ctx.node, worker, standing.operation_ahead)
+        ahead = await operations.claim_next(connection, ctx.node, worker, status.operation_ahead)
     if ahead is None:
         return False
     await carry_out(ctx, ahead)
     return True
 
 
-def _waits_for(ctx: NodeContext, standing: OperationStatus) -> str:
-    if standing.node != ctx.node:
-        return f"Waiting for a worker of the node {standing.node}, where the worktree is."
-    if standing.state == "running":
-        return "A worker is at it."
-    if standing.being_removed:
+def _waits_for(ctx: NodeContext, status: OperationStatus) -> str:
+    if status.node != ctx.node:
+        return f"Waiting for a worker of the node {status.node}, where the worktree is."
+    if status.state == "running":
+        return "A worker carries it out."
+    if status.being_removed:
         return "Waiting for the removal of what is at the worktree's path."
-    if standing.turns_ahead or standing.turn_running:
-        return "Waiting for the requests that were asked for before; they need a worker that runs."
-    return "Waiting for what was asked for before."
+    if status.turns_ahead or status.turn_running:
+        return "Waiting for earlier requests; they need a worker that runs."
+    return "Waiting for an earlier operation."
 
 
 async def recover(ctx: NodeContext, is_gone: Callable[[OperationClaim], bool]) -> bool:
-    """Gives back the operations of this node whose claimer is gone; True if there was any."""
+    """Queue the operations of this node again whose process is gone; True if there was any."""
     async with ctx.pool.acquire() as connection:
         gone = [claim for claim in await operations.running_on(connection, ctx.node) if is_gone(claim)]
         for claim in gone:

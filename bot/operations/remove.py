@@ -1,4 +1,4 @@
-"""Removes the worktrees that nobody needs, one after the other, under a claim each, and writes down how that ended."""
+"""Remove worktrees, one after the other, each under a claim, and record how that ended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from bot.store.removals import ClaimedRemoval
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
-# The repository is not there for us any more, or its clone not for git: nothing counts as published.
+# The repository cannot be reached any more, or the clone cannot be read: no commit counts as published.
 _GONE = frozenset({GitProblem.NOT_FOUND, GitProblem.AUTH, GitProblem.CORRUPT})
 _log = structlog.get_logger()
 
 
 async def remove_all(ctx: NodeContext, worker: str) -> None:
-    """Removes every worktree of this node that is to go, then deletes the bytes; what cannot go now is tried later."""
+    """Remove every worktree of this node whose removal is decided, then delete the bytes; retry failed ones later."""
     async with ctx.pool.acquire() as connection:
         for worktree_id in await removals.due_for_retry(connection, ctx.node, TRY_AGAIN_AFTER):
             async with connection.transaction():
@@ -75,9 +75,9 @@ async def _rescued_since(connection: Connection, operation: ClaimedOperation) ->
 
 
 async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotRemoved:
-    """Removes a claimed worktree, after a rescue or, if it is purged, only where none is needed; its rows say so then.
+    """Remove a claimed worktree after a rescue, or if it is purged only where no rescue is needed; update its rows.
 
-    Every step can be repeated by whoever goes on with it. The bytes are left in the trash. Raises InvalidNameError.
+    Every step can be repeated. The bytes stay in the trash. Raises InvalidNameError.
     """
     path = Path(removal.worktree.path)
     merged = await merged_head(ctx, removal.worktree)
@@ -90,7 +90,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
         if isinstance(counts, NotRemoved):
             result: Removed | NotRemoved = counts
         elif not await _is_mine(ctx, removal):
-            return NotRemoved("somebody else removes it")
+            return NotRemoved("another process removes it")
         else:
             remote = Remote(removal.worktree.base_branch or removal.worktree.repository.default_branch, merged, counts)
             way = remove_if_clean if removal.removal == "purged" else remove
@@ -123,17 +123,17 @@ async def delete_trashed(trashed: Sequence[Path]) -> int:
 
 
 async def _fetched(ctx: NodeContext, lock: CloneLock, removal: ClaimedRemoval) -> bool | NotRemoved:
-    """Whether what GitHub has counts; Kept while it cannot be asked."""
+    """Fetch; False where no commit counts as published, NotRemoved while GitHub cannot be asked."""
     url = f"{ctx.server_url}/{removal.worktree.repository.full_name}.git"
     try:
         await lock.clone.run("rev-parse", "--git-dir")
-        # It may have been renamed since, and its old name be another's.
+        # The repository may have been renamed, and its old name may be another repository's.
         await lock.clone.run("config", "--local", "--replace-all", "remote.origin.url", url)
         await fetch(lock)
     except GitError as error:
         if error.problem not in _GONE:
             return NotRemoved(f"GitHub could not be asked what it has: {error}")
-        _log.warning("nothing-counts-as-published", path=removal.worktree.path, why=str(error))
+        _log.warning("published-commits-unknown", path=removal.worktree.path, why=str(error))
         return False
     return True
 
@@ -146,7 +146,7 @@ async def _is_mine(ctx: NodeContext, removal: ClaimedRemoval) -> bool:
 async def _write(
     connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, label: Label, result: Removed, size: int
 ) -> None:
-    """What was rescued and the end of the row, in the caller's transaction; nothing where the claim was lost."""
+    """Record the rescue and the end of the removal in the caller's transaction; nothing if the claim was lost."""
     if await removals.lock_claimed(connection, removal):
         await record_rescue(connection, label, result.rescue, result.kept, size)
         await removals.finish(connection, removal, ctx.node)

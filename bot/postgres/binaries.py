@@ -1,4 +1,4 @@
-"""Which Postgres programs the embedded server runs: the configured ones, a wheel's, or the system's."""
+"""Find the programs of the embedded Postgres: the configured ones, a wheel's, or the system's."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _newest_first(bin_dirs: Iterable[Path]) -> list[Path]:
-    """Ordered by the number at the end of the folder above: `pginstall18`, `15`."""
+    """Return the number at the end of the folder above, to sort by: `pginstall18`, `15`."""
     return sorted(bin_dirs, key=lambda path: int("0" + re.sub(r".*?(\d*)$", r"\1", path.parent.name)), reverse=True)
 
 

@@ -80,7 +80,7 @@ async def _ready(files: Files, arguments: list[str]) -> str:
 
 
 async def _supervised(files: Files, arguments: list[str]) -> str:
-    """See to it that a supervisor lives and wait until the server answers a query; gives the URI."""
+    """Start a supervisor unless one lives, wait until the server answers a query, and return its URI."""
     reported = None
     while True:
         if not _is_supervised(files):
@@ -99,7 +99,7 @@ async def _supervised(files: Files, arguments: list[str]) -> str:
 
 
 def _start_supervisor(files: Files, arguments: list[str]) -> None:
-    """Returns when the supervisor has gone to the background, or has found that another one lives."""
+    """Start the supervisor; return when it is in the background, or has found that another one lives."""
     root = Path(__file__).parents[2]
     argv = [sys.executable, "-m", "bot.postgres.supervisor", str(files.directory), *arguments]
     result = subprocess.run(argv, cwd=root, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)

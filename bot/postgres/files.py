@@ -1,4 +1,4 @@
-"""The directory of an embedded Postgres: what lies where, whose it is, and the locks that say who is alive."""
+"""The directory of an embedded Postgres: its paths, its owner, and the locks that tell which processes live."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ MAX_SOCKET_PATH_BYTES = 107
 
 
 class EmbeddedPostgresError(Exception):
-    """The embedded Postgres cannot be used; the message is one for the operator and names the way out."""
+    """The embedded Postgres cannot be used; the message tells the operator why, and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Files:
 
     @property
     def status(self) -> Path:
-        """One line from the supervisor for whoever waits: what it is doing, or `failed: ` and why."""
+        """One line of the supervisor's: what it is doing, or `failed: ` and why."""
         return self.directory / "status"
 
     @property
     def socket_record(self) -> Path:
-        """Names the socket's directory, which lies elsewhere when this one is too deep for a unix socket."""
+        """The file that names the socket's directory: elsewhere if this path is too long for a unix socket."""
         return self.directory / "socket-directory"
 
     @property
@@ -61,7 +61,7 @@ class Files:
 
 
 def prepare_directory(directory: Path) -> Files:
-    """Make the directory if it is missing. Raises EmbeddedPostgresError when it belongs to somebody else."""
+    """Make the directory if it is missing. Raises EmbeddedPostgresError if another user owns it."""
     directory = directory.resolve()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.stat().st_uid
@@ -70,13 +70,13 @@ def prepare_directory(directory: Path) -> Files:
             f"{directory} belongs to user {owner}, not to this one ({os.geteuid()}): "
             "run as that user, choose another DATA_DIR, or set DATABASE_URL"
         )
-    # Root's server runs as another user, who must be able to pass through to the two directories that are its own.
+    # Root's server runs as another user, which needs search permission here to reach its two directories.
     directory.chmod(0o711 if owner == 0 else 0o700)
     return Files(directory)
 
 
 def try_lock(path: Path, operation: int) -> int | None:
-    """A new descriptor holding the flock (LOCK_SH or LOCK_EX), to be closed by the caller; None if it is taken."""
+    """Take the flock (LOCK_SH or LOCK_EX); return its descriptor, which the caller closes, or None if it is taken."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -90,7 +90,7 @@ def try_lock(path: Path, operation: int) -> int | None:
 
 
 def is_locked(path: Path, operation: int) -> bool:
-    """Whether the flock could not be had just now."""
+    """Whether another process holds the flock."""
     descriptor = try_lock(path, operation)
     if descriptor is None:
         return True
@@ -129,13 +129,13 @@ def remove_socket_directory(files: Files) -> None:
 
 
 def clear_socket(directory: Path) -> None:
-    """Remove what a killed server left of its socket; a recycled pid in its lock file would stop the next one."""
+    """Remove the socket files of a killed server; a recycled pid in its lock file would stop the next one."""
     (directory / SOCKET_NAME).unlink(missing_ok=True)
     (directory / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
 
 
 def trusted_socket_directory(files: Files) -> Path | None:
-    """Where clients connect: the recorded directory if only the server's user can have put a socket there."""
+    """Return the recorded socket directory if only the server's user can have put a socket there."""
     directory = _recorded(files)
     if directory is None or not files.data.exists():
         return None
@@ -143,7 +143,7 @@ def trusted_socket_directory(files: Files) -> Path | None:
 
 
 def is_private(directory: Path, owner: int) -> bool:
-    """Whether this is a directory, no link, of that owner and closed to everybody else."""
+    """Whether this is a directory, not a link, of that owner and with mode 0700."""
     try:
         status = directory.lstat()
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def is_private(directory: Path, owner: int) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the file at once: a reader sees the old text or the new one."""
+    """Replace the file atomically: a reader sees the old text or the new one."""
     unfinished = path.with_name(f"{path.name}.new")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Supervise DIRECTORY until nobody uses it, unless somebody does so already."""
+    """Supervise DIRECTORY until it has no users, unless another supervisor does."""
     directory, bin_dir, *settings = arguments
     files = Files(Path(directory))
     os.umask(0o077)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         os._exit(0)
     os.setsid()
     os.chdir(files.directory)
-    # Whoever ends a whole group of processes ends the users too, and those need their database to the end.
+    # A signal to a whole process group ends the users too, and they need their database until they end.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, lambda *_: None)
     _log_to(files)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class Supervisor:
-    """Holds the supervisor's lock. The server may be a child, or one that a killed predecessor left."""
+    """The holder of the supervisor's lock. The server is a child, or was left by a killed predecessor."""
 
     def __init__(self, files: Files, bin_dir: Path, settings: Mapping[str, str]) -> None:
         self._files = files
@@ -101,7 +101,7 @@ class Supervisor:
         if not self._files.data.exists():
             self._make_data(lock, user)
         socket_directory = choose_socket_directory(self._files, user.uid, user.gid)
-        # The lock proves that no server lives, whoever has the pid in these files by now.
+        # The lock proves that no server lives, whichever process has the pid in these files by now.
         clear_socket(socket_directory)
         (self._files.data / "postmaster.pid").unlink(missing_ok=True)
         settings = {**SETTINGS, "unix_socket_directories": _quoted(socket_directory), **self._settings}
@@ -170,7 +170,7 @@ class Supervisor:
 
 
 def _log_to(files: Files) -> None:
-    """Everything said from here on, by the servers too, goes to the log; the one of the last time is kept."""
+    """Write all output from here on, the servers' too, to the log; keep the previous log."""
     if files.log.exists():
         files.log.replace(files.log.with_name("server.log.1"))
     log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -180,7 +180,7 @@ def _log_to(files: Files) -> None:
 
 
 def _quoted(path: Path) -> str:
-    """A path as one item of a list-valued setting, whatever characters are in it."""
+    """Quote a path as one item of a list-valued setting."""
     return '"' + str(path).replace('"', '""') + '"'
 
 

@@ -28,7 +28,7 @@ REACHES: tuple[int | None, ...] = (None, CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE)
 
 @dataclass(frozen=True, slots=True)
 class ServerUser:
-    """Who the server runs as; `become` runs in the forked child just before the program starts."""
+    """The user of the server; `become` runs in the forked child just before the program starts."""
 
     uid: int
     gid: int
@@ -54,7 +54,7 @@ def server_user(files: Files, bin_dir: Path) -> ServerUser:
 
 
 def _account(files: Files) -> pwd.struct_passwd:
-    """The owner of data that exists, otherwise `postgres` or `nobody`."""
+    """Return the owner of existing data, otherwise `postgres` or `nobody`."""
     if files.data.exists() and (owner := files.data.stat().st_uid) != 0:
         return pwd.getpwuid(owner)
     accounts = {account.pw_name: account for account in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""What the lists show: rows in the shape that scripts rely on, newest first."""
+"""Rows for the listing commands, in the shape that scripts rely on, newest first."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,7 +74,7 @@ class Worktree:
 
 @dataclass(frozen=True, slots=True)
 class FoundWorktree:
-    """A worktree that somebody named."""
+    """A worktree that was found by its id or its path."""
 
     id: int
     node: str
@@ -99,7 +99,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request and how it ended; `comment_url` is its tracking comment, once that is on GitHub."""
+    """A request and its end; `comment_url` is its tracking comment, once that is on GitHub."""
 
     id: int
     conversation: str
@@ -128,7 +128,7 @@ class Delivery:
 async def worktrees(
     connection: Connection, limit: int | None, *, with_removed: bool, repository: str | None, state: str | None
 ) -> list[Worktree]:
-    """The newest `limit` worktrees, all without one; of this repository (`owner/name`) and in this state where given.
+    """Return the newest `limit` worktrees, all without one; of this repository (`owner/name`) and state where given.
 
     Removed ones only `with_removed`, or when `state` asks for them.
     """
@@ -137,21 +137,21 @@ async def worktrees(
 
 
 async def find_worktree(connection: Connection, worktree_id: int | None, path: str | None) -> FoundWorktree | None:
-    """The worktree with this id, or the one at this path."""
+    """Return the worktree with this id, or the one at this path."""
     row = await connection.fetchrow(FIND_WORKTREE, worktree_id, path)
     return FoundWorktree(**row) if row else None
 
 
 async def sessions(connection: Connection, limit: int | None) -> list[Session]:
-    """The newest `limit` sessions, all without one."""
+    """Return the newest `limit` sessions, all without one."""
     return [Session(**row) for row in await connection.fetch(LIST_SESSIONS, limit)]
 
 
 async def turns(connection: Connection, limit: int | None) -> list[Turn]:
-    """The newest `limit` turns, all without one."""
+    """Return the newest `limit` turns, all without one."""
     return [Turn(**row) for row in await connection.fetch(LIST_TURNS, limit)]
 
 
 async def deliveries(connection: Connection, limit: int | None) -> list[Delivery]:
-    """The newest `limit` deliveries, all without one."""
+    """Return the newest `limit` deliveries, all without one."""
     return [Delivery(**row) for row in await connection.fetch(LIST_DELIVERIES, limit)]

@@ -1,4 +1,4 @@
-"""Brings the schema up from plain SQL files, each applied once and never changed afterwards."""
+"""Migrate the schema with plain SQL files, each applied once and never changed afterwards."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class MigrationError(Exception):
-    """The schema cannot be brought up; the message is one for the operator."""
+    """The schema cannot be migrated; the message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The schema is the one of this version of the bot."""
+    """The schema is that of this version of the bot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,20 @@ SchemaState = Current | Behind | Changed | Ahead
 
 
 def migrations_directory() -> Path:
-    """Beside this module in a wheel, at the top of the repository in a checkout."""
+    """Return the folder of migrations: beside this module in a wheel, at the top of the repository in a checkout."""
     packaged = Path(__file__).with_name("migrations")
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
 def load_migrations(directory: Path | None = None) -> tuple[Migration, ...]:
-    """The queue engine's schema, then every NNN_name.sql of the directory (default: the bot's own) in that order."""
+    """Return the queue engine's schema, then every NNN_name.sql of the directory (default: the bot's own) in order."""
     files = sorted((directory or migrations_directory()).glob("[0-9][0-9][0-9]_*.sql"), key=lambda file: file.name)
     ours = tuple(Migration(file.stem, file.read_text(encoding="utf-8")) for file in files)
     return (_engine_schema(), *ours)
 
 
 def _engine_schema() -> Migration:
-    """The queue engine's schema, named by the newest release that changed it: its own migrations say which."""
+    """Return the queue engine's schema, named by the newest of its own migrations."""
     changes = Path(SchemaManager.get_migrations_path()).glob("[0-9]*.sql")
     newest = max(change.name.partition("_")[0] for change in changes)
     return Migration(f"000_procrastinate_{newest}", SchemaManager.get_schema())
@@ -147,7 +147,7 @@ async def _compare(connection: asyncpg.Connection, migrations: Sequence[Migratio
 
 
 async def _lock(connection: asyncpg.Connection) -> None:
-    """Take the session's lock by asking again and again.
+    """Poll for the session's lock.
 
     A query that waits for it is a transaction, and the holder's `create index concurrently` waits for those in turn.
     """

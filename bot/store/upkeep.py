@@ -10,6 +10,11 @@ HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
 """
 
+SOME_WORKER_IS_ALIVE = """
+-- Heartbeats are written with the database's clock, so it is the one to compare with.
+select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
+"""
+
 INSERT_NODE = """
 -- An operator may make a worktree on a node whose worker never ran: that is no heartbeat.
 insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
@@ -54,6 +59,12 @@ DELETE_OLD = {
 async def heartbeat(connection: Connection, node: str) -> None:
     """Record that this node is alive."""
     await connection.execute(HEARTBEAT, node)
+
+
+async def some_worker_is_alive(connection: Connection, max_age_seconds: float, timeout_seconds: float) -> bool:
+    """Whether any node had a heartbeat within `max_age_seconds`."""
+    alive: bool = await connection.fetchval(SOME_WORKER_IS_ALIVE, max_age_seconds, timeout=timeout_seconds)
+    return alive
 
 
 async def insert_node(connection: Connection, node: str) -> None:

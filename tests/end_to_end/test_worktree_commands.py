@@ -430,7 +430,7 @@ async def test_an_operator_waits_for_the_request_that_runs(world: World, databas
         standing, said = await resetting
 
     assert standing.state == "done"
-    assert said[0] == "Waiting for the requests that were asked for before; they need a worker that runs."
+    assert said[0] == "Waiting for earlier requests; they need a worker that runs."
     await issue.hears("Finished.")
 
 
@@ -450,7 +450,7 @@ async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: W
     await issue.hears("Finished.")
     await world.quiet()
     assert [tuple(row) for row in await world.database.fetch("select state, outcome from operations")] == [
-        ("failed", "Whoever asked for it did not wait.")
+        ("failed", "It was cancelled before it began.")
     ]
 
 

@@ -46,7 +46,7 @@ async def test_what_nobody_used_goes_from_disk_git_and_rows(each: Node) -> None:
     report = await each.sweep()
 
     assert [line.id for line in report.deleted] == [old]
-    assert (report.skipped, report.errors, report.braked) == ([], [], None)
+    assert (report.skipped, report.errors, report.aborted) == ([], [], None)
     assert report.bytes_reclaimed > 0
     assert await each.states() == {old: "removed", young: "ready"}
     assert await each.db.fetchval("select removal from worktrees where id = $1", old) == "retention"
@@ -145,7 +145,7 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
     report = await node.sweep()
 
     assert [(line.id, line.why) for line in report.skipped] == [
-        (worktree, f"Its metadata is {damage}: rebuilt, and looked at again next time.")
+        (worktree, f"Its metadata is {damage}: rebuilt, and checked again next time.")
     ]
     known, row = metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
@@ -161,7 +161,7 @@ async def test_one_that_somebody_locked_stays(node: Node) -> None:
 
     report = await node.sweep()
 
-    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "Somebody locked it: looking into it.")]
+    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "It was locked by hand: looking into it.")]
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
@@ -249,7 +249,7 @@ async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(nod
         assert commit in reachable
 
 
-# The brake
+# The safety limit
 
 
 async def fill(node: Node, due: int, young: int) -> None:
@@ -270,12 +270,12 @@ async def test_more_than_ten_and_more_than_half_stop_the_sweep_unless_forced(nod
 
     report = await node.sweep()
 
-    assert report.braked == "11 of 21 worktrees would go at once. Did the clock jump? Nothing was removed."
+    assert report.aborted == "11 of 21 worktrees would go at once. Did the clock jump? Nothing was removed."
     assert (report.deleted, len(report.skipped)) == ([], 11)
     assert set((await node.states()).values()) == {"ready"}
     assert len((await node.sweep(dry_run=True, force=True)).deleted) == 11
     forced = await node.sweep(force=True)
-    assert (forced.braked, len(forced.deleted), forced.errors) == (None, 11, [])
+    assert (forced.aborted, len(forced.deleted), forced.errors) == (None, 11, [])
 
 
 @pytest.mark.parametrize(("due", "young"), [(10, 0), (11, 11)])
@@ -346,7 +346,7 @@ async def test_a_turn_that_comes_between_keeps_its_worktree(node: Node) -> None:
     report = await sweeping
 
     assert [(line.id, line.why) for line in report.skipped] == [
-        (worktree, "Somebody needs it again, or removes it already.")
+        (worktree, "It is used again, or is being removed already.")
     ]
     assert turn.worktree.id == worktree
     assert node.path(1).is_dir()
@@ -400,7 +400,7 @@ async def test_one_with_an_operation_waits_for_it(node: Node) -> None:
 
     report = await node.sweep()
 
-    assert [line.why for line in report.skipped] == ["An operation on it was asked for and has not ended."]
+    assert [line.why for line in report.skipped] == ["An operation is waiting or running."]
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def test_every_combination_is_decided_and_only_the_harmless_are_due() -> None:
 
 def test_lost_metadata_is_rebuilt_and_the_worktree_skipped_this_time() -> None:
     facts = Facts(Kind.BRANCH, days_ago(365), metadata="corrupt")
-    assert judge(facts, POLICY) == Skip("Its metadata is corrupt: rebuilt, and looked at again next time.")
+    assert judge(facts, POLICY) == Skip("Its metadata is corrupt: rebuilt, and checked again next time.")
 
 
 def test_the_kind_is_told_by_the_row() -> None:
