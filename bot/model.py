@@ -1,4 +1,4 @@
-"""The words every module shares: identities, states and what a request comes from. Values only, no I/O."""
+"""The values that every module shares: identities, states, what a request comes from. No I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ EndReason = Literal[
 ISSUE_BRANCH_PREFIX = "threadtree/issue-"
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
-"""What on GitHub was spoken to: an issue comment, an inline review comment, a review, or the thread's own body."""
+"""What addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a reaction or an answer belongs: a comment or review by id, or the thread's body (`id` is None)."""
+    """Where a reaction or an answer belongs: a comment or review by id, or the thread's own text (`id` is None)."""
 
     kind: TargetKind
     id: int | None = None
@@ -122,7 +122,7 @@ class WorktreeRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorktree:
-    """A live worktree as decide sees it: from the row alone."""
+    """A live worktree as the decide step knows it, from its row."""
 
     id: int
     node: str
@@ -132,5 +132,5 @@ class LiveWorktree:
 
     @property
     def reserved_branch(self) -> str | None:
-        """The branch it has, or will have once it is made for its issue."""
+        """Its branch, or the branch that it gets when it is made for its issue."""
         return self.branch or (f"{ISSUE_BRANCH_PREFIX}{self.issue}" if self.issue else None)

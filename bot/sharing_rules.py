@@ -1,4 +1,4 @@
-"""Whether a pull request may work in a worktree that others use too, decided from its rows. Pure (DESIGN.md §4)."""
+"""Whether a pull request may share a worktree that others use, decided from rows. Pure (DESIGN.md §4)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,9 +23,9 @@ Misfit = RowMisfit | GitMisfit
 
 @dataclass(frozen=True, slots=True)
 class WorktreeUsage:
-    """A worktree as one conversation finds it: `owner` is the thread it was made for, the rest is about the others.
+    """The use of a worktree by other conversations than the one that asks; `owner` is the thread it was made for.
 
-    `busy`: a turn of another conversation waits or runs in it, or something else is to be done with it.
+    `busy`: a turn of another conversation, or an operation, is queued or running in it.
     """
 
     owner: int
@@ -36,7 +36,7 @@ class WorktreeUsage:
 
 @dataclass(frozen=True, slots=True)
 class SharingRefused:
-    """The worktree of `owner` was not to be had, and why; `other_pull` is who uses it."""
+    """The worktree of `owner` cannot be shared, and why; `other_pull` is the pull request that uses it."""
 
     owner: int
     why: Misfit
@@ -44,7 +44,7 @@ class SharingRefused:
 
 
 def sharing_obstacle(use: WorktreeUsage) -> SharingRefused | None:
-    """What keeps the worktree from being switched to another branch, as far as rows tell; None: nothing."""
+    """Return why the worktree cannot be switched to another branch, as far as rows tell; None if it can."""
     if not use.made:
         return SharingRefused(use.owner, "not-made")
     if use.other_pulls:

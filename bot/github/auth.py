@@ -1,4 +1,4 @@
-"""With what the bot speaks to GitHub: a personal token, or a GitHub App's short-lived installation tokens."""
+"""The bot's credentials for GitHub: a personal token, or a GitHub App's short-lived installation tokens."""
 
 import asyncio
 from collections import defaultdict
@@ -12,7 +12,7 @@ import jwt
 from bot.github.errors import Unauthenticated
 from bot.model import Repository
 
-# Issued a minute ago, against clocks that disagree; over after at most ten minutes:
+# Dated a minute back, since clocks differ; GitHub accepts at most ten minutes:
 # https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
 APP_TOKEN_BACKDATED = timedelta(minutes=1)
 APP_TOKEN_LIFETIME = timedelta(minutes=9)
@@ -36,7 +36,7 @@ class AppCredentials:
     private_key: str = field(repr=False)
 
     def app_token(self, now: datetime) -> str:
-        """A fresh JWT for the endpoints that want the App itself."""
+        """Return a new JWT for the endpoints that authenticate the App itself."""
         issued_at = now - APP_TOKEN_BACKDATED
         claims = {
             "iss": self.app_id,
@@ -51,7 +51,7 @@ Credentials = TokenCredentials | AppCredentials
 
 @dataclass(frozen=True, slots=True)
 class InstallationToken:
-    """What GitHub issued, and until when it holds."""
+    """A token that GitHub issued, and when it expires."""
 
     value: str = field(repr=False)
     expires_at: datetime
@@ -59,7 +59,7 @@ class InstallationToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """Whose token: an installation's, or one that opens a single repository of it."""
+    """What a token gives access to: an installation, or a single repository of it."""
 
     installation_id: int
     repository_id: int | None = None
@@ -79,7 +79,7 @@ class Tokens:
         self._locks: defaultdict[TokenKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def of(self, repository: Repository, *, only_this_repository: bool = False) -> str:
-        """The token to use now. An App that is not known to be installed there raises Unauthenticated."""
+        """Return the token to use now. Raises Unauthenticated where no installation of the App is known."""
         match self._credentials:
             case TokenCredentials(token):
                 return token
@@ -92,7 +92,7 @@ class Tokens:
                 assert_never(self._credentials)
 
     async def of_installation(self, app: AppCredentials, key: TokenKey) -> str:
-        """The token of this key, cached until shortly before it expires."""
+        """Return the token of this key, cached until shortly before it expires."""
         async with self._locks[key]:
             cached = self._issued.get(key)
             if cached is None or cached.expires_at - REFRESH_BEFORE_EXPIRY <= self._clock():
@@ -100,7 +100,7 @@ class Tokens:
             return cached.value
 
     def reject(self, token: str) -> bool:
-        """Forget a token that GitHub did not accept; True if a new one can be had."""
+        """Forget a token that GitHub did not accept; return True if a new one can be issued."""
         rejected = [key for key, issued in self._issued.items() if issued.value == token]
         for key in rejected:
             del self._issued[key]

@@ -1,4 +1,4 @@
-"""GitHub, as far as the bot needs it: one method per question or wish, values in, values out, `GitHubError`s raised."""
+"""The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from bot.github.transport import Clock, Sleep, Transport, reading
 from bot.model import Repository, Target
 
 T = TypeVar("T")
-ReactionContent = Literal["eyes", "confused", "+1", "-1", "rocket", "hooray", "heart", "laugh"]
+ReactionContent = Literal["eyes", "confused"]
 
 REPOSITORY = "/repos/{owner}/{name}"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
@@ -23,7 +23,7 @@ PER_PAGE = 100
 
 
 class GitHub:
-    """The one client of a process. Reads are retried; a write is sent once, and the outbox decides what then."""
+    """The client of a process. Reads are retried; a write is sent once, and the outbox decides whether to repeat it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class GitHub:
         self._identity: Identity | None = None
 
     async def identity(self) -> Identity:
-        """Who the bot is; asked once."""
+        """Return who the bot is; GitHub is asked once."""
         if self._identity is None:
             match self._credentials:
                 case TokenCredentials(token):
@@ -54,7 +54,7 @@ class GitHub:
         return self._identity
 
     async def repository(self, platform: str, owner: str, name: str) -> Repository:
-        """The repository that is called `owner/name` now. Raises NotFound where the bot may not see one."""
+        """Return the repository that is called `owner/name` now. Raises NotFound where the bot may not see one."""
         variables = {"owner": owner, "name": name}
         installation_id: int | None = None
         match self._credentials:
@@ -72,7 +72,7 @@ class GitHub:
         )
 
     async def permission(self, repository: Repository, login: str) -> Permission:
-        """The person's live permission; "none" for strangers. Any other failure raises: the caller fails closed."""
+        """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed."""
         try:
             answer = await self._get(repository, "/collaborators/{login}/permission", login=login)
         except NotFound:
@@ -80,7 +80,7 @@ class GitHub:
         return answers.permission(answer)
 
     async def closing_issues(self, repository: Repository, number: int) -> tuple[IssueRef, ...]:
-        """The issues a pull request closes when it is merged, of any repository."""
+        """Return the issues, of any repository, that the pull request closes when it is merged."""
         found: list[IssueRef] = []
         after: str | None = None
         while True:
@@ -92,28 +92,28 @@ class GitHub:
                 return tuple(found)
 
     async def pull(self, repository: Repository, number: int) -> PullFacts:
-        """The pull request as it is now."""
+        """Return the pull request as it is now."""
         return answers.pull_facts(await self._get(repository, "/pulls/{number}", number=str(number)))
 
     async def thread_state(self, repository: Repository, number: int) -> ThreadState | None:
-        """Whether the issue or pull request is open now; None when it is gone."""
+        """Return whether the issue or pull request is open now, None when it is gone."""
         try:
             return answers.thread_state(await self._get(repository, "/issues/{number}", number=str(number)))
         except NotFound:
             return None
 
     async def thread(self, repository: Repository, number: int) -> ThreadFacts:
-        """The issue or pull request as it is now. Raises NotFound where there is none."""
+        """Return the issue or pull request as it is now. Raises NotFound where there is none."""
         return answers.thread_facts(await self._get(repository, "/issues/{number}", number=str(number)))
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
-        """The commit that was merged last from this branch of the repository itself; None where none was."""
+        """Return the commit that was merged last from this branch of the repository itself, None where none was."""
         path = "/pulls{?state,head,per_page}"
         head = f"{repository.owner}:{branch}"
         return answers.newest_merged_head(await self._list(repository, path, state="closed", head=head))
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
-        """Whether a rule protects the branch; one that does not exist is not protected."""
+        """Return whether a rule protects the branch; a branch that does not exist is not protected."""
         try:
             answer = await self._get(repository, "/branches/{branch}", branch=branch)
         except NotFound:
@@ -121,7 +121,7 @@ class GitHub:
         return bool(answer["protected"])
 
     async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
-        """The inline comments of one review; none when it is gone."""
+        """Return the inline comments of one review, none when it is gone."""
         path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
         try:
             found = await self._list(repository, path, number=str(number), review=str(review_id))
@@ -130,7 +130,7 @@ class GitHub:
         return tuple(answers.review_comment(one) for one in found)
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
-        """React once, however often it is asked (https://docs.github.com/rest/reactions/reactions)."""
+        """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
         match target.kind:
             case "comment":
                 path, identifier = "/issues/comments/{id}/reactions", target.id
@@ -143,7 +143,7 @@ class GitHub:
         await self._post(repository, path, {"content": content}, id=str(identifier))
 
     async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> Posted:
-        """Say something: in the thread of the inline comment that is answered, else at the end of the conversation."""
+        """Comment: in the thread of the inline comment that is answered, else at the end of the conversation."""
         if target.kind == "review-comment":
             # Only a thread's first comment can be replied to
             # (https://docs.github.com/rest/pulls/comments#create-a-reply-for-a-review-comment).
@@ -157,7 +157,7 @@ class GitHub:
         return answers.posted(await self._post(repository, path, {"body": body}, number=str(number)))
 
     async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
-        """Replace the text of an own comment that answers `target`."""
+        """Replace the text of the bot's own comment that answers `target`."""
         path = REPOSITORY + ("/pulls" if target.kind == "review-comment" else "/issues") + "/comments/{id}"
         variables = self._variables(repository, id=str(comment_id))
         return answers.posted(
@@ -170,40 +170,40 @@ class GitHub:
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
     ) -> Posted | None:
-        """The bot's own comment that ends with `marker` and was written after `since`; other people's do not count."""
-        me = await self.identity()
+        """Return the bot's own comment that ends with `marker` and was written after `since`, or None."""
+        own = await self.identity()
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = await self._list(repository, path + "{?per_page,since}", number=str(number), since=stamp)
         for answer in found:
             author = answer.get("user")
-            if author and author["id"] == me.id and (answer["body"] or "").rstrip().endswith(marker):
+            if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
                 return answers.posted(answer)
         return None
 
     async def git_token(self, repository: Repository) -> str:
-        """What git pushes and fetches with: for an App a token that opens this repository only."""
+        """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""
         return await self._tokens.of(repository, only_this_repository=True)
 
     async def _user_identity(self, token: str) -> Identity:
-        """https://docs.github.com/rest/users/users#get-the-authenticated-user"""
+        """Read https://docs.github.com/rest/users/users#get-the-authenticated-user."""
         user = await reading(self._api.getitem("/user", oauth_token=token))
         return Identity(user["login"], user["id"], user["login"])
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
-        """The App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
+        """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
         slug = (await reading(self._api.getitem("/app", jwt=app.app_token(self._clock()))))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
             user = await reading(self._api.getitem("/users/{login}", login))
         except GitHubError:
-            # A private server answers nobody unknown, and a shared address may have used up its anonymous requests.
+            # A private server wants a token, and a shared address may have used up its anonymous requests.
             token = await self._any_installation_token(app)
             user = await reading(self._api.getitem("/users/{login}", login, oauth_token=token))
         return Identity(user["login"], user["id"], slug)
 
     async def _any_installation_token(self, app: AppCredentials) -> str:
-        """https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app"""
+        """Read https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app."""
         installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
         if not installations:
             raise Unauthenticated("the GitHub App is not installed anywhere yet")
@@ -233,7 +233,7 @@ class GitHub:
         return await self._authorised(repository, lambda token: self._api.query(closing.QUERY, variables, token=token))
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
-        """Run with a token; one that GitHub no longer accepts is replaced once: a 401 has done nothing."""
+        """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""
         token = await self._tokens.of(repository)
         try:
             return await reading(use(token))

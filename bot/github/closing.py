@@ -1,4 +1,4 @@
-"""Which issues a pull request closes: GraphQL's `closingIssuesReferences`, the only place GitHub tells it."""
+"""The issues that a pull request closes: GraphQL's `closingIssuesReferences`. The REST API does not have them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
   repository(owner: $owner, name: $name) {
     pullRequest(number: $number) {
       closingIssuesReferences(first: 100, after: $after) {
-        nodes { number state repository { databaseId } }
+        nodes { number repository { databaseId } }
         pageInfo { hasNextPage endCursor }
       }
     }
@@ -27,7 +27,6 @@ class IssueRef:
 
     repository_id: int
     number: int
-    open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Page:
 
 
 def page(data: Any) -> Page:
-    """Read one answer. What the schema lets be null is left out, such as issues that the credentials may not see."""
+    """Read one answer. Nulls are left out: an issue that the credentials may not see is null. Raises NotFound."""
     pull = ((data or {}).get("repository") or {}).get("pullRequest")
     if pull is None:
         raise NotFound("the pull request is gone")
@@ -47,7 +46,7 @@ def page(data: Any) -> Page:
     if connection is None:
         return Page((), None)
     references = tuple(
-        IssueRef(node["repository"]["databaseId"], node["number"], node["state"] == "OPEN")
+        IssueRef(node["repository"]["databaseId"], node["number"])
         for node in connection["nodes"] or ()
         if node is not None
     )

@@ -1,4 +1,4 @@
-"""What can go wrong with a request to GitHub, by what it means for the caller; and how an answer is classed."""
+"""The errors of a request to GitHub, by what they mean for the caller, and how an answer is classified."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _LONGEST_MESSAGE = 300
 
 
 class GitHubError(Exception):
-    """Any of the four below; nothing else leaves `bot.github`."""
+    """One of the four below; `bot.github` raises nothing else."""
 
 
 @dataclass(eq=False)
-class Transient(GitHubError):  # noqa: N818 - named by what it means
-    """Worth trying again: this request alone, or nothing of this installation before `retry_after_seconds` have passed.
+class Transient(GitHubError):  # noqa: N818 - named for what it means
+    """Worth trying again after `retry_after_seconds`: this request, or every request of this installation (`scope`).
 
-    `may_have_happened`: the request may have reached GitHub, so a write must be looked for before it is repeated.
+    `may_have_happened`: the request may have reached GitHub, so the caller searches for a write before it repeats it.
     """
 
     scope: Scope
@@ -35,8 +35,8 @@ class Transient(GitHubError):  # noqa: N818 - named by what it means
 
 
 @dataclass(eq=False)
-class NotFound(GitHubError):  # noqa: N818 - named by what it means
-    """The thing is gone, or not visible to these credentials: GitHub does not tell which."""
+class NotFound(GitHubError):  # noqa: N818 - named for what it means
+    """It does not exist, or these credentials may not see it: GitHub does not say which."""
 
     detail: str
 
@@ -45,8 +45,8 @@ class NotFound(GitHubError):  # noqa: N818 - named by what it means
 
 
 @dataclass(eq=False)
-class Refused(GitHubError):  # noqa: N818 - named by what it means
-    """A permanent no to this request: repeating it changes nothing."""
+class Refused(GitHubError):  # noqa: N818 - named for what it means
+    """GitHub refuses this request; repeating it changes nothing."""
 
     status: int
     message: str
@@ -56,8 +56,8 @@ class Refused(GitHubError):  # noqa: N818 - named by what it means
 
 
 @dataclass(eq=False)
-class Unauthenticated(GitHubError):  # noqa: N818 - named by what it means
-    """The credentials themselves are not accepted."""
+class Unauthenticated(GitHubError):  # noqa: N818 - named for what it means
+    """GitHub does not accept the credentials."""
 
     detail: str
 
@@ -66,7 +66,7 @@ class Unauthenticated(GitHubError):  # noqa: N818 - named by what it means
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> GitHubError:
-    """The error that an answer outside 2xx is; `headers` look names up in lower case."""
+    """Return the error for an answer outside 2xx; the names of `headers` are in lower case."""
     message = _message(body) or f"HTTP {status}"
     if status == 401:
         return Unauthenticated(message)
@@ -80,7 +80,7 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime
 
 
 def classify_graphql(errors: object, headers: Mapping[str, str], now: datetime) -> GitHubError:
-    """The error that the `errors` of a GraphQL answer are."""
+    """Return the error for the `errors` of a GraphQL answer."""
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     message = str(first.get("message", "the query failed"))[:_LONGEST_MESSAGE]
     match first.get("type"):
@@ -96,7 +96,7 @@ def classify_graphql(errors: object, headers: Mapping[str, str], now: datetime) 
 
 
 def _limit_seconds(status: int, headers: Mapping[str, str], message: str, now: datetime) -> float | None:
-    """How long a rate limit asks to wait; None where the 403 is no limit."""
+    """Return how long a rate limit asks to wait, None where the 403 is not a rate limit."""
     if (wait := _retry_after_seconds(headers)) is not None:
         return wait
     if headers.get("x-ratelimit-remaining") == "0":
@@ -114,12 +114,12 @@ def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 def _reset_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
     value = headers.get("x-ratelimit-reset", "")
-    # One second more: the reset is told in whole seconds.
+    # One second more: GitHub gives the reset in whole seconds.
     return max(1.0, float(value) - now.timestamp() + 1) if value.isascii() and value.isdigit() else None
 
 
 def _message(body: bytes) -> str:
-    """GitHub's own words with the details of a 422 (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
+    """Return GitHub's message with the details of a 422 (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""One request to GitHub: gidgethub's sans-I/O client on our httpx client, errors classed, reads retried."""
+"""One request to GitHub: gidgethub's sans-I/O client on our httpx client. Errors are classified, reads retried."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 
 class Transport(GitHubAPI):
-    """gidgethub's URLs, headers, JSON and paging; every answer outside 2xx raises a `GitHubError`."""
+    """gidgethub's URLs, headers, JSON and paging; an answer outside 2xx raises a GitHubError."""
 
     def __init__(self, http: httpx.AsyncClient, *, api_url: str, graphql_url: str, clock: Clock, sleep: Sleep) -> None:
         super().__init__(USER_AGENT, base_url=api_url)
@@ -47,7 +47,7 @@ class Transport(GitHubAPI):
         await self._sleep(seconds)
 
     async def installation_token(self, app: AppCredentials, key: TokenKey) -> InstallationToken:
-        """https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
+        """Issue a token: https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
         answer = await reading(
             self.post(
                 "/app/installations/{id}/access_tokens",
@@ -59,7 +59,7 @@ class Transport(GitHubAPI):
         return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]))
 
     async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
-        """`data` of a GraphQL query (never a mutation: it is retried like a read)."""
+        """Return `data` of a GraphQL query. Not for mutations: it is retried like a read."""
         headers = {
             "user-agent": USER_AGENT,
             "authorization": f"bearer {token}",
@@ -74,7 +74,7 @@ class Transport(GitHubAPI):
         try:
             parsed = orjson.loads(answer)
         except orjson.JSONDecodeError as error:
-            raise Transient("request", None, "GitHub's GraphQL answer is no JSON") from error
+            raise Transient("request", None, "GitHub's GraphQL answer is not JSON") from error
         if parsed.get("errors"):
             raise classify_graphql(parsed["errors"], answer_headers, self._clock())
         return parsed.get("data")
@@ -83,7 +83,7 @@ class Transport(GitHubAPI):
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = {**headers, "x-github-api-version": API_VERSION}
-        # A second installation token does no harm; anything else that is no read could happen twice.
+        # A second installation token does no harm; a write that is retried could happen twice.
         if method == "GET" or url.endswith("/access_tokens"):
             return await self._retried(lambda: self._once(method, url, headers, body))
         return await self._once(method, url, headers, body)
@@ -138,7 +138,7 @@ class Transport(GitHubAPI):
 
 
 async def reading(request: Awaitable[T]) -> T:
-    """An answer that is no JSON comes from something between here and GitHub."""
+    """Await the request. An answer that is not JSON raises Transient: it comes from a proxy on the way to GitHub."""
     try:
         return await request
     except ValueError as error:

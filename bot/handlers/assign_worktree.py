@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.github.client import GitHub
-from bot.handlers.choose_worktree import Candidate, NewWorktree, SharedWorktree, choose_worktree, new_worktree
+from bot.handlers.choose_worktree import NewWorktree, SharedWorktree, SharingCandidate, choose_worktree, new_worktree
 from bot.handlers.context import NodePaths, ThreadContext, save_thread
 from bot.handlers.pull_requests import look_up_pull_request
 from bot.messages import notices
@@ -62,15 +62,15 @@ async def assign_worktree_for_operator(
         return await assign_worktree(ThreadContext(connection, paths, thread_ref, number, folder, pull))
 
 
-async def _of_closed_issues(ctx: ThreadContext) -> list[Candidate]:
+async def _of_closed_issues(ctx: ThreadContext) -> list[SharingCandidate]:
     """Return the live worktrees of the issues that the pull request closes."""
     closes = list(ctx.pull.closes) if ctx.pull else []
     found = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, closes)
     uses = await sharing.usage(ctx.connection, [worktree.id for _, worktree in found], ctx.conversation_id)
-    return [Candidate(worktree, uses[worktree.id], issue) for issue, worktree in found]
+    return [SharingCandidate(worktree, uses[worktree.id], issue) for issue, worktree in found]
 
 
-async def _on_head_branch(ctx: ThreadContext) -> Candidate | None:
+async def _on_head_branch(ctx: ThreadContext) -> SharingCandidate | None:
     """Return the worktree that has the head branch of the pull request, or soon will."""
     if ctx.pull is None:
         return None
@@ -78,7 +78,7 @@ async def _on_head_branch(ctx: ThreadContext) -> Candidate | None:
     if found is None:
         return None
     uses = await sharing.usage(ctx.connection, [found.id], ctx.conversation_id)
-    return Candidate(found, uses[found.id])
+    return SharingCandidate(found, uses[found.id])
 
 
 async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree:

@@ -1,4 +1,4 @@
-"""Which worktree a conversation's next turn runs in, decided from rows alone. Pure (DESIGN.md §4, the worktree)."""
+"""The worktree of a conversation's next turn, chosen from rows alone. Pure (DESIGN.md §4, the worktree)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 class PullRequestHead:
     """The head of a pull request: whose it is, whether its branch may be pushed to, which issues it closes."""
 
-    number: int
     head_ref: str
     head_sha: str
     same_repository: bool
@@ -20,8 +19,8 @@ class PullRequestHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A live worktree that might be shared; `issue`: the one that uses it and that the pull request closes."""
+class SharingCandidate:
+    """A live worktree that may be shared; `issue` uses it and is closed by the pull request."""
 
     worktree: LiveWorktree
     use: WorktreeUsage
@@ -30,17 +29,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class SharedWorktree:
-    """Run in a worktree that is there; `switch_to`: the branch it must have by then."""
+    """Run in a worktree that exists; `switch_to`: the branch that it must have when the turn runs."""
 
-    candidate: Candidate
+    candidate: SharingCandidate
     switch_to: str
 
 
 @dataclass(frozen=True, slots=True)
 class NewWorktree:
-    """Reserve a new worktree that starts from this; `folder` names its directory.
+    """Reserve a new worktree; `folder` names its directory.
 
-    `instead_of`: what would have been shared, and why it is not.
+    `instead_of`: the worktree that would have been shared, and why it is not.
     """
 
     folder: str
@@ -49,19 +48,18 @@ class NewWorktree:
 
 
 def choose_worktree(
-    number: int, pull: PullRequestHead | None, linked: Sequence[Candidate], on_branch: Candidate | None
+    number: int, pull: PullRequestHead | None, linked: Sequence[SharingCandidate], on_branch: SharingCandidate | None
 ) -> SharedWorktree | NewWorktree:
-    """The first that holds: the worktree on the head branch, one of an issue it closes that can be switched, a new one.
+    """Return the worktree on the head branch, else one of a closed issue that can be switched, else a new one.
 
-    `linked` are the live worktrees of the issues the pull request closes, in GitHub's order; `on_branch` is the one
-    that is or will be on its head branch. git checks out a branch only once: while one has it, no other can be switched
-    to it.
+    `linked` are the live worktrees of the issues that the pull request closes, in GitHub's order; `on_branch` has its
+    head branch, or soon will. git checks out a branch only once: while one worktree has it, no other can switch to it.
     """
     if pull is None or not pull.same_repository or pull.head_is_protected:
         return new_worktree(number, pull)
-    has_it = next((one for one in linked if one.worktree.reserved_branch == pull.head_ref), on_branch)
-    if has_it is not None:
-        return SharedWorktree(has_it, pull.head_ref)
+    on_head = next((one for one in linked if one.worktree.reserved_branch == pull.head_ref), on_branch)
+    if on_head is not None:
+        return SharedWorktree(on_head, pull.head_ref)
     reasons = []
     for one in linked:
         reason = sharing_obstacle(one.use)
@@ -72,7 +70,7 @@ def choose_worktree(
 
 
 def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> NewWorktree:
-    """A worktree of the thread's own: an issue's branch, a pull request's head branch, or its head without a branch."""
+    """Return the thread's own worktree: on an issue's branch, on a head branch, or detached at a head."""
     if pull is None:
         return NewWorktree(f"issue-{number}", IssueBranch(number), instead_of)
     if not pull.same_repository or pull.head_is_protected:

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from bot.github.answers import PullFacts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.handlers.choose_worktree import PullRequestHead
@@ -30,22 +29,22 @@ async def look_up_pull_request(
     is_protected = is_same and (
         pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
     )
-    closes = await _closed_issues(github, repository, pull, clock, sleep) if is_same else ()
-    return PullRequestHead(number, pull.head_ref, pull.head_sha, is_same, is_protected, closes)
+    closes = await _closed_issues(github, repository, number, pull.created_at, clock, sleep) if is_same else ()
+    return PullRequestHead(pull.head_ref, pull.head_sha, is_same, is_protected, closes)
 
 
 async def _closed_issues(
-    github: GitHub, repository: Repository, pull: PullFacts, clock: Clock, sleep: Sleep
+    github: GitHub, repository: Repository, number: int, created_at: datetime, clock: Clock, sleep: Sleep
 ) -> tuple[int, ...]:
     """Return the issues of this repository that the pull request closes; a failure means none, never an error."""
     for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
         try:
-            found = await github.closing_issues(repository, pull.number)
+            found = await github.closing_issues(repository, number)
         except GitHubError as problem:
-            _log.warning("closing-references-unknown", pull=pull.number, problem=str(problem))
+            _log.warning("closing-references-unknown", pull=number, problem=str(problem))
             found = ()
         numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
-        is_young = clock() - pull.created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
+        is_young = clock() - created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
         if numbers or wait is None or not is_young:
             return numbers
         await sleep(wait)

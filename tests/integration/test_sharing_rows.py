@@ -41,11 +41,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
     """What decide writes down, in its transaction, for a request on an issue or (`head`) a pull request."""
     thread_ref, folder = await save_thread(db, repository(), number, "pull" if head else "issue", "A title", None)
-    pull = (
-        PullRequestHead(number, head, SHA, same_repository=True, head_is_protected=False, closes=closes)
-        if head
-        else None
-    )
+    pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
     turn = request(target=Target("comment", number))
     ctx = RequestContext(
         connection=db,

@@ -6,29 +6,27 @@ from typing import get_args
 
 import pytest
 
-from bot.handlers.choose_worktree import Candidate, NewWorktree, PullRequestHead, SharedWorktree, choose_worktree
+from bot.handlers.choose_worktree import NewWorktree, PullRequestHead, SharedWorktree, SharingCandidate, choose_worktree
 from bot.messages import notices
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
 SHA = "a" * 40
-PULL = PullRequestHead(
-    number=9, head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False
-)
+PULL = PullRequestHead(head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)
 FEATURE = replace(PULL, head_ref="feature")
 
 
 def of_issue(
     number: int, *, branch: str | None = "", closed: int | None = 0, use: WorktreeUsage | None = None
-) -> Candidate:
+) -> SharingCandidate:
     """The worktree of an issue, on its own branch and used by nobody else, that the pull request closes."""
     on = f"threadtree/issue-{number}" if branch == "" else branch
     worktree = LiveWorktree(number, "here", f"/worktrees/octo/hello/issue-{number}", on, number)
-    return Candidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
+    return SharingCandidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
 
 
 FIRST, SECOND = of_issue(1), of_issue(2)
-OF_PULL_8 = Candidate(
+OF_PULL_8 = SharingCandidate(
     LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), WorktreeUsage(8, made=True, busy=True)
 )
 OWN = NewWorktree("pr-9", HeadBranch("feature", SHA))
@@ -44,7 +42,11 @@ NOT_MADE = of_issue(1, branch=None, use=WorktreeUsage(1, made=False))
 PURGED = of_issue(1, use=WorktreeUsage(1, made=False))
 
 # (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
-TABLE: list[tuple[str, PullRequestHead | None, Sequence[Candidate], Candidate | None, SharedWorktree | NewWorktree]] = [
+TABLE: list[
+    tuple[
+        str, PullRequestHead | None, Sequence[SharingCandidate], SharingCandidate | None, SharedWorktree | NewWorktree
+    ]
+] = [
     ("an issue makes its own", None, [], None, NewWorktree("issue-9", IssueBranch(9))),
     # The head branch is the worktree's
     ("on the head branch: shared", PULL, [FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
@@ -82,8 +84,8 @@ TABLE: list[tuple[str, PullRequestHead | None, Sequence[Candidate], Candidate | 
 )
 def test_the_place(
     pull: PullRequestHead | None,
-    linked: Sequence[Candidate],
-    on_branch: Candidate | None,
+    linked: Sequence[SharingCandidate],
+    on_branch: SharingCandidate | None,
     expected: SharedWorktree | NewWorktree,
 ) -> None:
     assert choose_worktree(9, pull, linked, on_branch) == expected
@@ -92,7 +94,7 @@ def test_the_place(
 @pytest.mark.parametrize("pull", [replace(PULL, same_repository=False), replace(PULL, head_is_protected=True)])
 @pytest.mark.parametrize(("linked", "on_branch"), [([], None), ([FIRST], None), ([], FIRST), ([FIRST], FIRST)])
 def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
-    pull: PullRequestHead, linked: list[Candidate], on_branch: Candidate | None
+    pull: PullRequestHead, linked: list[SharingCandidate], on_branch: SharingCandidate | None
 ) -> None:
     assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", DetachedHead(SHA, "refs/pull/9/head"))
 

@@ -101,7 +101,7 @@ class TurnRules(Machine):
         sha = refs_of(self.ground.remote)[ref]
         is_fork = talk == "fork 5"
         closes = () if is_fork else (1,)
-        return PullRequestHead(number, head, sha, not is_fork, head_is_protected=False, closes=closes)
+        return PullRequestHead(head, sha, not is_fork, head_is_protected=False, closes=closes)
 
     def begin(self, worker: Worker | None = None) -> Run | None:
         """Claims the next turn and waits until its agent is at work; None where there is none, or it was refused."""
