@@ -21,6 +21,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.progress import Reader
 from bot.git.runner import Completed, Git, Options, failure
+from bot.messages import reasons
 from bot.sandbox.view import View, make_private, private_folder
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
@@ -270,14 +271,12 @@ async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBra
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
-        return NoDefaultBranch(
-            "The repository has no commit on its default branch yet. Push a first one, then ask again."
-        )
+        return NoDefaultBranch(reasons.no_first_commit())
     name, tip = "", heads[-1]
     for value in heads:
         name = value.removeprefix("ref: refs/heads/") if value.startswith("ref: refs/heads/") else name
     if not refs.is_branch(name):
-        return NoDefaultBranch("The repository's HEAD names no branch. Set a default branch, then ask again.")
+        return NoDefaultBranch(reasons.no_default_branch())
     return DefaultBranch(name, tip)
 
 

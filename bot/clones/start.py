@@ -8,6 +8,7 @@ from bot.clones import branch_history
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.git import refs
+from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
 
@@ -39,11 +40,6 @@ class Checkout:
     moves_from: str | None = None
 
 
-def branch_gone(branch: str) -> str:
-    """The advice where a pull request's head branch was deleted."""
-    return f"The branch `{branch}` is not on GitHub any more. Restore it there, then ask again."
-
-
 def start_again(worktree: WorktreeRow) -> Start:
     """Return what a checkout that is made again starts from.
 
@@ -63,7 +59,7 @@ async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
         case HeadBranch(branch=branch):
             tip = await lock.clone.commit_at(refs.remote(branch))
             if tip is None:
-                return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(branch))
+                return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
             return await _branch(lock, branch, None, tip)
         case DetachedHead(sha, ref_to_fetch):
             fetched = await fetch_ref(lock, ref_to_fetch)

@@ -37,6 +37,32 @@ def head_moved(asked_sha: str) -> str:
     )
 
 
+# What to do where no worktree can be made or reset
+
+
+def branch_gone(branch: str) -> str:
+    """A pull request's head branch was deleted."""
+    return f"The branch {inline_code(branch)} is no longer on GitHub. Restore it there, then ask again."
+
+
+def branch_checked_out(branch: str, worktree: str | None = None) -> str:
+    """`worktree` is the folder of the worktree that has the branch, where it is known."""
+    where = inline_code(worktree) if worktree else "another worktree"
+    return f"{inline_code(branch)} is checked out in {where}. Remove that worktree, then ask again."
+
+
+def commits_gone() -> str:
+    return "The branch and the commits of this thread no longer exist."
+
+
+def no_first_commit() -> str:
+    return "The repository has no commit on its default branch yet. Push a first one, then ask again."
+
+
+def no_default_branch() -> str:
+    return "The repository's HEAD names no branch. Set a default branch, then ask again."
+
+
 # Ends
 
 
@@ -107,7 +133,7 @@ def model_key_refused(status: object) -> str:
 
 def agent_not_started(why: str, next_step: str) -> str:
     """`why` is a sentence; `next_step` tells the operator what to do."""
-    return f"{clause(why)}. {inline_text(truncate(next_step))}"
+    return f"The agent could not start. {clause(why)}. {inline_text(truncate(next_step))}"
 
 
 def trouble(what: str) -> str:

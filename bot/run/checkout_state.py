@@ -8,9 +8,9 @@ from typing import assert_never
 from bot.clones import entries
 from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock, replace_if_damaged
-from bot.clones.start import Refused, RefusedReason, branch_gone
+from bot.clones.start import Refused, RefusedReason
 from bot.git import refs
-from bot.messages import notices
+from bot.messages import notices, reasons
 from bot.model import HeadBranch, IssueBranch, Start
 from bot.run import prompt
 from bot.run.context import TurnContext
@@ -79,7 +79,7 @@ async def restore_or_sync(
         )
     branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
     if branch and await lock.clone.commit_at(refs.remote(branch)) is None:
-        return Refused(RefusedReason.NO_REMOTE_BRANCH, branch_gone(branch))
+        return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
     if turn.pinned_sha is not None:
         synced = await follow_head(lock, path, turn.pinned_sha, rescue)
     else:

@@ -17,7 +17,7 @@ from bot.run.context import TurnContext
 from bot.run.push_guard import Guard
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
-from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, Withheld, as_patch, changes, push
+from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
 
 _log = structlog.get_logger()
 
@@ -78,19 +78,17 @@ async def _push(
 ) -> str | None:
     """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
     await import_commits(lock, path, branch)
-    if (rule := await guard.forbids(lock.clone, branch)) is not None:
+    park_as = f"{branch}-turn-{turn.id}"
+    if (rule := await guard.forbids(lock.clone, branch, park_as)) is not None:
         told.append(notices.not_pushed(rule, branch))
         return None
-    result = await push(lock, path, branch, guard.protected, f"{branch}-turn-{turn.id}", ctx.author)
+    result = await push(lock, path, branch, park_as, ctx.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
             told.append(notices.pushed_elsewhere(parked, tree_url(ctx, turn, parked), branch))
             return parked
-        case Withheld(rule=withheld):
-            told.append(notices.not_pushed(withheld.value, branch))
-            return None
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
             told.append(notices.push_failed(branch))

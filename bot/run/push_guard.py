@@ -20,9 +20,12 @@ class Guard:
     secrets: tuple[str, ...]
     allow_workflow_changes: bool
 
-    async def forbids(self, clone: Clone, branch: str) -> PushRule | None:
-        """Return the rule that forbids to push the local `branch`, or None. A forbidden push is withheld whole."""
-        if branch in self.protected:
+    async def forbids(self, clone: Clone, branch: str, park_as: str) -> PushRule | None:
+        """Return the rule that forbids to push the local `branch`, or None. A forbidden push is withheld whole.
+
+        `park_as` is the branch that takes the commits if they do not merge.
+        """
+        if not self.protected.isdisjoint((branch, park_as)):
             return "protected-branch"
         tip = await clone.commit_at(refs.local(branch))
         if tip is None:

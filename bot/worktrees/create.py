@@ -15,6 +15,7 @@ from bot.clones.start import Checkout, Refused, RefusedReason, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.worktrees.sync import Ahead as Ahead
 from bot.worktrees.sync import Dirty as Dirty
@@ -100,7 +101,7 @@ async def recreate(
             known = await clone.commit_at(refs.local(branch)) if branch else None
             return await _make(lock, path, Checkout(branch, None, commit, known), rescue)
     if start is None:
-        return Refused(RefusedReason.COMMITS_GONE, "Neither its branch nor its commits exist any more.")
+        return Refused(RefusedReason.COMMITS_GONE, reasons.commits_gone())
     checkout = await resolve(lock, start)
     return checkout if isinstance(checkout, Refused) else await _make(lock, path, checkout, rescue)
 
@@ -133,8 +134,8 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) -> Created | Refused:
     clone = lock.clone
     holder = await _holder(clone, path, checkout.branch)
-    if holder is not None:
-        advice = f"`{checkout.branch}` is checked out in `{holder.path.name}`. Remove that worktree, then ask again."
+    if holder is not None and checkout.branch is not None:
+        advice = reasons.branch_checked_out(checkout.branch, holder.path.name)
         return Refused(RefusedReason.BRANCH_IN_USE, advice)
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)

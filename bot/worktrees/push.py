@@ -1,7 +1,6 @@
 """After a turn that is done: the branch is settled, what is left is committed, and exactly that branch is pushed."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from bot.clones import branch_history, entries
@@ -11,12 +10,6 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity, failure
-
-
-class WithheldRule(StrEnum):
-    """Which rule kept a push back."""
-
-    PROTECTED_BRANCH = "protected-branch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +37,13 @@ class NothingToPush:
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
-    """A rule forbids this push; the work stays where it is."""
-
-    rule: WithheldRule
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rejected:
     """The remote refused for a reason that merging does not cure (a hook, a rule of its own)."""
 
     detail: str
 
 
-PushResult = Pushed | Parked | NothingToPush | Withheld | Rejected
+PushResult = Pushed | Parked | NothingToPush | Rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +55,7 @@ class DiffStat:
     deletions: int
 
 
-async def push(
-    lock: CloneLock, path: Path, branch: str, forbidden: frozenset[str], park_as: str, identity: Identity
-) -> PushResult:
+async def push(lock: CloneLock, path: Path, branch: str, park_as: str, identity: Identity) -> PushResult:
     """Pushes `branch` only, without force. When someone pushed meanwhile: merged once, else parked on `park_as`; parked
     too when someone took commits out of it there, which a merge would bring back.
 
@@ -80,9 +63,6 @@ async def push(
     """
     clone = lock.clone
     await import_commits(lock, path, branch)
-    if branch in forbidden or park_as in forbidden:
-        explanation = f"`{branch}` is the default branch or protected, and is never pushed to."
-        return Withheld(WithheldRule.PROTECTED_BRANCH, explanation)
     for merged in (False, True):
         before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         commits = await _commits_to_push(clone, before, after)

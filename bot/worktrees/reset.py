@@ -15,6 +15,7 @@ from bot.clones.start import Refused
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import KeepWhole, Label, Rescued
@@ -86,7 +87,7 @@ async def reset(
     reached("reset-rescued")
     branch = await _branch(lock, path, base, merged_head)
     if branch is not None and _checked_out_elsewhere(clone.path, path, branch):
-        return ResetRefused(f"`{branch}` is checked out in another worktree. Remove that one, then ask again.")
+        return ResetRefused(reasons.branch_checked_out(branch))
     kept = trash.kept_folder(clone.data_dir) / trash.kept_name(path, label.at)
     trashed: tuple[Path, ...] = ()
     try:
@@ -133,7 +134,7 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | Re
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))
             if theirs is None:
-                return ResetRefused(f"The branch `{name}` is not on GitHub any more. Restore it there, then ask again.")
+                return ResetRefused(reasons.branch_gone(name))
             return _Base(name, theirs)
 
 

@@ -226,7 +226,7 @@ async def test_a_pull_request_whose_branch_was_deleted_has_its_work_when_the_bra
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "-d", "refs/heads/feature")
     await pull.says("@threadtree-bot say on we go")
-    await pull.hears("**Not started:**", "The branch `feature` is not on GitHub any more. Restore it there")
+    await pull.hears("**Not started:**", "The branch `feature` is no longer on GitHub. Restore it there")
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "refs/heads/feature", pushed)
 
@@ -249,7 +249,7 @@ async def test_what_does_not_fit_newer_commits_stays_rescued_and_the_reply_says_
     await issue.reopens()
     await issue.says("@threadtree-bot append b.txt: b")
 
-    await issue.hears("What was rescued when the worktree was removed is not in it", "a.txt", "`/worktree restore`")
+    await issue.hears("The work that was rescued earlier was not restored", "a.txt", "`/worktree restore`")
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "three"
 
 

@@ -49,8 +49,8 @@ async def test_a_branch_deleted_unmerged_comes_back_with_new_work_only(world: Wo
 
     await issue.says("@threadtree-bot recall")
     words = (
-        "`threadtree/issue-1` was deleted on GitHub. If this request changed something, it is there again, with the "
-        "earlier commits."
+        "`threadtree/issue-1` was deleted on GitHub. If this request made changes, the branch is there again with "
+        "its earlier commits."
     )
     await issue.hears("I remember: blue.", words)
     assert BRANCH not in await world.branches(), "a question brings nothing back"
@@ -146,7 +146,7 @@ async def test_a_pull_request_whose_branch_is_gone_is_refused_with_advice(world:
 
     await pull.hears(
         "**Not started:** The bot could not prepare the files for this thread. Nothing was changed. "
-        "The branch `feature` is not on GitHub any more. Restore it there, then ask again."
+        "The branch `feature` is no longer on GitHub. Restore it there, then ask again."
     )
     assert "feature" not in await world.branches()
 

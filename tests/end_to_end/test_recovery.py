@@ -134,7 +134,9 @@ async def test_a_push_in_between_that_conflicts_leaves_the_work_on_a_branch_of_i
     theirs = await world.maria.pushes("threadtree/issue-1", {"hello.txt": "theirs\n"})
     gate.open()
 
-    await issue.hears("`threadtree/issue-1` had changed in a way that does not merge", "`threadtree/issue-1-turn-2`")
+    await issue.hears(
+        "`threadtree/issue-1` has changes on GitHub that do not merge with this work", "`threadtree/issue-1-turn-2`"
+    )
 
     branches = await world.branches()
     assert branches["threadtree/issue-1"] == theirs, "no branch is force-moved"

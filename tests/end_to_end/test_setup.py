@@ -143,7 +143,7 @@ async def test_while_it_runs_the_thread_says_so_and_stop_ends_it(a_world: Worlds
         await has_script(world, f"echo begun > made\n{sleep} &\n{sleep}\n")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say Never.")
-        await issue.sees("Setting up the worktree with `.threadtree/setup`.")
+        await issue.sees("Running `.threadtree/setup`.")
 
         await issue.says("@threadtree-bot /stop")
 

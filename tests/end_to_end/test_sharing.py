@@ -137,7 +137,7 @@ async def test_status_names_the_branch_that_the_next_request_changes(world: Worl
         await issue.hears("The branch is `threadtree/issue-1`.")
 
     await pull.hears("Here.", "from `threadtree/issue-1` to `feature`")
-    await issue.hears("works in this thread's worktree")
+    await issue.hears("now shares this thread's worktree")
     await issue.says("@threadtree-bot /status")
     await issue.hears("The branch is `feature`.")
 
@@ -151,7 +151,7 @@ async def test_an_issue_that_asks_before_the_switch_keeps_its_worktree(world: Wo
         await issue.says("@threadtree-bot write of-issue.txt: b")
         await issue.sees("Queued.")
 
-    answer = await pull.hears(f"#1's worktree is busy with another request, {ON_ITS_OWN}", "on [`feature`]")
+    answer = await pull.hears(f"The files of #1 are in use by another request, {ON_ITS_OWN}", "on [`feature`]")
     assert IN_THE_ISSUES not in answer
     await issue.hears("on [`threadtree/issue-1`]")
     done = [(number, "done") for number in (1, 1, 2, 3, 4)]
@@ -168,7 +168,7 @@ async def test_a_pull_request_of_the_issues_branch_keeps_another_from_switching(
         await second.says("@threadtree-bot say Second.")
         await second.sees("Queued.")
 
-    await first.hears("First.", f"#1's worktree is also used by #5, {ON_ITS_OWN}")
+    await first.hears("First.", f"The files of #1 are also used by #5, {ON_ITS_OWN}")
     await second.hears("Second.", IN_THE_ISSUES)
     sharing = [row for row in await world.worktrees("branch", "conversations") if row[1] not in ([2], [3])]
     assert sharing == [("threadtree/issue-1", [1, 5]), ("feature", [4])]
@@ -201,7 +201,7 @@ async def test_work_that_was_left_in_the_issues_worktree_stays_there(world: Worl
     pull = await a_pull_request_that_goes_on(world)
     await pull.says("@threadtree-bot say Here.\nwrite mine.txt: mine")
 
-    await pull.hears(f"#1's worktree has files that are not committed, {ON_ITS_OWN}", "1 file, +1 −0")
+    await pull.hears(f"The files of #1 have uncommitted changes, {ON_ITS_OWN}", "1 file, +1 −0")
 
     [(path, branch), (_, other)] = await world.worktrees("path", "branch")
     assert (branch, other) == ("threadtree/issue-1", "feature")
@@ -255,7 +255,7 @@ async def test_an_issue_that_is_busy_keeps_its_worktree(world: World) -> None:
     await issue.sees_working()
     await pull.says("@threadtree-bot say Meanwhile.")
 
-    await pull.hears("Meanwhile.", f"#1's worktree is busy with another request, {ON_ITS_OWN}")
+    await pull.hears("Meanwhile.", f"The files of #1 are in use by another request, {ON_ITS_OWN}")
     gate.open()
     await issue.hears("First.")
 

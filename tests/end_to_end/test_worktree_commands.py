@@ -88,9 +88,9 @@ async def test_reset_starts_files_and_conversation_over_and_rescues_what_was_the
 
     said = await issue.says("/reset")
 
-    heard = await issue.hears("The worktree was reset. It is now on `threadtree/issue-1-2`, from the tip of `main`")
+    heard = await issue.hears("The worktree was reset. It is now on `threadtree/issue-1-2`, which starts from `main`")
     assert answer(heard) == (
-        "The worktree was reset. It is now on `threadtree/issue-1-2`, from the tip of `main`; `threadtree/issue-1` "
+        "The worktree was reset. It is now on `threadtree/issue-1-2`, which starts from `main`; `threadtree/issue-1` "
         "is unchanged. The next request starts a new conversation with the agent.\n\n"
         "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
     )
@@ -354,7 +354,7 @@ async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> Non
         "This thread's worktree is on `threadtree/issue-1-2`. #1 uses it too.",
         "Rescued work, newest first:\n\n1. 1 uncommitted file, ",
         ", 2 h 0 min ago",
-        "`/worktree restore` brings the first back.",
+        "`/worktree restore` restores the first.",
     )
 
 

@@ -148,7 +148,7 @@ async def test_what_an_earlier_request_left_on_another_branch_is_said(world: Wor
     await issue.says("@threadtree-bot echo prompt")
 
     await issue.hears(
-        "An earlier request left the worktree on `idea`. "
+        "An earlier request left `idea` checked out. "
         "Its commits go to `threadtree/issue-1` if they build on that branch.",
         "It belongs to branch `threadtree/issue-1`, but `idea` is checked out.",
     )
@@ -163,7 +163,7 @@ async def test_a_rebase_that_was_left_unfinished_is_said_and_loses_nothing(world
 
     await issue.says("@threadtree-bot echo prompt\nwrite more.txt: more")
 
-    await issue.hears("An earlier request left a rebase unfinished in the worktree.", "A rebase is in progress in it")
+    await issue.hears("An earlier request left a rebase unfinished.", "A rebase is in progress in it")
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
 
 

@@ -223,7 +223,7 @@ def amended(world: GitRepositories) -> str:
 
 async def pushed(world: GitRepositories) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, "threadtree/issue-1", frozenset({"main"}), "threadtree/issue-1-turn-1", BOT)
+        return await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT)
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -51,7 +51,7 @@ async def committed_and_pushed(world: GitRepositories, branch: str) -> Committed
     async with clone_lock(world.clone) as lock:
         done = await commit_all(lock, world.path, "All of it", BOT, None)
         assert isinstance(done, Committed), done
-        pushed = await push(lock, world.path, branch, frozenset({"main"}), f"{branch}-turn-1", BOT)
+        pushed = await push(lock, world.path, branch, f"{branch}-turn-1", BOT)
         assert isinstance(pushed, Pushed), pushed
         return done
 

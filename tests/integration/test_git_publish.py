@@ -8,6 +8,7 @@ from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity
 from bot.model import DetachedHead
+from bot.run.push_guard import Guard
 from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,
@@ -26,7 +27,6 @@ from bot.worktrees.push import (
     Pushed,
     PushResult,
     Rejected,
-    Withheld,
     as_patch,
     changes,
     push,
@@ -54,11 +54,9 @@ async def committed(world: GitRepositories, message: str = "Do it") -> Committed
         return await commit_all(lock, world.path, message, BOT, ALICE)
 
 
-async def pushed(
-    world: GitRepositories, branch: str = BRANCH, forbidden: frozenset[str] = frozenset({"main"})
-) -> PushResult:
+async def pushed(world: GitRepositories, branch: str = BRANCH) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, branch, forbidden, f"{branch}-turn-7", BOT)
+        return await push(lock, world.path, branch, f"{branch}-turn-7", BOT)
 
 
 def files_at(world: GitRepositories, revision: str) -> set[str]:
@@ -184,14 +182,14 @@ async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepo
     assert await pushed(world) == NothingToPush()
 
 
-async def test_the_default_branch_is_never_pushed(world: GitRepositories) -> None:
-    before = world.remote_tip("main")
+async def test_a_protected_branch_is_withheld_and_so_is_one_that_would_park_on_it(world: GitRepositories) -> None:
+    guard = Guard(frozenset({"main"}), (), allow_workflow_changes=False)
     mine = world.agent_commits({"a": "1"})
     await world.bring_home()
     git(world.clone.path, "update-ref", "refs/heads/main", mine)
-    assert isinstance(await pushed(world, "main"), Withheld)
-    assert isinstance(await pushed(world, forbidden=frozenset({BRANCH})), Withheld)
-    assert world.remote_tip("main") == before
+    assert await guard.forbids(world.clone, "main", "main-turn-7") == "protected-branch"
+    assert await guard.forbids(world.clone, BRANCH, "main") == "protected-branch"
+    assert await guard.forbids(world.clone, BRANCH, f"{BRANCH}-turn-7") is None
 
 
 async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitRepositories) -> None:

@@ -45,7 +45,7 @@ async def turn(world: GitRepositories, resume: str | None, *lines: str) -> tuple
     async with clone_lock(world.clone) as lock:
         assert await settle_head(lock, world.path, BRANCH, RESCUE, BOT) == OnBranch()
         assert isinstance(await commit_all(lock, world.path, "rest", BOT, None), Committed)
-        pushed = await push(lock, world.path, BRANCH, frozenset({"main"}), f"{BRANCH}-turn-1", BOT)
+        pushed = await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT)
     assert isinstance(pushed, Pushed), pushed
     return session, pushed
 

@@ -90,7 +90,7 @@ class Machine:
             try:
                 results.append(await settle_head(lock, world.path, BRANCH, RESCUE, BOT))
                 results.append(await commit_all(lock, world.path, "the turn", BOT, None))
-                results.append(await push(lock, world.path, BRANCH, frozenset({"main"}), f"{BRANCH}-turn-1", BOT))
+                results.append(await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT))
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Valid):
                     results.append(await sync(lock, world.path, BRANCH))
