@@ -145,7 +145,7 @@ class DefaultBranch:
 
 @dataclass(frozen=True, slots=True)
 class NoDefaultBranch:
-    """The remote has no commit to start from."""
+    """The remote has no commit to start from; `next_step` tells a person what to do."""
 
     next_step: str
 

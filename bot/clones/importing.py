@@ -1,4 +1,4 @@
-"""Commits made in a cage come to the clone: one object name is read, its commits are checked, and one ref is moved."""
+"""Import commits from a cage into the clone: read one object name, check its commits, move one ref."""
 
 import asyncio
 import os
@@ -17,10 +17,10 @@ from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
 MAX_PACK_BYTES = 2 << 30
-# What reading a pack made by an agent may take: deltas of a few bytes can stand for gigabytes.
+# Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
 _SIGPIPE_STATUSES = (-13, 141)
-# What a cage sees of the clone's refs and cannot change.
+# Refs of the clone that a cage sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
 
 _log = structlog.get_logger()
@@ -38,9 +38,9 @@ class Private:
 
 
 async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> None:
-    """Brings what was committed in a worktree's cage to the clone: `branch` moves there, other work hangs on the HEAD.
+    """Import what was committed in a worktree's cage; move `branch` in the clone, and register the HEAD.
 
-    Afterwards the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
+    Then the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
     """
     clone = lock.clone
     cage, view = clone.git.cage, clone.existing_view(path)
@@ -56,18 +56,18 @@ async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> Non
     if branch is not None:
         tip = entry.head if on_branch else await _private_tip(clone, cage, view, refs.local(branch))
         await _follow(lock, cage, view, refs.local(branch), tip)
-    await _show_head(clone, view, refs.local(branch) if branch and on_branch else entry.head)
+    await _register_head(clone, view, refs.local(branch) if branch and on_branch else entry.head)
 
 
 async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
-    """Brings one commit with all it needs from a worktree's cage to the clone. Raises GitError, OSError."""
+    """Import one commit with all it needs from a worktree's cage. Raises GitError, OSError."""
     cage = lock.clone.git.cage
     if cage is not None:
         await _import(lock, cage, lock.clone.existing_view(path) or await lock.clone.view(path), sha)
 
 
 async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before: str | None) -> None:
-    """Moves a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
+    """Move a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
     clone = lock.clone
     if clone.git.cage is not None:
         await clone.on_worktree(path, "update-ref", ref, after)
@@ -76,7 +76,7 @@ async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before:
 
 
 async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()) -> Private:
-    """What the cage's refs and the objects `named` reach and the clone's refs do not, whatever is at `path`.
+    """Return what the cage's refs and the objects `named` reach and the clone's refs do not, also for a lost directory.
 
     Raises GitError, OSError.
     """
@@ -95,7 +95,7 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     tips = [sha for sha, kind, ref in refs_of_its_own if kind == "commit" and not ref.startswith(_SHARED)]
     tips = [tip for tip in dict.fromkeys((*tips, *named)) if tip not in stashes]
     given = "".join(f"{tip}\n" for tip in tips).encode() + _without(await _tips(clone, "refs/"))
-    # A name that is no commit's is not worth an error.
+    # A name of something else than a commit is no error.
     only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
 
@@ -108,7 +108,7 @@ async def _private_tip(clone: Clone, cage: Cage, view: View, ref: str) -> str | 
 
 
 async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | None) -> None:
-    """The clone's branch goes where the cage's went; a reflog keeps where it was. A branch deleted there comes back."""
+    """Move the clone's branch to the cage's, with a reflog entry; restore a branch that was deleted in the cage."""
     clone = lock.clone
     known = await clone.commit_at(ref)
     if tip == known:
@@ -120,8 +120,8 @@ async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | 
     await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
 
 
-async def _show_head(clone: Clone, view: View, head: str | None) -> None:
-    """The clone's own record of the worktree says where its HEAD is: a full ref or a commit."""
+async def _register_head(clone: Clone, view: View, head: str | None) -> None:
+    """Write the worktree's HEAD, a full ref or a commit, into its folder in the clone."""
     recorded = (view.admin / "HEAD").read_text().strip().removeprefix("ref: ")
     if head is None or recorded == head:
         return
@@ -132,7 +132,7 @@ async def _show_head(clone: Clone, view: View, head: str | None) -> None:
 
 
 async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
-    """The cage's own git packs; the clone's, outside, checks every object and that nothing is missing."""
+    """Pack in the cage; outside, check every object and that nothing is missing."""
     clone = lock.clone
     if not refs.is_commit(sha):
         raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")

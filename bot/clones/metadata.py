@@ -39,13 +39,13 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """There is a file, but not one to rely on."""
+    """The file is unusable."""
 
     why: str
 
 
 def metadata_path(worktree: Path) -> Path:
-    """Where the metadata of this worktree is kept."""
+    """Return the path of the metadata of this worktree."""
     return worktree.with_name(f"{worktree.name}.json")
 
 
@@ -81,7 +81,7 @@ def record_use(worktree: WorktreeRow, branch: str | None, base_branch: str | Non
 
 
 def write(worktree: Path, metadata: Metadata) -> None:
-    """Replaces the file in one go, so that a reader or a crash never meets half of one. Raises OSError."""
+    """Replace the file atomically: neither a reader nor a crash meets half of it. Raises OSError."""
     path = metadata_path(worktree)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -98,7 +98,7 @@ def write(worktree: Path, metadata: Metadata) -> None:
 
 
 def read(worktree: Path) -> Metadata | Absent | Corrupt:
-    """The metadata of this worktree; an unreadable file is Corrupt."""
+    """Return the metadata of this worktree; an unreadable file is Corrupt."""
     try:
         content = metadata_path(worktree).read_bytes()
     except FileNotFoundError:
@@ -109,18 +109,18 @@ def read(worktree: Path) -> Metadata | Absent | Corrupt:
 
 
 def delete(worktree: Path) -> None:
-    """Removes the file if there is one. Raises OSError."""
+    """Remove the file if there is one. Raises OSError."""
     metadata_path(worktree).unlink(missing_ok=True)
 
 
 def serialise(metadata: Metadata) -> bytes:
-    """JSON for people and programs, times in ISO-8601 UTC."""
+    """Return JSON for people and programs, times in ISO-8601 UTC."""
     times = {name: getattr(metadata, name).astimezone(UTC).isoformat() for name in ("created_at", "updated_at")}
     return orjson.dumps(asdict(metadata) | times, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def parse(content: bytes) -> Metadata | Corrupt:
-    """The value in a file's content. Unknown keys are ignored: a newer version may have written them."""
+    """Parse a file's content. Unknown keys are ignored: a newer version may have written them."""
     try:
         values = orjson.loads(content)
     except orjson.JSONDecodeError as error:

@@ -18,13 +18,12 @@ class RefusedReason(StrEnum):
     NO_DEFAULT_BRANCH = "no-default-branch"
     NO_REMOTE_BRANCH = "no-remote-branch"
     BRANCH_IN_USE = "branch-in-use"
-    PATH_IN_USE = "path-in-use"
     COMMITS_GONE = "commits-gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No worktree was made; `next_step` is what a person can do about it."""
+    """No worktree was made; `next_step` tells a person what to do."""
 
     reason: RefusedReason
     next_step: str
@@ -32,7 +31,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """What to check out: `branch` at `commit`, or `commit` alone. `moves_from` is where the local branch is now."""
+    """What to check out: `branch` at `commit`, or `commit` alone. `moves_from`: the local branch's tip before."""
 
     branch: str | None
     base_branch: str | None
@@ -43,7 +42,7 @@ class Checkout:
 def start_again(worktree: WorktreeRow) -> Start:
     """Return what a checkout that is made again starts from.
 
-    An issue's worktree that was switched to the branch of a pull request goes on there.
+    An issue's worktree that was switched to the branch of a pull request stays on it.
     """
     branch, start = worktree.branch, worktree.start
     if isinstance(start, IssueBranch) and branch is not None and refs.sequel_of(branch, start.number) is None:
@@ -52,7 +51,7 @@ def start_again(worktree: WorktreeRow) -> Start:
 
 
 async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
-    """Decides branch and commit, after a fetch; changes nothing. Raises GitError, InvalidNameError."""
+    """Decide on branch and commit, after a fetch; change nothing. Raises GitError, InvalidNameError."""
     match start:
         case IssueBranch(number):
             return await _issue(lock, number)
@@ -89,7 +88,7 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
 
 
 async def _sequels(clone: Clone, namespace: str, number: int) -> dict[int, str]:
-    """The tips of an issue's branches in `namespace`, by their sequel number."""
+    """Return the tips of an issue's branches in `namespace`, by their sequel number."""
     pattern = f"{namespace}/{refs.issue_branch(number)}"
     listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", pattern, f"{pattern}-*")
     found: dict[int, str] = {}
@@ -102,7 +101,7 @@ async def _sequels(clone: Clone, namespace: str, number: int) -> dict[int, str]:
 
 
 async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout:
-    """The local branch, fast-forwarded to `onto` where that loses nothing; where there is none, one at `onto`."""
+    """Return the local branch, fast-forwarded to `onto` if possible; without a local branch, a new one at `onto`."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch))
     if tip is None:

@@ -13,7 +13,6 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from bot.clones.admin import real_path
 from bot.process import OutputTail, start
 from bot.sandbox.disk import used_bytes
 
-# Beside a kept directory: what git knew of it (index, HEAD, submodules' commits).
+# Beside a kept directory: git's state of it (index, HEAD, submodules' commits).
 GIT_STATE = ".git"
 _MOUNTS = Path("/proc/self/mountinfo")
 # In characters, of which one can be four bytes, and a file name has 255.
@@ -34,14 +33,6 @@ _SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 _MAX_ERROR_BYTES = 2000
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """What `expire_kept` deleted: its names in `kept`, and the bytes freed."""
-
-    names: tuple[str, ...]
-    bytes_freed: int
 
 
 def trash_folder(data_dir: Path) -> Path:
@@ -151,9 +142,8 @@ async def empty_trash(data_dir: Path) -> int:
     return sum([await delete(folder / name) for name in _names(folder)])
 
 
-async def expire_kept(data_dir: Path, older_than: datetime) -> Expired:
-    """Delete what was kept whole before `older_than`, with what git knew of it. Raises OSError."""
-    names: list[str] = []
+async def expire_kept(data_dir: Path, older_than: datetime) -> int:
+    """Delete what was kept whole before `older_than`, with git's state; return the bytes freed. Raises OSError."""
     freed = 0
     for name in _names(kept_folder(data_dir)):
         since = kept_since(name.removesuffix(GIT_STATE))
@@ -161,9 +151,7 @@ async def expire_kept(data_dir: Path, older_than: datetime) -> Expired:
             continue
         trashed = move_to_trash(data_dir, kept_folder(data_dir) / name)
         freed += await delete(trashed) if trashed is not None else 0
-        if kept_since(name) is not None:
-            names.append(name)
-    return Expired(tuple(names), freed)
+    return freed
 
 
 @contextmanager

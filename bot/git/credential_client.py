@@ -1,7 +1,7 @@
-"""What git runs as its credential helper: hands git's request to the bot's socket and the answer back to git.
+"""git's credential helper: passes git's request to the bot's socket and the answer back to git.
 
-Started by path and isolated (`python -I -S credential_client.py SOCKET OPERATION`), so that no file in git's working
-directory is imported. https://git-scm.com/docs/gitcredentials#_custom_helpers
+git runs it by path and isolated (`python -I -S credential_client.py SOCKET OPERATION`), so that it imports no file of
+the working directory. https://git-scm.com/docs/gitcredentials#_custom_helpers
 """
 
 import os
@@ -16,7 +16,7 @@ def main() -> None:
     path, operation = Path(sys.argv[1]), sys.argv[2]
     if operation != "get":
         return
-    os.chdir(path.parent)  # a socket address holds 107 bytes, fewer than many a directory
+    os.chdir(path.parent)  # a socket address has at most 107 bytes, less than many paths
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT_SECONDS)
         connection.connect(path.name)

@@ -1,14 +1,12 @@
-"""Gives git its credentials through a helper that asks this process over a socket only its user can open.
+"""A server for git's credential helper on a socket that only the bot's user can open.
 
-So the token is never in an argument, an environment, a file or a trace: https://git-scm.com/docs/gitcredentials
+The token is never in an argument, an environment, a file or a trace. https://git-scm.com/docs/gitcredentials
 """
 
 import asyncio
-import os
 import re
 import secrets
 import shlex
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,9 +17,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from bot.git import credential_client
+from bot.network.sockets import private_socket
 
 TokenSource = Callable[[str], Awaitable[str]]
-"""Gives the token for a repository, named `owner/repo`."""
+"""Returns the token for the repository `owner/repo`."""
 
 USERNAME = "x-access-token"
 MAX_REQUEST_BYTES = 16 * 1024
@@ -35,7 +34,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Configuration that makes a git command ask here, and only here, for passwords of the server."""
+    """Configuration that makes git ask this process, and nothing else, for passwords of the server."""
 
     git_config: tuple[tuple[str, str], ...]
 
@@ -46,7 +45,7 @@ async def credential_server(
 ) -> AsyncIterator[Credentials]:
     """Serve the credential helper of `server_url` on a 0600 socket in the directory, which must exist.
 
-    Answers `get` for a repository of that server; anything else, and a token_for that raises, gets an empty answer.
+    It answers `get` for a repository of that server. To anything else, or if token_for raises, the answer is empty.
     """
     server_url = server_url.rstrip("/")
 
@@ -66,8 +65,8 @@ async def credential_server(
         handlers.add(handler)
         handler.add_done_callback(handlers.discard)
 
-    listener, path = _private_socket(socket_path_dir)
-    try:
+    path = socket_path_dir.absolute() / f"git-credentials-{secrets.token_hex(4)}.sock"  # noqa: ASYNC240 - no I/O but getcwd
+    with private_socket(path) as listener:
         async with await asyncio.start_unix_server(accept, sock=listener, limit=MAX_REQUEST_BYTES) as server:
             try:
                 yield Credentials(_git_config(server_url, path))
@@ -76,31 +75,12 @@ async def credential_server(
                 for handler in handlers:
                     handler.cancel()
                 await asyncio.gather(*handlers, return_exceptions=True)
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _private_socket(parent: Path) -> tuple[socket.socket, Path]:
-    """A bound 0600 socket; until it listens nobody can connect, so it is never open to others."""
-    path = parent.absolute() / f"git-credentials-{secrets.token_hex(4)}.sock"
-    listener = socket.socket(socket.AF_UNIX)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Shorter than the path, of which a socket address holds 107 bytes.
-        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-        path.chmod(0o600)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(directory)
-    return listener, path
 
 
 def _git_config(server_url: str, path: Path) -> tuple[tuple[str, str], ...]:
     command = shlex.join([sys.executable, "-I", "-S", str(Path(credential_client.__file__)), str(path)])
     return (
-        ("credential.helper", ""),  # helpers add up over all configuration; an empty one forgets those before it
+        ("credential.helper", ""),  # helpers of all configuration files add up; an empty one drops those before it
         (f"credential.{server_url}.helper", f"!{command}"),
         (f"credential.{server_url}.useHttpPath", "true"),
     )
@@ -120,7 +100,7 @@ async def _answer(reader: asyncio.StreamReader, server_url: str, token_for: Toke
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
             token = await token_for(repository)
-    except Exception as error:  # noqa: BLE001 - whatever it is, git must not wait; its text might hold the token
+    except Exception as error:  # noqa: BLE001 - git must not wait; the error's text may hold the token
         _log.error("git-credential-failed", repository=repository, error=type(error).__name__)
         return b""
     if not token.isascii() or not token.isprintable():
@@ -130,7 +110,7 @@ async def _answer(reader: asyncio.StreamReader, server_url: str, token_for: Toke
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """The request up to its end, cut off where it is longer than any real one."""
+    """Read the request to its end, or to the size limit."""
     request = b""
     while len(request) <= MAX_REQUEST_BYTES and (piece := await reader.read(MAX_REQUEST_BYTES)):
         request += piece
@@ -138,7 +118,7 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 def requested_repository(request: bytes, server_url: str) -> str | None:
-    """The `owner/repo` that a `get` request asks for; None for every other request and every other server."""
+    """Return the `owner/repo` that a `get` request asks for; None for any other request or server."""
     if len(request) > MAX_REQUEST_BYTES:
         return None
     operation, *lines = request.decode(errors="replace").split("\n")

@@ -1,4 +1,4 @@
-"""What git tells of its progress, in short lines for people. Pure."""
+"""git's progress in short lines for people. Pure."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _REFS = re.compile(r"(?m)^(?:From .*| [ *+t=-] .*)\n?")
 
 
 class Reader:
-    """Hears git's stderr piece by piece and tells `on_line` whenever there is something new to say."""
+    """Reads git's stderr piece by piece and calls `on_line` with each new line of progress."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -31,7 +31,7 @@ class Reader:
 
 
 def short_line(text: str) -> str | None:
-    """One line of git's as people read it ("Receiving objects 43%, 1.2 GiB"); None where it tells no progress."""
+    """Return a line of git's progress for people ("Receiving objects 43%, 1.2 GiB"); None if it is no progress."""
     found = _STEPS.search(text)
     if found is None:
         return None
@@ -40,7 +40,7 @@ def short_line(text: str) -> str | None:
 
 
 def without_progress(stderr: str) -> str:
-    """git's stderr without what it wrote to tell how far it was and what went well."""
+    """Return git's stderr without progress and without what succeeded."""
     return _REFS.sub("", _PROGRESS.sub("", _OVERWRITTEN.sub("", stderr)))
 
 

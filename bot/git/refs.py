@@ -1,4 +1,4 @@
-"""Names in git: which are allowed, and the ones Threadtree makes. Pure."""
+"""Names in git: which are valid, and which ones Threadtree makes. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9._-]{1,140}")
 
 
 class InvalidNameError(ValueError):
-    """A name that must not reach git or the file system."""
+    """The name must not reach git or the file system."""
 
 
 def is_ref(name: str) -> bool:
@@ -38,21 +38,21 @@ def is_commit(text: str) -> bool:
 
 
 def local(branch: str) -> str:
-    """The full ref of a branch in the clone; raises InvalidNameError."""
+    """Return the full ref of a branch in the clone. Raises InvalidNameError."""
     if not is_branch(branch):
         raise InvalidNameError(f"not a branch name: {branch!r}")
     return f"refs/heads/{branch}"
 
 
 def remote(branch: str) -> str:
-    """The full ref under which the clone knows the remote's branch; raises InvalidNameError."""
+    """Return the full ref of the remote's branch in the clone. Raises InvalidNameError."""
     if not is_branch(branch):
         raise InvalidNameError(f"not a branch name: {branch!r}")
     return f"refs/remotes/origin/{branch}"
 
 
 def fetched(remote_ref: str) -> str:
-    """Where a ref outside the remote's branches (`refs/pull/7/head`) is kept in the clone; raises InvalidNameError."""
+    """Return the ref in the clone for a fetched ref such as `refs/pull/7/head`. Raises InvalidNameError."""
     if not is_ref(remote_ref):
         raise InvalidNameError(f"not a ref: {remote_ref!r}")
     return FETCHED_PREFIX + remote_ref.removeprefix("refs/")
@@ -67,7 +67,7 @@ def rescue_ref(worktree_id: str, at: datetime) -> str:
 
 
 def rescue_time(ref: str) -> datetime:
-    """When the rescue under `ref` was decided; raises InvalidNameError."""
+    """Return the time of the decision to rescue, from `ref`. Raises InvalidNameError."""
     try:
         return datetime.strptime(ref.rpartition("/")[2], _RESCUE_TIME).replace(tzinfo=UTC)
     except ValueError as error:
@@ -80,20 +80,20 @@ def issue_branch(issue: int, sequel: int = 1) -> str:
 
 
 def sequel_of(branch: str, issue: int) -> int | None:
-    """Which branch of this issue `branch` is, counted from 1; None when it is none of them."""
+    """Return the number of `branch` among the branches of this issue, from 1; None if it is none of them."""
     match = re.fullmatch(rf"{ISSUE_BRANCH_PREFIX}{issue}(?:-([2-9]|[1-9]\d+))?", branch)
     return int(match[1] or 1) if match else None
 
 
 def checked_owner(name: str) -> str:
-    """A GitHub owner's login as a folder name; raises InvalidNameError."""
+    """Return a GitHub owner's login as a folder name. Raises InvalidNameError."""
     if not _OWNER.fullmatch(name):
         raise InvalidNameError(f"not an owner's name: {name!r}")
     return name
 
 
 def checked_folder(name: str) -> str:
-    """A repository's name (or that name with its id appended) as a folder name; raises InvalidNameError."""
+    """Return a repository's name, or that name with its id appended, as a folder name. Raises InvalidNameError."""
     if not _FOLDER.fullmatch(name) or name in {".", ".."}:
         raise InvalidNameError(f"not a repository's name: {name!r}")
     return name

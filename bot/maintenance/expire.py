@@ -98,7 +98,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
     if not force and exceeds_safety_limit(len(expired) + old, total + len(names)):
         _log.warning("rescues-not-expired", expired=len(expired), kept=old, why="did the clock jump?")
         return 0
-    kept = await trash.expire_kept(ctx.data_dir, before)
+    freed = await trash.expire_kept(ctx.data_dir, before)
     for rescue in expired:
         try:
             await _drop(ctx, rescue)
@@ -110,7 +110,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
             await rescues.delete(connection, rescue.id)
         _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
     await _expire_without_row(ctx, before)
-    return kept.bytes_freed
+    return freed
 
 
 async def _expire_without_row(ctx: NodeContext, before: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Before a turn: the clone is fetched, the worktree is there, checked and brought up to date."""
+"""Before a turn: fetch the clone, then make, check or update the worktree."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from bot.worktrees.create import Created, create
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worktree is there. `made_again` says why it had to be; `remarks` go to the agent, `notices` to the thread."""
+    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread."""
 
     branch: str | None
     base_branch: str | None
@@ -89,7 +89,7 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
 
 
 async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
-    """On the branch that the turn needs, or that the worktree had before it was purged; else as its row says."""
+    """Make the worktree on the branch that the turn needs, or else on its earlier branch, or else as its row says."""
     path, rescue = Path(turn.worktree.path), rescue_ref(ctx, turn)
     start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(start_again(turn.worktree), turn)
     made = await create(lock, path, start, rescue)
@@ -102,16 +102,16 @@ async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created
 
 
 def _at_pinned_head(start: Start, turn: ClaimedTurn) -> Start:
-    """Of a fork, start from the head that was asked for last."""
+    """Return `start`, for a fork at the head of the latest request."""
     return replace(start, sha=turn.pinned_sha or start.sha) if isinstance(start, DetachedHead) else start
 
 
 def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
-    """Where work of this worktree is kept that would be in the way."""
+    """Return the ref for work that is in the way of this worktree."""
     return refs.rescue_ref(str(turn.worktree.id), ctx.clock())
 
 
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
-    """A head pushed to a fork after the request was made is not what was asked for: the reason to refuse, or None."""
+    """Return the reason to refuse a fork whose head was pushed after the request, or None."""
     now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
     return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha or "")

@@ -1,4 +1,4 @@
-"""Before a turn: a worktree that was made is found as it should be, mended, made again, or brought in step."""
+"""Before a turn: an existing worktree is checked, repaired, made again, or brought up to date."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,12 +34,15 @@ from bot.worktrees.sync import (
 )
 
 Words = tuple[tuple[str, ...], tuple[str, ...]]
-"""What the agent, and what the thread is told."""
+"""What the agent is told, and what the thread is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckoutState:
-    """How a worktree stands. `made_again` says why it had to be; `remarks` go to the agent, `notices` to the thread."""
+    """A worktree before its turn.
+
+    `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread.
+    """
 
     branch: str | None
     base_branch: str | None
@@ -64,7 +67,7 @@ async def restore_or_sync(
     path, tip = Path(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
     found = await examine(lock, path, turn.worktree.branch)
     if isinstance(found.state, Missing):
-        # The damage that git met may be the clone's: a worktree made again from that would not last.
+        # The damage may be in the clone: a worktree made again from that would break too.
         replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
         async with ctx.pool.acquire() as connection:
             await worktrees.forget_setup(connection, turn.worktree.id)
@@ -94,14 +97,14 @@ async def restore_or_sync(
 
 
 async def note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
-    """Puts a directory that was kept whole into the index of rescues."""
+    """Record a directory that was kept whole as a rescue."""
     if made.kept is not None:
         async with ctx.pool.acquire() as connection:
             await rescues.record(connection, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
 
 
 def _issue(turn: ClaimedTurn) -> OfIssue | None:
-    """None for a pull request that shares the issue's worktree: it stays on its own branch."""
+    """Return None for a pull request that shares the issue's worktree: it stays on its own branch."""
     of_issue = isinstance(turn.worktree.start, IssueBranch) and turn.kind == "issue"
     return OfIssue(turn.worktree.owner, turn.worktree.base_branch) if of_issue else None
 
@@ -117,7 +120,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
 
 
 def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
-    """`by_itself`: what is in the worktree is this turn's own, from before it was cut off."""
+    """`by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
     match synced:
         case UpToDate() | NoRemoteBranch() | Ahead():
             return (), ()

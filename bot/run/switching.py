@@ -1,4 +1,4 @@
-"""Before a turn: a worktree that several threads use is on the branch this one needs, or the turn goes elsewhere."""
+"""Before a turn: switch a shared worktree to the branch that this turn needs, or move the turn to another one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class TurnMovedError(ClaimLostError):
-    """The turn waits again, in another worktree: this run stops and writes nothing more."""
+    """The turn now waits in another worktree: this run stops and writes nothing more."""
 
 
 async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> tuple[ClaimedTurn, tuple[str, ...]]:
@@ -40,7 +40,7 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
         return turn, ()
     instead_of = await _switch(ctx, lock, turn, before, after)
     if instead_of is not None:
-        await _go_elsewhere(ctx, lock, turn, after, instead_of)
+        await _move_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
     words = notices.switched(turn.worktree.owner, before, after)
     told = worktree_replies.was_switched(turn.number, before, after)
@@ -59,8 +59,9 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
 
 
 async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
-    """The branch of the worktree that was to be made is checked out in another: if that is one of ours, the turn goes
-    there. Raises SentOnError then; GitError, InvalidNameError.
+    """Move the turn to the worktree that has checked out the branch of `start`, if that is one of the bot's.
+
+    Raises TurnMovedError then; GitError, InvalidNameError.
     """
     checkout = await resolve(lock, start)
     branch = checkout.branch if isinstance(checkout, Checkout) else None
@@ -84,7 +85,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 async def _switch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str
 ) -> SharingRefused | None:
-    """Rows first, then git. None: the worktree has the branch now."""
+    """Check the rows, then git, and switch; return why that was refused."""
     owner, path = turn.worktree.owner, Path(turn.worktree.path)
     async with ctx.pool.acquire() as connection:
         uses = await sharing.usage(connection, [turn.worktree.id], turn.conversation_id)
@@ -97,10 +98,10 @@ async def _switch(
     return SharingRefused(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
 
 
-async def _go_elsewhere(
+async def _move_elsewhere(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: SharingRefused
 ) -> None:
-    """To the live worktree that has the branch, or to a new one of the pull request's own on this node."""
+    """Move the turn to the live worktree with the branch, or to a new one for the pull request on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
     own = ctx.data_dir / "worktrees" / turn.worktree.folder / f"pr-{turn.number}"
     promised = {notices.in_worktree_of(number) for number in turn.worktree.conversations}

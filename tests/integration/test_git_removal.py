@@ -762,10 +762,8 @@ async def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> N
         assert trash.kept_since(place.name) == at
     (tmp_path / "kept" / "something else").mkdir()
 
-    expired = await trash.expire_kept(tmp_path, NOON + timedelta(days=1))
+    assert await trash.expire_kept(tmp_path, NOON + timedelta(days=1)) >= 5000
 
-    assert [name.split(".")[0] for name in expired.names] == ["old"]
-    assert expired.bytes_freed >= 5000
     assert sorted(place.name.split(".")[0] for place in (tmp_path / "kept").iterdir()) == [
         "something else",
         "young",
