@@ -1,6 +1,8 @@
 """What every test gets: the fixtures of Postgres, and silence: a logged exception fails the test."""
 
+import functools
 import logging
+import ssl
 from collections.abc import Iterator
 
 import hypothesis
@@ -13,6 +15,14 @@ pytest_plugins = ["tests.support.postgres", "tests.support.failpoints"]
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_are_read_once() -> Iterator[None]:
+    """Share one TLS context between all HTTP clients: to read the certificates takes longer than many a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(autouse=True)

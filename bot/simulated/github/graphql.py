@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,12 +50,18 @@ type PullRequestReviewComment implements Node { id: ID!  fullDatabaseId: String 
 Node = dict[str, Any]
 
 
+@functools.cache
+def _schema() -> GraphQLSchema:
+    """Return the schema, which is parsed once for all servers of a process."""
+    return build_schema(SCHEMA)
+
+
 class GraphQL:
     """Answers queries as the caller may see the world."""
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
-        self._schema: GraphQLSchema = build_schema(SCHEMA)
+        self._schema = _schema()
 
     async def endpoint(self, request: Request) -> Response:
         """POST /graphql; errors of the query come with status 200."""
