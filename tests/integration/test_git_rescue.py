@@ -24,8 +24,7 @@ REF = refs.rescue_ref("7", AT)
 
 @pytest.fixture(params=SANDBOXES)
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
-    world.someone_pushes("main", BASE)
+    world = GitRepositories.make(tmp_path, request.param, BASE)
     await world.created()
     return world
 

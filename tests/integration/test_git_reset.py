@@ -24,8 +24,7 @@ FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
 
 @pytest.fixture(params=SANDBOXES)
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
-    world.someone_pushes("main", FILES)
+    world = GitRepositories.make(tmp_path, request.param, FILES)
     await world.created()
     return world
 

@@ -25,8 +25,7 @@ LABEL = Label(7, BRANCH, (1, 2), AT)
 
 @pytest.fixture(params=SANDBOXES)
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
-    world.someone_pushes("main", BASE)
+    world = GitRepositories.make(tmp_path, request.param, BASE)
     await world.created()
     return world
 

@@ -1,11 +1,16 @@
 """A remote repository, a person who pushes to it, and the bot's clone of it: real git in a temporary directory."""
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import pytest
@@ -54,8 +59,40 @@ def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
     return cage
 
 
+@functools.cache
+def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
+    """Return a folder with `remote.git` and `person`, to be copied; with None nothing is committed yet."""
+    root = Path(tempfile.mkdtemp(prefix="threadtree-tests-"))
+    atexit.register(shutil.rmtree, root)
+    remote, person = root / "remote.git", root / "person"
+    git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
+    git(root, "clone", "-q", str(remote), str(person))
+    git(person, "remote", "set-url", "origin", f"../{remote.name}")
+    git(person, "checkout", "-q", "-B", "main")
+    for sample in root.glob("**/hooks/*.sample"):
+        sample.unlink()
+    if files is not None:
+        commit_and_push(person, "main", {"README.md": "hello\n"})
+        if files:
+            commit_and_push(person, "main", dict(files))
+    return root
+
+
+def commit_and_push(person: Path, branch: str, files: Mapping[str, str]) -> str:
+    """Commit these files on what is checked out, and push it to this branch; return the commit."""
+    for name, content in files.items():
+        (person / name).parent.mkdir(parents=True, exist_ok=True)
+        (person / name).write_text(content)
+    git(person, "add", "-A")
+    git(person, "commit", "-q", "-m", f"change {', '.join(files)}")
+    git(person, "push", "-q", "origin", f"HEAD:refs/heads/{branch}")
+    return git(person, "rev-parse", "HEAD")
+
+
 @dataclass(frozen=True, slots=True)
 class GitRepositories:
+    """A remote, a person's clone of it and the bot's clone, all below `root`."""
+
     root: Path
     remote: Path
     person: Path
@@ -63,18 +100,19 @@ class GitRepositories:
 
     @classmethod
     def make(
-        cls, root: Path, sandbox: Literal["off", "bwrap"] = "off", *, empty: bool = False, limits: Limits | None = None
+        cls,
+        root: Path,
+        sandbox: Literal["off", "bwrap"] = "off",
+        files: Mapping[str, str] = MappingProxyType({}),
+        *,
+        empty: bool = False,
+        limits: Limits | None = None,
     ) -> "GitRepositories":
-        remote, person = root / "remote.git", root / "person"
-        git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
-        git(root, "clone", "-q", str(remote), str(person))
-        git(person, "checkout", "-q", "-B", "main")
+        """A remote with a README on `main`, and `files` in a second commit; nothing is cloned by the bot yet."""
         data = root / "data"
         runner = GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data, limits))
-        world = cls(root, remote, person, clone_at(data, "octo", "hello", runner))
-        if not empty:
-            world.someone_pushes("main", {"README.md": "hello\n"})
-        return world
+        shutil.copytree(_remote_and_person(None if empty else tuple(files.items())), root, dirs_exist_ok=True)
+        return cls(root, root / "remote.git", root / "person", clone_at(data, "octo", "hello", runner))
 
     @property
     def path(self) -> Path:
@@ -92,14 +130,9 @@ class GitRepositories:
         git(self.person, "checkout", "-q", "-B", branch, *([origin] if origin else []))
         return self.push_commit(branch, files)
 
-    def push_commit(self, branch: str, files: dict[str, str]) -> str:
-        for name, content in files.items():
-            (self.person / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.person / name).write_text(content)
-        git(self.person, "add", "-A")
-        git(self.person, "commit", "-q", "-m", f"change {', '.join(files)}")
-        git(self.person, "push", "-q", "origin", f"HEAD:refs/heads/{branch}")
-        return git(self.person, "rev-parse", "HEAD")
+    def push_commit(self, branch: str, files: Mapping[str, str]) -> str:
+        """Commit on what the person has checked out, and push it to this branch; return the commit."""
+        return commit_and_push(self.person, branch, files)
 
     def remote_tip(self, branch: str) -> str:
         return git(self.remote, "rev-parse", f"refs/heads/{branch}")
