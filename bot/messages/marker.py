@@ -1,4 +1,4 @@
-"""The invisible line that tells the bot's own comments apart, so that one already posted is found again."""
+"""The invisible line that marks the bot's own comments, so that one already posted is found again."""
 
 import re
 
@@ -12,20 +12,20 @@ LONGEST_MARKER = 80
 
 
 def turn_marker(turn_id: int, part: int) -> str:
-    """The marker of a turn's comment; part 1 is its tracking comment."""
+    """Return the marker of a turn's comment; part 1 is its tracking comment."""
     return f"{MARKER}turn={turn_id} part={part} -->"
 
 
 def reply_marker(outbox_id: int) -> str:
-    """The marker of a comment without a turn."""
+    """Return the marker of a comment without a turn."""
     return f"{MARKER}reply={outbox_id} -->"
 
 
 def without_markers(text: str) -> str:
-    """The same text to the eye, but nothing in it is a marker."""
+    """Return a text that looks the same, but holds no marker."""
     return _LOOKALIKE.sub(f"threadtree{_ZERO_WIDTH_SPACE}:", text)
 
 
 def signed(content: str, marker: str) -> str:
-    """The body to send: the content, and after it the only marker."""
+    """Return the body to send: the content, and after it the only marker."""
     return f"{without_markers(content)}\n\n{marker}"

@@ -1,4 +1,4 @@
-"""Secrets out of everything that leaves the machine: the known ones in any usual encoding, and what looks like one."""
+"""Remove secrets from everything that leaves the machine: known ones in any usual encoding, and common formats."""
 
 import base64
 import re
@@ -32,7 +32,7 @@ _MOST_PASSES = 5
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret replaced by `[redacted]`; doing it twice changes nothing more."""
+    """Return the text with every secret replaced by `[redacted]`; doing it twice changes nothing more."""
     known = sorted({s for s in secrets if len(s) >= SHORTEST_SECRET and s not in REDACTED}, key=len, reverse=True)
     # A replacement may complete another pattern, so go on until nothing changes.
     for _ in range(_MOST_PASSES):
@@ -44,7 +44,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def holds_secret(text: str, secrets: Iterable[str]) -> bool:
-    """Whether one of these secrets stands in the text, in any encoding that `redact` knows."""
+    """Return whether the text holds one of these secrets, in any encoding that `redact` knows."""
     known = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
     cores = [core for secret in known for core in _base64_cores(secret)]
     return any(_spelled(secret).search(text) for secret in known) or any(
@@ -62,7 +62,7 @@ def _once(text: str, secrets: Sequence[str]) -> str:
 
 
 def _spelled(secret: str) -> re.Pattern[str]:
-    """The secret with any of its characters percent-encoded, its line breaks also as `\\n`."""
+    """Return a pattern of the secret with any of its characters percent-encoded, its line breaks also as `\\n`."""
     return re.compile("".join(_spellings(character) for character in secret))
 
 
@@ -73,7 +73,7 @@ def _spellings(character: str) -> str:
 
 
 def _base64_cores(secret: str) -> Iterable[str]:
-    """What base64 text holds wherever the secret stands in the encoded bytes: one text for each alignment."""
+    """Return what base64 text holds wherever the secret is in the encoded bytes: one text for each alignment."""
     raw = secret.encode()
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")

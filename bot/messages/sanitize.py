@@ -64,7 +64,7 @@ def answer_parts(
 
 
 def sanitize(markdown: str, server_url: str) -> str:
-    """The text for a comment; `server_url` is where links may lead. Text that resists is shown as one block of code."""
+    """Return the text for a comment; links may lead to `server_url` only. Text that resists becomes one code block."""
     host = urlsplit(server_url).netloc.lower()
     markdown = without_markers(markdown)
     for _ in range(_MOST_PASSES):
@@ -75,7 +75,7 @@ def sanitize(markdown: str, server_url: str) -> str:
 
 
 def is_sanitized(markdown: str, host: str) -> bool:
-    """Whether nothing in it is live when it is rendered: raw HTML, foreign links and images, bare URLs, mentions."""
+    """Return whether nothing in it is live when rendered: raw HTML, foreign links and images, bare URLs, mentions."""
     for token in _flat(_parser(html=True).parse(markdown)):
         match token.type:
             case "html_block" | "html_inline":
@@ -113,27 +113,27 @@ def _flat(tokens: list[Token]) -> Iterator[Token]:
 
 
 def _pass(markdown: str, host: str) -> str:
-    """One walk over the blocks. Raw HTML is read as text, which is what it is afterwards."""
+    """Walk over the blocks once. Raw HTML is read as text, which is what it becomes."""
     env: EnvType = {}
     tokens = _parser(html=False).parse(markdown, env)
     lines = markdown.split("\n")
     _break_definitions(lines, env, host)
     spans = sorted(_spans(tokens, len(lines)))
-    tamed: list[str] = []
+    safe: list[str] = []
     for begin, end, kind in spans:
         block = lines[begin:end]
         match kind:
             case "code":
-                tamed += block
+                safe += block
             case "table":
-                tamed += ["".join(_inline(cell, host) for cell in _CELL_BORDER.split(line)) for line in block]
+                safe += ["".join(_inline(cell, host) for cell in _CELL_BORDER.split(line)) for line in block]
             case _:
-                tamed += _inline("\n".join(block), host).split("\n")
-    return "\n".join(tamed)
+                safe += _inline("\n".join(block), host).split("\n")
+    return "\n".join(safe)
 
 
 def _spans(tokens: list[Token], count: int) -> Iterator[tuple[int, int, str]]:
-    """Line ranges that cover the text: code, tables, and runs of inline text; what is in no token is text as well."""
+    """Return line ranges that cover the text: code, tables and inline text. Lines in no token are text as well."""
     kinds = {"fence": "code", "code_block": "code", "table_open": "table", "inline": "text"}
     done = 0
     for token in tokens:
@@ -151,7 +151,7 @@ def _spans(tokens: list[Token], count: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _break_definitions(lines: list[str], env: EnvType, host: str) -> None:
-    """Link definitions that lead elsewhere define nothing any more."""
+    """Break the link definitions that lead elsewhere."""
     definitions = [*env.get("references", {}).values(), *env.get("duplicate_refs", [])]
     for definition in definitions:
         if _allowed(definition["href"], host):
@@ -161,7 +161,7 @@ def _break_definitions(lines: list[str], env: EnvType, host: str) -> None:
 
 
 def _inline(text: str, host: str) -> str:
-    """Inline Markdown outside of code, made harmless; code spans are found as CommonMark finds them."""
+    """Return inline Markdown made harmless outside of code; code spans are found as CommonMark finds them."""
     ticks = _free_ticks(text)
     out: list[str] = []
     position = 0
@@ -194,7 +194,7 @@ def _inline(text: str, host: str) -> str:
 
 
 def _destination_end(text: str, start: int, host: str) -> int:
-    """Where a link's destination ends, if it leads to the server; `start` itself if the link must be broken."""
+    """Return where a link's destination ends if it leads to the server, or `start` if the link must be broken."""
     begin = len(text) - len(text[start:].lstrip())
     destination = parseLinkDestination(text, begin, len(text))
     if not destination.ok or "`" in text[begin : destination.pos] or not _allowed(destination.str, host):
@@ -203,13 +203,13 @@ def _destination_end(text: str, start: int, host: str) -> int:
 
 
 def _free_ticks(text: str) -> str:
-    """Backticks of a number that pairs with none of those standing alone in this text."""
+    """Return a run of backticks of a length that no lone run in this text has."""
     alone = {len(found[0]) for found in _INLINE.finditer(text) if found.lastgroup == "ticks_alone"}
     return next("`" * count for count in range(1, len(text) + 3) if count not in alone)
 
 
 def _as_span(url: str, ticks: str, before: list[str], text: str, position: int) -> str:
-    """The URL as a code span that does not run into its neighbours' backticks."""
+    """Return the URL as a code span that does not run into its neighbours' backticks."""
     written = next((piece for piece in reversed(before) if piece), "")
     left = " " if written.endswith("`") else ""
     right = " " if text[position : position + 1] == "`" else ""
@@ -217,14 +217,14 @@ def _as_span(url: str, ticks: str, before: list[str], text: str, position: int) 
 
 
 def _without_trailing_punctuation(url: str) -> str:
-    """As GitHub ends a bare URL (https://github.github.com/gfm/#autolinks-extension-)."""
+    """Return a bare URL as GitHub ends it (https://github.github.com/gfm/#autolinks-extension-)."""
     while url and (url[-1] in "?!.,:;*_~'\"" or (url[-1] == ")" and url.count(")") > url.count("("))):
         url = url[:-1]
     return url
 
 
 def _allowed(href: str, host: str) -> bool:
-    """Whether a link stays on the GitHub server: relative, or its host exactly."""
+    """Return whether a link stays on the GitHub server: it is relative, or has exactly its host."""
     if "\\" in href or any(ord(character) <= 0x20 for character in href):
         return False
     try:

@@ -22,7 +22,7 @@ _JOINERS = frozenset(f"{_ZERO_WIDTH_JOINER}\ufe0e\ufe0f")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A line that opens a code fence: what stands before it, its ticks, its info string."""
+    """A line that opens a code fence: its prefix, its ticks, its info string."""
 
     prefix: str
     ticks: str
@@ -51,7 +51,7 @@ class Block:
 
 
 def split(markdown: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
-    """The text in parts of at most `limit` characters; one part, unchanged, where it fits. Never an empty part."""
+    """Return the text in parts of at most `limit` characters; one part, unchanged, if it fits. No part is empty."""
     if len(markdown) <= limit:
         return (markdown,)
     parts: list[str] = []
@@ -68,7 +68,7 @@ def split(markdown: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """The text cut after each paragraph and each code fence; joined they are the text again."""
+    """Cut the text after each paragraph and each code fence; joined, the blocks are the text again."""
     lines: list[str] = []
     fence: Fence | None = None
     blank_after = False
@@ -92,7 +92,7 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 
 def pieces(block: Block, limit: int) -> Iterator[str]:
-    """The block itself where it fits, else cut at lines, words, and only then anywhere."""
+    """Return the block itself if it fits; else cut it at lines, then at words, then anywhere."""
     if len(block.text.rstrip()) <= limit:
         yield block.text
     elif block.fence is not None and limit >= 4 * len(block.fence.opening) + 40:
@@ -123,7 +123,7 @@ def _cut(text: str, limit: int) -> Iterator[str]:
 
 
 def _cut_at(text: str, limit: int) -> int:
-    """The last good place within the limit; the second half only, so that parts do not get tiny."""
+    """Return the last good place within the limit; in its second half only, so that parts do not get tiny."""
     for separator in ("\n", " "):
         if (at := text.rfind(separator, limit // 2, limit)) > 0:
             return at + 1
@@ -134,5 +134,5 @@ def _cut_at(text: str, limit: int) -> int:
 
 
 def _within_character(before: str, after: str) -> bool:
-    """Whether what people see as one character goes on from one code point to the next."""
+    """Return whether two code points belong to one visible character."""
     return before == _ZERO_WIDTH_JOINER or after in _JOINERS or unicodedata.combining(after) != 0

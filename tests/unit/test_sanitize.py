@@ -119,9 +119,9 @@ def test_ordinary_markdown_stays_exactly_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("mention", ["@octocat", "(@octocat)", "**@octocat**", "_@octocat_", "@org/team", "\\@octocat"])
 def test_a_mention_reads_the_same_and_pings_nobody(mention: str) -> None:
-    tamed = sanitize(f"Ask {mention} please", SERVER)
-    assert "@o" not in tamed
-    assert tamed.replace("\u2060", "") == f"Ask {mention} please"
+    safe = sanitize(f"Ask {mention} please", SERVER)
+    assert "@o" not in safe
+    assert safe.replace("\u2060", "") == f"Ask {mention} please"
 
 
 def test_an_entity_cannot_hide_a_mention() -> None:
@@ -130,16 +130,16 @@ def test_an_entity_cannot_hide_a_mention() -> None:
 
 @pytest.mark.parametrize("closing", ["Fixes #1", "closes: o/r#2", f"Resolved {SERVER}/o/r/issues/3", "fix GH-4"])
 def test_closing_keywords_close_nothing(closing: str) -> None:
-    tamed = sanitize(closing, SERVER)
-    assert tamed != closing
-    assert tamed.replace("\u2060", "") == closing
+    safe = sanitize(closing, SERVER)
+    assert safe != closing
+    assert safe.replace("\u2060", "") == closing
 
 
 def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
-    tamed = sanitize(
+    safe = sanitize(
         "See [this](https://evil.example/x), ![i](https://evil.example/i.png) and https://evil.example.", SERVER
     )
-    rendered = MarkdownIt("commonmark").render(tamed)
+    rendered = MarkdownIt("commonmark").render(safe)
     assert "<a" not in rendered
     assert "<img" not in rendered
     assert rendered.count("<code>https://evil.example") == 3
@@ -172,9 +172,9 @@ def test_raw_html_and_comments_are_shown_as_text() -> None:
 @settings(max_examples=400)
 @given(text=hostile)
 def test_whatever_the_agent_writes_nothing_in_it_is_live(text: str) -> None:
-    tamed = sanitize(text, SERVER)
-    assert is_sanitized(tamed, HOST)
-    assert "threadtree:turn=" not in tamed
+    safe = sanitize(text, SERVER)
+    assert is_sanitized(safe, HOST)
+    assert "threadtree:turn=" not in safe
 
 
 @given(text=hostile)
