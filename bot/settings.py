@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -51,6 +52,15 @@ _URLS_OF_GITHUB_COM = {
     "github_graphql_url": "https://api.github.com/graphql",
     "github_server_url": "https://github.com",
 }
+NOT_BUILT = frozenset(
+    {
+        *("ADMIN_TOKEN", "AGENT_MODEL", "AUTO_PULL_REQUEST", "BARE_COMMANDS", "BRANCH_PREFIX", "DISK_RESERVE_GB"),
+        *("HISTORY_RETENTION_DAYS", "INCLUDE_OUTSIDERS", "LOG_FORMAT", "LOG_LEVEL", "MAX_COMMENTS_PER_HOUR"),
+        *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
+        *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
+    }
+)
+"""Settings that are planned; whoever sets one must be told that it has no effect yet."""
 _MIN_PASSWORD_LENGTH = 8  # shorter ones are ordinary words of an answer
 
 
@@ -60,6 +70,10 @@ class SettingsError(Exception):
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
         super().__init__("\n".join(self.lines))
+
+
+class _MissingKeyError(Exception):
+    """The key of a preset's model is not set; the message is the whole line."""
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -178,11 +192,38 @@ def load(
     if "agent_command" in given:
         resolve("agent_command", lambda: _agent_command(variables, given["path"]))
     if Need.AGENT in needs:
-        resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
+        try:
+            resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
+        except _MissingKeyError as error:
+            problems.append(str(error))
     if "github_private_key_path" in given and "github_private_key" not in given:
         key_file = Path(given["github_private_key_path"])
         resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
     return _validated(given, problems)
+
+
+def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:
+    """Return a line for each variable that looks like a setting but has no effect: misspelt, or not built yet.
+
+    In the `.env` file every unknown name counts; in the environment only one that is close to a setting's.
+    """
+    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
+
+    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
+    real = os.environ if environ is None else environ
+    handed = {name.strip() for name in ({**file, **real}.get("AGENT_ENV") or "").split(",")}
+    models = {name for preset in PRESETS.values() for api in preset.apis for name in (api.key, api.base_url)}
+    names = [field.upper() for field in Settings.model_fields]
+    lines = []
+    for name in sorted(({*file, *real}) - {*names, *handed, *models}):
+        near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
+        if name in NOT_BUILT:
+            lines.append(f"{name} is not built yet and has no effect; take it out.")
+        elif near:
+            lines.append(f"{name} is no setting and has no effect; did you mean {near[0]}?")
+        elif name in file:
+            lines.append(f"{name} in .env is no setting and has no effect; take it out.")
+    return tuple(lines)
 
 
 def search_path() -> str:
@@ -289,7 +330,7 @@ def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
     found = {api: variables[api.key] for api in chosen.apis if api.key in variables}
     if not found:
         keys = " or ".join(api.key for api in chosen.apis)
-        raise ValueError(f"is not set, and neither is {keys}, which AGENT={agent} needs; set that.")
+        raise _MissingKeyError(f"{keys} is not set; AGENT={agent} needs it.")
     addresses = {api.base_url: variables[api.base_url] for api in found if api.base_url in variables}
     return {api.key: key for api, key in found.items()} | addresses
 

@@ -168,9 +168,11 @@ def variable_names(text: str) -> tuple[str, ...]:
 
 
 def expected(field: FieldInfo) -> str:
-    """What a number or a choice must be, in words: "a whole number of at least 7"."""
+    """Return what a value must be, in words: "a whole number of at least 7"."""
     if choices := literals(field.annotation):
         return f"one of {', '.join(choices)}"
+    if field.annotation is bool:
+        return "true or false"
     bounds = ""
     for bound in field.metadata:
         if isinstance(bound, Ge):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import orjson
 import typer
@@ -12,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.cli.running import run
-from bot.doctor.checks import Check, examine, known_settings
+from bot.compose.parts import Surroundings, open_github
+from bot.doctor.check import Check
+from bot.doctor.checks import examine, known_settings
 from bot.messages.formatting import format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -36,7 +39,7 @@ def report(*, json: bool) -> None:
 
 async def _until_stopped() -> list[Check] | signal.Signals:
     """Return the checks, or the signal that ended the process after everything that was started is gone."""
-    examining = asyncio.create_task(examine(known_settings()))
+    examining = asyncio.create_task(examined())
     signals: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:
@@ -48,6 +51,17 @@ async def _until_stopped() -> list[Check] | signal.Signals:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     await asyncio.wait({examining})
     return signals[0] if examining.cancelled() else examining.result()
+
+
+async def examined() -> list[Check]:
+    """Run every check on the settings of the environment and `.env`."""
+    known = known_settings()
+    settings = known.settings
+    async with AsyncExitStack() as stack:
+        github = None
+        if settings.github_token is not None or (settings.github_app_id and settings.github_private_key):
+            github = await stack.enter_async_context(open_github(settings, Surroundings()))
+        return await examine(known, github)
 
 
 def _show(checks: Sequence[Check]) -> None:

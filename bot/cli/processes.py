@@ -14,7 +14,7 @@ from bot.compose.database import CannotStartError, database_url
 from bot.compose.process import Role
 from bot.receive.delivery import delivery_of
 from bot.receive.inbox import Inbox, Unavailable
-from bot.settings import SERVE, WEB, WORKER, Settings, SettingsError, load
+from bot.settings import SERVE, WEB, WORKER, Settings, SettingsError, doubtful_names, load
 from bot.store.database import database
 from bot.store.migrate import migrate
 
@@ -44,6 +44,8 @@ def _with_pruning(settings: Settings, worktree_prune: bool) -> Settings:
 
 
 async def _run_process(settings: Settings, roles: frozenset[Role], *, bring_up: bool = False) -> None:
+    for line in doubtful_names():
+        _log.warning("setting-without-effect", problem=line)
     stopping = stop_signals()
     async with database_url(settings) as dsn:
         if bring_up:

@@ -32,10 +32,10 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
             )
             if shutil.which("bwrap", path=path):
-                report.note("The agent runs in a bubblewrap cage.")
+                report.note("The agent runs in a bubblewrap sandbox.")
                 caged = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(directory)}
             else:
-                report.note("bubblewrap is not installed here, so the agent runs without its cage.")
+                report.note("bubblewrap is not installed here, so the agent runs without its sandbox.")
                 caged = {}
             settings = settings_for(github, directory / "data", path, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
@@ -46,6 +46,6 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             report.ended(loop.time() - began)
             if keep:
                 report.note(f"\nthe threads         {github.server_url}/\nthe bot             {pair.url}")
-                report.note(f"database            {dsn}\nfiles               {directory}\nCtrl-C ends it all.")
+                report.note(f"database            {dsn}\nfiles               {directory}\nPress Ctrl-C to stop.")
                 await stopping.wait()
     return report.held

@@ -10,14 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import killpg
 from pathlib import Path
-from typing import Literal
 
 from bot import settings
 from bot.agents.driver import Launch, OpenFailed
 from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of
+from bot.doctor.check import Check, State
+from bot.doctor.github import github_checks
 from bot.doctor.scratch import Scratch, scratch
 from bot.git.errors import GitError
+from bot.github.client import GitHub
 from bot.messages.redact import redact
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder
@@ -25,20 +27,10 @@ from bot.sandbox.system import UnsafeCommandError
 from bot.settings import Need, Settings, SettingsError, known_secrets
 
 VERSION_SECONDS = 30.0
+SHORT_SECRET = 16
 CUSTOM = "custom"
 LaunchOf = Callable[[Preset, tuple[str, ...]], Launch]
 """How this command of a preset is started here: in the sandbox, in a scratch worktree, with a home of its own."""
-State = Literal["ok", "warning", "problem"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report. A `problem` is what the set-up, as configured, cannot work with."""
-
-    check: str
-    state: State
-    found: str
-    next_step: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +68,11 @@ def known_settings() -> Known:
     return Known(settings.load({"PATH": settings.search_path(), "DATA_DIR": nowhere}, dotenv=None), problems, None)
 
 
-async def examine(known: Known) -> list[Check]:
-    """Every check. Asks no model and no GitHub anything; leaves no process and no directory; tells no secret."""
+async def examine(known: Known, github: GitHub | None) -> list[Check]:
+    """Run every check. No model is asked, no process and no directory is left, no secret is shown.
+
+    `github` is None where no credentials are set.
+    """
     given = known.settings
     cage = await asyncio.to_thread(cage_for, "bwrap", given.data_dir, given.path)
     if cage is None:
@@ -86,6 +81,8 @@ async def examine(known: Known) -> list[Check]:
     caged = given.agent_sandbox != "off"
     checks = [
         *settings_checks(known.problems),
+        *setting_warnings(given),
+        *(await github_checks(given, github) if github else []),
         await _program("git", "git", given.path, "problem"),
         await _program("bubblewrap", cage.bwrap, given.path, "problem" if caged else "warning"),
         sandbox_check(given.agent_sandbox, probed),
@@ -101,6 +98,16 @@ def settings_checks(problems: Iterable[str]) -> list[Check]:
     """A line for each problem of the settings."""
     found = [Check("settings", "problem", *_two_sentences(line)) for line in problems]
     return found or [Check("settings", "ok", "complete for `threadtree serve`")]
+
+
+def setting_warnings(given: Settings) -> list[Check]:
+    """What is accepted but unwise, or has no effect."""
+    checks = [Check("settings", "warning", *_two_sentences(line)) for line in settings.doubtful_names()]
+    secret = given.github_webhook_secret
+    if secret is not None and len(secret.get_secret_value()) < SHORT_SECRET:
+        found = f"GITHUB_WEBHOOK_SECRET has fewer than {SHORT_SECRET} characters and can be guessed"
+        checks.append(Check("settings", "warning", found, "Set a long random one, here and at the webhook on GitHub."))
+    return checks
 
 
 def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
@@ -157,8 +164,7 @@ def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
     name = f"agent {finding.agent}"
     said = "chosen by AGENT; " if chosen else ""
     if not finding.installed:
-        step = finding.next_step if chosen else f"Needed only for AGENT={finding.agent}. {finding.next_step}"
-        return Check(name, "problem" if chosen else "ok", f"{said}not installed", step)
+        return Check(name, "problem" if chosen else "ok", f"{said}not installed", finding.next_step)
     if finding.tested_version is not None:
         said += f"{finding.version or 'tells no version'} (tested with {finding.tested_version}); "
     if finding.problem is not None:
@@ -191,20 +197,30 @@ async def look_at_session(agent: str, launch: Launch) -> Finding:
 
 
 async def _agents(known: Known, caged: bool, probed: Usable | Unusable) -> list[Check]:
-    """Each agent of the table and the custom one; where they cannot be tried, whether they are installed."""
+    """The agent that AGENT names first; the others that are installed; those that are not, in one line."""
     given = known.settings
     if caged and isinstance(probed, Unusable):
-        return _not_tried(known, "there is no sandbox")
+        return _agent_checks(_not_tried(given, "there is no sandbox"), known.agent, "")
     try:
         async with scratch(given) as stage:
             place = "in the sandbox" if caged else "without a sandbox"
-            return [
-                agent_check(finding, finding.agent == known.agent, place)
-                async for finding in _findings(stage, given, known.agent)
-            ]
+            findings = [finding async for finding in _findings(stage, given, known.agent)]
+            return _agent_checks(findings, known.agent, place)
     except (GitError, OSError) as error:
         failed = f"no worktree can be made in the folder for temporary files: {error}"
-        return [Check("worktree", "problem", failed), *_not_tried(known, "there is no worktree")]
+        untried = _agent_checks(_not_tried(given, "there is no worktree"), known.agent, "")
+        return [Check("worktree", "problem", failed), *untried]
+
+
+def _agent_checks(findings: Iterable[Finding], chosen: str | None, place: str) -> list[Check]:
+    chosen_first = sorted(findings, key=lambda finding: finding.agent != chosen)
+    shown = [finding for finding in chosen_first if finding.installed or finding.agent == chosen]
+    checks = [agent_check(finding, finding.agent == chosen, place) for finding in shown]
+    absent = [finding.agent for finding in chosen_first if finding not in shown]
+    if absent:
+        found = f"not installed: {', '.join(absent)}"
+        checks.append(Check("other agents", "ok", found, "Needed only if AGENT names one; README.md says how."))
+    return checks
 
 
 async def _findings(stage: Scratch, given: Settings, agent: str | None) -> AsyncIterator[Finding]:
@@ -220,22 +236,17 @@ async def _findings(stage: Scratch, given: Settings, agent: str | None) -> Async
                 yield Finding(CUSTOM, True, None, None, f"cannot be started: {error}", None)
 
 
-def _not_tried(known: Known, why: str) -> list[Check]:
-    """The agents of which no more than the program can be looked for."""
-    given = known.settings
+def _not_tried(given: Settings, why: str) -> list[Finding]:
+    """The agents without a start: only whether their programs are installed."""
     commands: dict[str, tuple[str, ...] | NotInstalled] = {
         row.agent: command_of(row, given.path) for row in PRESETS.values()
     }
     if given.agent_command:
         commands[CUSTOM] = given.agent_command
     return [
-        agent_check(
-            Finding(agent, False, None, None, command.reason, command.next_step)
-            if isinstance(command, NotInstalled)
-            else Finding(agent, True, None, None, f"installed; not started: {why}", None),
-            agent == known.agent,
-            "",
-        )
+        Finding(agent, False, None, None, command.reason, command.next_step)
+        if isinstance(command, NotInstalled)
+        else Finding(agent, True, None, None, f"installed; not started: {why}", None)
         for agent, command in commands.items()
     ]
 
@@ -287,7 +298,8 @@ def _two_sentences(line: str) -> tuple[str, str | None]:
 
 
 def _holder(holder: Holder) -> str:
-    return {Holder.CGROUP: "held by a cgroup", Holder.RLIMIT: "held by rlimit", Holder.NOTHING: "not held"}[holder]
+    words = {Holder.CGROUP: "enforced by a cgroup", Holder.RLIMIT: "enforced by rlimit"}
+    return words.get(holder, "not enforced")
 
 
 def _gib(size: int) -> str:

@@ -20,6 +20,14 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """Requests of the current hour: what is left, and the most there may be."""
+
+    remaining: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class PullFacts:
     """A pull request as it is now.
 

@@ -36,14 +36,17 @@ class AppCredentials:
     private_key: str = field(repr=False)
 
     def app_token(self, now: datetime) -> str:
-        """Return a new JWT for the endpoints that authenticate the App itself."""
+        """Return a new JWT for the endpoints that authenticate the App itself. Raises Unauthenticated for a bad key."""
         issued_at = now - APP_TOKEN_BACKDATED
         claims = {
             "iss": self.app_id,
             "iat": int(issued_at.timestamp()),
             "exp": int((issued_at + APP_TOKEN_LIFETIME).timestamp()),
         }
-        return jwt.encode(claims, self.private_key, algorithm="RS256")
+        try:
+            return jwt.encode(claims, self.private_key, algorithm="RS256")
+        except (jwt.PyJWTError, ValueError) as error:
+            raise Unauthenticated("the App's private key cannot be read") from error
 
 
 Credentials = TokenCredentials | AppCredentials

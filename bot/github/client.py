@@ -1,13 +1,22 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, assert_never
 
 import httpx
 
 from bot.github import answers, closing
-from bot.github.answers import Identity, Permission, Posted, PullFacts, ReviewComment, ThreadFacts, ThreadState
+from bot.github.answers import (
+    Identity,
+    Permission,
+    Posted,
+    PullFacts,
+    RateLimit,
+    ReviewComment,
+    ThreadFacts,
+    ThreadState,
+)
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.closing import IssueRef
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
@@ -17,6 +26,8 @@ from bot.model import Repository, Target
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
 
+# https://docs.github.com/rest/authentication/permissions-required-for-github-apps
+APP_RIGHTS = ("contents", "issues", "pull_requests")
 REPOSITORY = "/repos/{owner}/{name}"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
@@ -70,6 +81,31 @@ class GitHub:
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
         )
+
+    @property
+    def clock_skew(self) -> timedelta | None:
+        """How far GitHub's clock was ahead of ours in its latest answer, even a refusal; None before the first."""
+        return self._api.clock_skew
+
+    async def rate_limit(self) -> RateLimit | None:
+        """The token's requests of this hour; None for an App, which has them per installation.
+
+        https://docs.github.com/rest/rate-limit/rate-limit#get-rate-limit-status-for-the-authenticated-user
+        """
+        if isinstance(self._credentials, AppCredentials):
+            return None
+        answer = await reading(self._api.getitem("/rate_limit", oauth_token=self._credentials.token))
+        return RateLimit(answer["resources"]["core"]["remaining"], answer["resources"]["core"]["limit"])
+
+    async def missing_rights(self, owner: str, name: str) -> tuple[str, ...]:
+        """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
+        variables = {"owner": owner, "name": name}
+        if isinstance(self._credentials, TokenCredentials):
+            found = await reading(self._api.getitem(REPOSITORY, variables, oauth_token=self._credentials.token))
+            return () if found["permissions"]["push"] else ("write access",)
+        path, jwt = REPOSITORY + "/installation", self._credentials.app_token(self._clock())
+        granted = (await reading(self._api.getitem(path, variables, jwt=jwt)))["permissions"]
+        return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
 
     async def permission(self, repository: Repository, login: str) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed."""

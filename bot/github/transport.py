@@ -1,7 +1,9 @@
 """One request to GitHub: gidgethub's sans-I/O client on our httpx client. Errors are classified, reads retried."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -42,6 +44,8 @@ class Transport(GitHubAPI):
         self._graphql_url = graphql_url
         self._clock = clock
         self._sleep = sleep
+        self.clock_skew: timedelta | None = None
+        """How far GitHub's clock was ahead of ours in its latest answer; None before the first."""
 
     async def sleep(self, seconds: float) -> None:
         await self._sleep(seconds)
@@ -127,6 +131,8 @@ class Transport(GitHubAPI):
             never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
             detail = f"GitHub cannot be reached ({type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
+        with suppress(KeyError, ValueError):
+            self.clock_skew = parsedate_to_datetime(answer.headers["date"]) - self._clock()
         request.info(
             "github-request",
             status=answer.status_code,

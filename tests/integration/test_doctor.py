@@ -1,6 +1,8 @@
-"""`threadtree doctor` as a process of its own: what it finds, its exit status, and that nothing of it stays."""
+"""What `threadtree doctor` finds, against a simulated GitHub, and that nothing of it stays."""
 
+import asyncio
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -8,18 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from bot.cli.doctor import examined
 from bot.demo.pair import agent_in_a_folder
+from bot.doctor.check import Check
 from bot.sandbox.cage import Usable, cage_for
+from bot.simulated.github.server import SimulatedGitHub
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 DEADLINE_SECONDS = 90.0
-Checks = dict[str, dict[str, str]]
+Checks = dict[str, Check]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +47,26 @@ class Doctor:
             text=True,
         )
 
-    def __call__(self, *arguments: str, status: int, **variables: str) -> str:
-        """What it says on stdout; it says nothing on stderr and leaves nothing."""
+    async def run(self, *arguments: str, status: int, **variables: str) -> str:
+        """What it says on stdout as a process; it says nothing on stderr and leaves nothing."""
         with self.start(*arguments, **variables) as process:
-            said, errors = process.communicate(timeout=DEADLINE_SECONDS)
+            said, errors = await asyncio.to_thread(process.communicate, timeout=DEADLINE_SECONDS)
         assert (process.returncode, errors) == (status, ""), (said, errors)
         self.has_left_nothing()
         return said
 
-    def checks(self, *, status: int, **variables: str) -> Checks:
-        found = json.loads(self("--json", status=status, **variables))
-        assert all(set(check) == {"check", "state", "found", "next_step"} for check in found)
-        return {check["check"]: check for check in found}
+    async def checks(self, **variables: str) -> Checks:
+        """What it finds with this environment and nothing else, by the first word of each check."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in os.environ:
+                patch.delenv(name)
+            for name, value in {"HOME": str(self.home), "PATH": PATH, **variables}.items():
+                patch.setenv(name, value)
+            patch.chdir(self.home)
+            patch.setattr(tempfile, "tempdir", str(self.temporary))
+            found = await examined()
+        self.has_left_nothing()
+        return {check.check: check for check in reversed(found)}
 
     def agents(self) -> list[str]:
         """The processes whose home is in its folder."""
@@ -62,7 +76,11 @@ class Doctor:
     def has_left_nothing(self) -> None:
         assert list(self.temporary.iterdir()) == []
         assert self.agents() == []
-        assert _groups() <= self.groups
+        # Another test's doctor may run at the same time; its groups go with it.
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not _groups() <= self.groups:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def _groups() -> frozenset[Path]:
@@ -83,8 +101,14 @@ def doctor(tmp_path: Path) -> Iterator[Doctor]:
 
 
 @pytest.fixture
-def complete(tmp_path: Path) -> dict[str, str]:
-    """Settings with which everything works, with the scripted agent in its cage."""
+async def github(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
+    async with SimulatedGitHub.running(tmp_path / "github", lambda: datetime.now(UTC)) as running:
+        yield running
+
+
+@pytest.fixture
+def complete(tmp_path: Path, github: SimulatedGitHub) -> dict[str, str]:
+    """Settings with which everything works, with the scripted agent in its sandbox."""
     cage = cage_for("bwrap", tmp_path / "data", PATH)
     if cage is None or not isinstance(cage.probe(), Usable):
         pytest.skip("bubblewrap cannot be used here")
@@ -93,8 +117,9 @@ def complete(tmp_path: Path) -> dict[str, str]:
         "AGENT_COMMAND": agent_in_a_folder(tmp_path),
         "AGENT_SANDBOX": "bwrap",
         "DATA_DIR": str(tmp_path / "data"),
-        "GITHUB_TOKEN": "a token of nobody",
-        "GITHUB_WEBHOOK_SECRET": "a secret of nobody",
+        "GITHUB_API_URL": github.api_url,
+        "GITHUB_TOKEN": github.bot_token,
+        "GITHUB_WEBHOOK_SECRET": "a secret of this test",
     }
 
 
@@ -108,82 +133,131 @@ def no_bubblewrap(tmp_path: Path) -> str:
     return f"{folder}:{PATH}"
 
 
-def test_an_agent_that_starts_in_the_sandbox_is_all_that_is_needed(doctor: Doctor, complete: dict[str, str]) -> None:
-    checks = doctor.checks(status=0, **complete)
-    assert checks["agent custom"]["state"] == "ok"
-    assert checks["agent custom"]["found"] == "chosen by AGENT; speaks ACP; starts a session in the sandbox"
-    assert {checks[name]["state"] for name in ("settings", "git", "bubblewrap", "sandbox", "network")} == {"ok"}
-    assert checks["agent codex"]["state"] == "ok"
+async def test_an_agent_that_starts_in_the_sandbox_is_all_that_is_needed(
+    doctor: Doctor, complete: dict[str, str]
+) -> None:
+    checks = await doctor.checks(**complete)
+    assert {check.state for check in checks.values()} == {"ok"}
+    assert checks["agent custom"].found == "chosen by AGENT; speaks ACP; starts a session in the sandbox"
+    assert "codex" in checks["other agents"].found
     assert not (doctor.home / "data").exists()
 
 
-def test_people_get_a_table_that_says_how_it_ends(doctor: Doctor, complete: dict[str, str]) -> None:
-    lines = doctor(status=0, COLUMNS="200", **complete).splitlines()
+async def test_people_get_a_table_that_says_how_it_ends(doctor: Doctor, complete: dict[str, str]) -> None:
+    lines = (await doctor.run(status=0, COLUMNS="200", **complete)).splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND"]
     assert lines[-1] == "What is set up here works."
 
 
-def test_without_bubblewrap_the_sandbox_is_a_problem_and_nothing_is_started(
+async def test_github_says_who_the_bot_is_and_what_it_may_do(
+    doctor: Doctor, complete: dict[str, str], github: SimulatedGitHub
+) -> None:
+    await github.create_repository("acme/shop")
+    await github.create_repository("acme/read-only", bot_permission="read")
+    names = {"ALLOWED_REPOS": "acme/shop,acme/read-only,acme/nothing,other/*", "BOT_NAME": "tree"}
+    checks = await doctor.checks(**complete | names)
+    assert checks["github"].found == f"works as {github.bot.login}; people mention @tree"
+    assert checks["rate limit"].found.endswith("of 5000 requests left in this hour")
+    repositories = {name: check.state for name, check in checks.items() if name.startswith("repository ")}
+    assert repositories == {
+        "repository acme/shop": "ok",
+        "repository acme/read-only": "problem",
+        "repository acme/nothing": "problem",
+    }
+
+
+async def test_a_token_that_github_refuses_is_a_problem(doctor: Doctor, complete: dict[str, str]) -> None:
+    said = await doctor.run("--json", status=1, **complete | {"GITHUB_TOKEN": "ghp_wrong"})
+    [check] = [check for check in json.loads(said) if check["check"] == "github"]
+    assert check["state"] == "problem"
+    assert "GITHUB_TOKEN: not accepted" in check["found"]
+    assert "ghp_wrong" not in said
+
+
+async def test_a_github_that_does_not_answer_is_a_problem(doctor: Doctor, complete: dict[str, str]) -> None:
+    checks = await doctor.checks(**complete | {"GITHUB_API_URL": "http://127.0.0.1:9"})
+    assert checks["github"].state == "problem"
+
+
+async def test_an_app_is_known_by_its_mention(doctor: Doctor, complete: dict[str, str], tmp_path: Path) -> None:
+    async with SimulatedGitHub.running(tmp_path / "app", lambda: datetime.now(UTC), installation_id=77) as github:
+        app = {
+            "GITHUB_TOKEN": "",
+            "GITHUB_API_URL": github.api_url,
+            "GITHUB_APP_ID": str(github.app_id),
+            "GITHUB_PRIVATE_KEY": github.app_private_key_pem,
+            "ALLOWED_REPOS": "acme/shop",
+        }
+        await github.create_repository("acme/shop")
+        checks = await doctor.checks(**complete | app)
+        assert checks["github"].found == "works as threadtree-bot[bot]; people mention @threadtree-bot"
+        assert checks["repository acme/shop"].state == "ok"
+        app["GITHUB_PRIVATE_KEY"] = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
+        checks = await doctor.checks(**complete | app)
+        assert checks["github"].state == "problem"
+
+
+async def test_without_bubblewrap_the_sandbox_is_a_problem_and_nothing_is_started(
     doctor: Doctor, complete: dict[str, str], no_bubblewrap: str
 ) -> None:
-    checks = doctor.checks(status=1, **complete, PATH=no_bubblewrap)
-    assert checks["sandbox"]["state"] == "problem"
-    assert "bubblewrap (bwrap) is not installed" in checks["sandbox"]["found"]
-    assert "Install the package `bubblewrap`" in checks["sandbox"]["next_step"]
-    assert "not started: there is no sandbox" in checks["agent custom"]["found"]
+    checks = await doctor.checks(**complete, PATH=no_bubblewrap)
+    assert checks["sandbox"].state == "problem"
+    assert "bubblewrap (bwrap) is not installed" in checks["sandbox"].found
+    assert "Install the package `bubblewrap`" in (checks["sandbox"].next_step or "")
+    assert "not started: there is no sandbox" in checks["agent custom"].found
 
 
-def test_a_sandbox_that_is_off_needs_no_bubblewrap(
+async def test_a_sandbox_that_is_off_needs_no_bubblewrap(
     doctor: Doctor, complete: dict[str, str], no_bubblewrap: str
 ) -> None:
-    checks = doctor.checks(status=0, **complete | {"AGENT_SANDBOX": "off", "PATH": no_bubblewrap})
-    assert checks["sandbox"]["state"] == checks["bubblewrap"]["state"] == "warning"
-    assert checks["agent custom"]["found"].endswith("starts a session without a sandbox")
+    checks = await doctor.checks(**complete | {"AGENT_SANDBOX": "off", "PATH": no_bubblewrap})
+    assert checks["sandbox"].state == checks["bubblewrap"].state == "warning"
+    assert checks["agent custom"].found.endswith("starts a session without a sandbox")
 
 
-def test_without_any_settings_it_says_what_is_missing(doctor: Doctor) -> None:
+async def test_without_any_settings_it_says_what_is_missing(doctor: Doctor) -> None:
     missing = " ".join(
-        check["found"] for check in json.loads(doctor("--json", status=1)) if check["check"] == "settings"
+        check["found"] for check in json.loads(await doctor.run("--json", status=1)) if check["check"] == "settings"
     )
-    for name in ("GITHUB_WEBHOOK_SECRET", "GITHUB_TOKEN", "ANTHROPIC_API_KEY"):
+    for name in ("GITHUB_WEBHOOK_SECRET", "GITHUB_TOKEN", "ANTHROPIC_API_KEY is not set"):
         assert name in missing
 
 
-def test_an_agent_that_ends_is_a_problem_with_its_last_words_but_no_secret(
+async def test_an_agent_that_ends_is_a_problem_with_its_last_words_but_no_secret(
     doctor: Doctor, complete: dict[str, str]
 ) -> None:
     program = "import os, sys; sys.exit('no ' + os.environ['AGENT_KEY'])"
     command = {"AGENT_COMMAND": shlex.join([sys.executable, "-c", program])}
     key = {"AGENT_ENV": "AGENT_KEY", "AGENT_KEY": "open-sesame-open-sesame"}
-    said = doctor("--json", status=1, **complete | command | key)
-    assert "open-sesame" not in said
-    [custom] = (check for check in json.loads(said) if check["check"] == "agent custom")
-    assert custom["state"] == "problem"
-    assert "Its last words: no [redacted]" in custom["found"]
+    checks = await doctor.checks(**complete | command | key)
+    assert "open-sesame" not in repr(checks)
+    assert checks["agent custom"].state == "problem"
+    assert "Its last words: no [redacted]" in checks["agent custom"].found
 
 
-def test_without_git_it_says_so(doctor: Doctor, complete: dict[str, str], tmp_path: Path) -> None:
+async def test_without_git_it_says_so(doctor: Doctor, complete: dict[str, str], tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     bwrap = shutil.which("bwrap", path=PATH)
     assert bwrap is not None
     (programs / "bwrap").symlink_to(bwrap)
-    checks = doctor.checks(status=1, **complete, PATH=str(programs))
-    assert checks["git"]["state"] == checks["worktree"]["state"] == "problem"
-    assert "not started: there is no worktree" in checks["agent custom"]["found"]
+    checks = await doctor.checks(**complete, PATH=str(programs))
+    assert checks["git"].state == checks["worktree"].state == "problem"
+    assert "not started: there is no worktree" in checks["agent custom"].found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_end_it_ends_what_it_started(doctor: Doctor, complete: dict[str, str], number: signal.Signals) -> None:
+async def test_asked_to_end_it_ends_what_it_started(
+    doctor: Doctor, complete: dict[str, str], number: signal.Signals
+) -> None:
     silent = {"AGENT_COMMAND": "/bin/sleep 600"}
     with doctor.start(**complete | silent) as process:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not doctor.agents():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not doctor.agents():
+                assert process.poll() is None
+                await asyncio.sleep(0.02)
         for _ in range(2):
             process.send_signal(number)
-        said, _ = process.communicate(timeout=DEADLINE_SECONDS)
+        said, _ = await asyncio.to_thread(process.communicate, timeout=DEADLINE_SECONDS)
     assert (process.returncode, said) == (128 + number, "")
     doctor.has_left_nothing()

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from bot.doctor.check import Check, State
 from bot.doctor.checks import (
-    Check,
     Finding,
-    State,
     agent_check,
     known_settings,
     limits_check,
     network_check,
     sandbox_check,
+    setting_warnings,
     settings_checks,
 )
 from bot.sandbox.cage import Cage, Unusable, Usable
@@ -41,6 +41,23 @@ def test_each_problem_of_the_settings_is_a_line_with_its_next_step() -> None:
 def test_settings_without_a_problem_are_said_to_be_complete() -> None:
     [check] = settings_checks([])
     assert check.state == "ok"
+
+
+def test_a_short_webhook_secret_and_names_without_effect_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("WORKTREE_BRANCH_EXPIRY_DAY=3\n")
+    monkeypatch.setenv("LOG_LEVEL", "debug")
+    short, long = (setting_warnings(given(GITHUB_WEBHOOK_SECRET=secret)) for secret in ("abc", "a secret of the test"))
+    assert {check.state for check in short} == {"warning"}
+    assert [check.found.split()[0] for check in short] == [
+        "LOG_LEVEL",
+        "WORKTREE_BRANCH_EXPIRY_DAY",
+        "GITHUB_WEBHOOK_SECRET",
+    ]
+    assert short[1].next_step == "Did you mean WORKTREE_BRANCH_EXPIRY_DAYS?"
+    assert len(long) == 2
 
 
 @pytest.mark.parametrize(
@@ -87,17 +104,18 @@ def cage(group: Group | None, *, is_root: bool) -> Cage:
 def test_limits_say_what_holds_them() -> None:
     group = Group(Path("/group"), "pids.max", "memory.max")
     held = limits_check(given(), cage(group, is_root=True))
-    assert "1024 processes (held by a cgroup), 8 GiB of memory (held by a cgroup)" in held.found
+    assert "1024 processes (enforced by a cgroup), 8 GiB of memory (enforced by a cgroup)" in held.found
     assert held.state == "ok"
     by_user = limits_check(given(), cage(None, is_root=False))
-    assert "1024 processes (held by rlimit), 8 GiB of memory (held by rlimit, each process by itself)" in by_user.found
+    memory = "8 GiB of memory (enforced by rlimit, each process by itself)"
+    assert f"1024 processes (enforced by rlimit), {memory}" in by_user.found
     assert by_user.state == "ok"
 
 
 def test_root_is_warned_where_nothing_holds_the_number_of_processes() -> None:
     check = limits_check(given(), cage(None, is_root=True))
     assert check.state == "warning"
-    assert "1024 processes (not held)" in check.found
+    assert "1024 processes (not enforced)" in check.found
 
 
 def test_limits_of_a_turn_are_named_without_a_sandbox_too() -> None:
@@ -130,7 +148,6 @@ def test_an_agent_is_told_with_its_version_the_tested_one_and_its_protocol() -> 
 
 def test_an_agent_that_is_missing_names_what_to_install() -> None:
     assert agent_check(MISSING, True, "").next_step == "Install it: npm install gemini"
-    assert agent_check(MISSING, False, "").next_step == "Needed only for AGENT=gemini. Install it: npm install gemini"
 
 
 def test_of_broken_settings_those_that_can_be_read_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ async def get_repository_installation(call: Call) -> Response:
     if repository is None:
         raise not_found()
     account = call.payloads.user(repository.owner)
-    return answer({"id": app.installation_id, "app_id": app.id, "app_slug": app.slug, "account": account})
+    permissions = call.payloads.app_object(app)["permissions"]
+    about = {"id": app.installation_id, "app_id": app.id, "app_slug": app.slug, "account": account}
+    return answer(about | {"permissions": permissions})
 
 
 async def create_installation_token(call: Call) -> Response:
