@@ -27,7 +27,7 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
         return Outcome("done", worktree_replies.nothing_to_restore())
     rescue, commit, kept = found.latest, found.commit, found.kept
     if rescue.node != ctx.node:
-        return failed(operation, f"it is on the node {rescue.node}", "Whoever runs the bot can get it there.")
+        return failed(operation, f"it is on the node {rescue.node}", "The operator of the bot can get it there.")
     if operation.worktree.state == "removed":
         if not await persist(ctx.pool, lambda connection: _revive(connection, operation, rescue)):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")

@@ -1,7 +1,7 @@
 """A Postgres of our own for machines without one: started by its first user, stopped after its last one.
 
 A user is a process that holds a shared flock, which the kernel drops however that process ends. A supervisor in the
-background (embedded_supervisor.py) starts the server, starts it again if it dies, and stops it when nobody is left.
+background (supervisor.py) starts the server, restarts it if it dies, and stops it after its last user.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ async def embedded_postgres(
 ) -> AsyncIterator[str]:
     """Use the Postgres in `directory` and yield its connection URI, for asyncpg and libpq alike.
 
-    `bin_dir` is POSTGRES_BIN_DIR; `settings` are Postgres parameters and count for whoever starts the server.
-    Leaving waits for the server's end if nobody else uses it. Raises EmbeddedPostgresError.
+    `bin_dir` is POSTGRES_BIN_DIR; `settings` are Postgres parameters and count for the process that starts the server.
+    At exit this waits for the end of the server if it has no other user. Raises EmbeddedPostgresError.
     """
     files = await asyncio.to_thread(prepare_directory, directory)
     binaries = await asyncio.to_thread(find_binaries, bin_dir, files)

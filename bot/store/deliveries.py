@@ -62,7 +62,7 @@ Replay = Literal["replayed", "unknown", "waiting", "nothing-to-run"]
 class NewDelivery:
     """A delivery as it arrived: `received` is to be decided on, `ignored` means nothing, `dead` is not JSON.
 
-    `body` is the raw JSON (for a dead one whatever came, for an ignored one None); a received one has a `lock_key`.
+    `body` is the raw JSON (of a dead one the received bytes, of an ignored one None); a received one has a `lock_key`.
     """
 
     guid: str
