@@ -42,4 +42,4 @@ async def test_a_turn_that_waits_for_its_repository_can_be_stopped(world: World)
 
     await issue.says("@threadtree-bot /stop")
 
-    await issue.hears("**Stopped.**")
+    await issue.hears("**Stopped**")

@@ -43,7 +43,7 @@ async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> 
     await issue.says("/retry")
     await issue.sees_working()
     await issue.says("@threadtree-bot /stop")
-    await issue.hears("**Stopped.**")
+    await issue.hears("**Stopped**")
     assert len({turn["request"] for turn in await world.turns()}) == 1
 
 
@@ -66,14 +66,14 @@ async def test_stop_leaves_what_waits_and_stop_all_does_not(world: World) -> Non
     await issue.sees("Queued. 2 requests are ahead of this one.")
 
     await issue.says("/stop")
-    await issue.hears("**Stopped.**")
+    await issue.hears("**Stopped**")
     await issue.sees_working()
     await issue.says("/status")
     await issue.sees("1 request queued.")
     await issue.says("/stop all")
 
     heard = await issue.hears_all()
-    assert ["**Stopped.**" in text for text in heard] == [True, True, False]
+    assert ["**Stopped**" in text for text in heard] == [True, True, False]
     assert await world.turns("state") == ["stopped", "stopped", "stopped"]
 
 

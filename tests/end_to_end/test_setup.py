@@ -147,7 +147,7 @@ async def test_while_it_runs_the_thread_says_so_and_stop_ends_it(a_world: Worlds
 
         await issue.says("@threadtree-bot /stop")
 
-        await issue.hears("**Stopped.**")
+        await issue.hears("**Stopped**")
         assert world.text_of(await path_of(world), "made") == "begun\n"
         assert not runs(sleep)
 

@@ -312,7 +312,7 @@ async def test_an_issues_worktree_that_is_lost_before_the_switch_is_left_to_the_
     shutil.rmtree(*await world.worktrees("path"))
     await pull.says("@threadtree-bot say Here.")
 
-    await pull.hears(f"#1's worktree is missing, {ON_ITS_OWN}")
+    await pull.hears(f"The files of #1 are missing, {ON_ITS_OWN}")
 
     await issue.says("@threadtree-bot say Back.")
     await issue.hears("Back.", "This thread's files were missing and were checked out again from `threadtree/issue-1`")

@@ -135,7 +135,7 @@ async def test_stop_all_leaves_the_reset_that_waits(world: World) -> None:
     await issue.says("/stop all")
 
     heard = await issue.hears_all()
-    assert "**Stopped.**" in heard[0]
+    assert "**Stopped**" in heard[0]
     assert "The worktree was reset: `threadtree/issue-1` is at the tip of `main` again." in heard[1]
 
 
@@ -147,7 +147,7 @@ async def test_reset_says_who_else_starts_over(world: World) -> None:
 
     await pull.says("/reset")
 
-    await pull.hears("So does that of #1, which uses this worktree too.")
+    await pull.hears("So does the next request of #1, which uses this worktree too.")
     assert await world.sessions("number", "end_reason") == [(1, "worktree-reset"), (2, "worktree-reset")]
 
 
