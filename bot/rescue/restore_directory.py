@@ -12,10 +12,10 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
+from bot.clones.admin import last_reflog_commit
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.trash import GIT_STATE
 from bot.failpoints import reached
-from bot.git.refs import is_commit
 from bot.rescue.restore import MARK, Restored, RestoreRefused, mark, marked, ready, restore_rescue
 from bot.rescue.snapshot import existing_files
 
@@ -23,7 +23,6 @@ from bot.rescue.snapshot import existing_files
 _MODULES = ("private/state/modules", "worktrees/*/modules")
 # Where it went last with its HEAD.
 _LOGS = ("private/state/logs/HEAD", "worktrees/*/logs/HEAD")
-_LAST_BYTES = 4096
 
 _log = structlog.get_logger()
 
@@ -89,23 +88,8 @@ def _git_state(kept: Path) -> Path:
 async def _is_elsewhere(clone: Clone, path: Path, kept: Path) -> bool:
     """Whether the files of `kept` would undo, or redo, what commits changed; not where its commit is unknown."""
     logs = [log for place in _LOGS for log in _git_state(kept).glob(place)]
-    base = next(filter(is_commit, map(_last_commit, logs)), None)
+    base = next(filter(None, map(last_reflog_commit, logs)), None)
     return base is not None and await clone.commit_at(base) is not None and base != await entries.head_of(clone, path)
-
-
-def _last_commit(log: Path) -> str:
-    """The commit in the last line of a log, which an agent could have made anything of; empty where there is none."""
-    try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            return ""
-        file.seek(max(0, state.st_size - _LAST_BYTES))
-        words = next(reversed(file.read(_LAST_BYTES).splitlines()), b"").split(b" ", 2)
-    return os.fsdecode(words[1]) if len(words) > 1 else ""
 
 
 def _loses(source: Path, target: Path, tracked: Sequence[str], changed: Collection[str]) -> bool:

@@ -65,7 +65,7 @@ async def test_whatever_stands_in_its_place_is_kept_and_the_worktree_is_made_aga
     assert await world.worktrees("path", "state") == [(path, "ready")]
     kept = [*(world.data_dir / "kept").glob("issue-1.*Z.*[!t]")] if (world.data_dir / "kept").exists() else []
     if damage in (emptied, a_link):
-        assert "The worktree was missing." in answer
+        assert "This thread's files were missing" in answer
         assert not kept
     else:
         assert "This thread's files were damaged" in answer
