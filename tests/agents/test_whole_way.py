@@ -14,9 +14,16 @@ from bot.simulated.github.server import SimulatedGitHub
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
+from tests.support import world as test_world
 from tests.support.clock import HandMovedClock, eventually
 from tests.support.models.server import SimulatedModels
 from tests.support.world import open_world
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real agents take half a minute to start on a busy machine."""
+    monkeypatch.setattr(test_world, "PATIENCE_SECONDS", 180.0)
 
 
 def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:
@@ -70,7 +77,7 @@ async def test_a_repositorys_settings_run_nothing_in_the_cage(
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun true\nsay I wrote it.")
         if agent == "opencode":
-            await issue.hears("could not start", "brings a plugin")
+            await issue.hears("**Failed:**", "brings a plugin")
             assert list(await world.branches()) == ["main"]
         else:
             await issue.hears("I wrote it.", "1 commit, 1 file")
@@ -108,7 +115,7 @@ async def test_a_session_goes_on_after_the_bot_was_restarted_and_stop_leaves_no_
 
             await eventually(lambda: asyncio.to_thread(in_homes, settings.data_dir, b"sleep\x001000"), 60, running)
             await maria.comment(issue, "/stop")
-            await hears("Stopped.")
+            await hears("**Stopped**")
         assert not await asyncio.to_thread(in_homes, settings.data_dir)
 
 
