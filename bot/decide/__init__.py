@@ -1,1 +1,1 @@
-"""The second step: what a stored delivery asks for, and whether its author may ask for it."""
+"""The second step: what a stored delivery asks for, and whether its author may ask."""

@@ -1,4 +1,4 @@
-"""What a person says in Markdown: the lines that are speech, not code, quotation, link or comment."""
+"""The lines of a Markdown text that address a reader: no code, quotations, links or HTML comments."""
 
 import re
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ _SILENT_HTML = re.compile(r"<(pre|code|a|blockquote|script|style)\b.*?(?:</\1\s*
 _HTML_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _HTML_TAG = re.compile(r"<[^<>]*>")
 _SILENT_INLINE_TAG = re.compile(r"<(/?)(?:a|code|pre)\b", re.IGNORECASE)
-# A blank line ends the block but not the quotation.
+# A blank line ends the HTML block but not the quotation.
 _HTML_QUOTE = re.compile(r"<(/?)blockquote\b", re.IGNORECASE)
 _BARE_ADDRESS = re.compile(r"(?:(?:https?|ftp)://|www\.)\S+", re.IGNORECASE)
-# A text of one character per nesting level must not cost the parser more than this.
+# Limits the parser's work on a text that nests with every character.
 _MAX_NESTING = 40
 
 
@@ -27,7 +27,7 @@ def _parser() -> MarkdownIt:
 
 @dataclass(frozen=True, slots=True)
 class SpokenLine:
-    """What a reader sees of one line. Its source is line `first` of the text, or a later one before line `end`."""
+    """One line as a reader sees it. Its source is line `first` of the text, or a later one before line `end`."""
 
     text: str
     first: int
@@ -35,7 +35,7 @@ class SpokenLine:
 
 
 def spoken_lines(text: str) -> list[SpokenLine]:
-    """The lines of `text` (split at "\\n") that address a reader, in order.
+    """Return the lines of `text` (split at "\\n") that address a reader, in order.
 
     Left out: code, block quotes, link texts and addresses, images, HTML comments (DESIGN.md §4, triggers).
     """
@@ -81,5 +81,5 @@ def _spoken_inline(children: list[Token]) -> Iterator[str]:
             case "softbreak" | "hardbreak":
                 yield "\n"
             case _:
-                # A gap, so that the words around code or an image do not grow together.
+                # A space, so that the words around code or an image stay apart.
                 yield " "

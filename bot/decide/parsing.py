@@ -14,7 +14,7 @@ _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 
 @dataclass(frozen=True, slots=True)
 class ParsedComment:
-    """What one text asks for. `request` is the text for the agent, verbatim but for the command lines, or None."""
+    """What one text asks for. `request` is the text for the agent without the lines of commands, or None."""
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
@@ -24,7 +24,7 @@ class ParsedComment:
 
 
 class Mention:
-    """Recognises `@name` as a word. The name is data: it is never read as a pattern."""
+    """Recognizes `@name` as a word. The name is data, never a pattern."""
 
     def __init__(self, name: str) -> None:
         # Not part of a longer login, an address, a path or a team; any punctuation may follow.
@@ -33,15 +33,15 @@ class Mention:
         )
 
     def count(self, line: str) -> int:
-        """How often `line` mentions the bot."""
+        """Return how often `line` mentions the bot."""
         return len(self._word.findall(line))
 
     def strip(self, text: str) -> str:
-        """`text` without mentions of the bot."""
+        """Return `text` without mentions of the bot."""
         return self._word.sub(" ", text)
 
     def after(self, line: str) -> str | None:
-        """What follows a mention that begins the line, without the punctuation between; None if it does not."""
+        """Return the words after a mention that begins the line, without punctuation before them, or None."""
         begins = self._word.match(line)
         return line[begins.end() :].lstrip(" \t,:;.!?-–—") if begins else None
 
@@ -85,7 +85,7 @@ class CommentParser:
         return _Reading(tuple(commands), mentions, rest.strip("\n"))
 
     def _find_command(self, line: str) -> "_Found | None":
-        """Return the command at the beginning of a spoken line; words after it that it does not take are dropped."""
+        """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
         after_mention = self._mention.after(line)
         is_addressed = after_mention is not None
         spoken = line if after_mention is None else after_mention
@@ -149,7 +149,7 @@ class _Source:
 
     @property
     def rest(self) -> str:
-        """What was not taken."""
+        """The lines that were not taken."""
         return "\n".join(line for line in self._lines if line is not None)
 
     def take(self, line: SpokenLine, found: _Found) -> bool:

@@ -1,1 +1,1 @@
-"""What a request changes in the rows: one module for each chat command, one for a request to the agent."""
+"""What a request changes in the rows: one module for each chat command, one for requests to the agent."""

@@ -132,6 +132,29 @@ async def test_an_unknown_command_after_a_mention_is_met_with_a_suggestion(world
     assert await world.turns() == []
 
 
+async def test_reset_context_in_two_words_resets_nothing(world: World) -> None:
+    issue = await world.maria.opens_issue("Typing")
+    await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
+    await issue.hears("I will remember blue.")
+
+    await issue.says("@threadtree-bot /reset context")
+
+    await issue.hears("Did you mean `/reset-context`?")
+    assert await world.sessions("active") == [True]
+    assert await world.turns("state") == ["done"]
+
+
+async def test_a_command_with_words_left_over_and_help_without_a_slash_start_no_turn(world: World) -> None:
+    issue = await world.maria.opens_issue("Polite")
+
+    await issue.says("@threadtree-bot /stop please")
+    await issue.hears("Nothing is running, so there is nothing to stop.")
+    await issue.says("@threadtree-bot help!")
+    await issue.hears("`/reset-context`")
+
+    assert await world.turns() == []
+
+
 async def test_a_bare_command_of_somebody_else_is_ignored(world: World) -> None:
     issue = await world.maria.opens_issue("Prow")
     said = await issue.says("/lgtm")

@@ -59,7 +59,7 @@ async def until_waiting(pool: Pool, count: int = 1) -> None:
     await until(are_waiting)
 
 
-async def test_what_arrives_together_is_committed_together_and_decided_in_that_order(pool: Pool) -> None:
+async def test_deliveries_that_arrive_together_are_committed_together_and_decided_in_order(pool: Pool) -> None:
     async with Inbox(pool, writers=1, group_size=16) as inbox:
         async with holding(pool, "1"):
             first = asyncio.create_task(inbox.store(delivery("first")))
@@ -113,12 +113,12 @@ async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_no
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
 
 
-async def test_nobody_waits_longer_than_the_time_to_answer(pool: Pool) -> None:
+async def test_the_answer_comes_within_its_time(pool: Pool) -> None:
     async with Inbox(pool, answer_seconds=0.1) as inbox, holding(pool, "1"):
         assert isinstance(await inbox.store(delivery("g-1")), Unavailable)
 
 
-async def test_who_waits_at_the_end_is_told_to_come_again(pool: Pool) -> None:
+async def test_deliveries_that_wait_at_the_end_are_unavailable(pool: Pool) -> None:
     async with holding(pool, "1"):
         async with Inbox(pool, writers=1) as inbox:
             storing = [asyncio.create_task(inbox.store(delivery(f"g-{n}"))) for n in range(40)]

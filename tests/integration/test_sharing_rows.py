@@ -118,7 +118,7 @@ async def test_a_running_request_of_the_issue_keeps_its_worktree(world: TurnRows
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
-async def test_something_else_that_is_to_be_done_keeps_the_worktree(world: TurnRows) -> None:
+async def test_a_queued_operation_keeps_the_worktree(world: TurnRows) -> None:
     await made(world)
     [worktree] = await world.db.fetch("select id from worktrees")
     await operations.enqueue(world.db, worktree["id"], "reset", RequestedBy("an operator", NOON))
@@ -159,7 +159,7 @@ async def test_of_two_issues_the_first_that_fits_is_shared(world: TurnRows) -> N
     assert (await placed(world))[1] == (PULL, "issue-2", "feature", [notices.in_worktree_of(2)])
 
 
-async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants_it(world: TurnRows) -> None:
+async def test_a_second_pull_request_of_the_same_head_shares_the_same_worktree(world: TurnRows) -> None:
     await made(world)
     await asks(world.db, PULL, head="feature")
 
@@ -169,7 +169,7 @@ async def test_a_second_pull_request_of_the_same_head_goes_where_the_first_wants
     assert (await placed(world))[1] == (10, "issue-1", "feature", [words])
 
 
-async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: TurnRows) -> None:
+async def test_every_turn_asks_for_the_switch_until_one_has_made_it(world: TurnRows) -> None:
     await made(world)
     pull = await asks(world.db, PULL, head="feature")
     turn = await world.claimed()
@@ -186,7 +186,7 @@ async def test_until_a_turn_came_to_the_switch_each_one_carries_it(world: TurnRo
     assert await sharing.pending_switch(world.db, pull, turn.worktree.id) is None
 
 
-async def test_an_issue_of_another_repository_is_none_of_ours(world: TurnRows) -> None:
+async def test_an_issue_of_another_repository_shares_nothing(world: TurnRows) -> None:
     elsewhere = await world.worktree(repo=2)
     await world.thread(repo=2, worktree=elsewhere, number=ISSUE)
     await world.make(elsewhere)
@@ -355,7 +355,7 @@ async def test_a_closed_thread_is_not_told(world: TurnRows) -> None:
         assert await sharing.record_switch(world.db, turn, "feature", []) == ()
 
 
-async def test_who_lost_the_claim_changes_nothing(world: TurnRows) -> None:
+async def test_a_run_that_lost_its_claim_changes_nothing(world: TurnRows) -> None:
     turn = await to_switch(world)
     await turns.requeue(world.db, turn.claim)
 

@@ -102,7 +102,7 @@ def request_of(event: Event, policy: Policy = POLICY) -> Request:
         (assigned(ASK, BOT), Target("issue"), None),
     ],
 )
-def test_a_mention_is_request_where_it_was_said(event: Event, target: Target, review_id: int | None) -> None:
+def test_a_mention_is_answered_where_it_was_written(event: Event, target: Target, review_id: int | None) -> None:
     request = request_of(event)
 
     assert request.target == target
@@ -131,7 +131,7 @@ def test_what_asks_nothing_is_ignored(event: Event) -> None:
     assert isinstance(decide(event), Ignore)
 
 
-def test_commands_are_request_from_every_place() -> None:
+def test_commands_are_read_in_every_place() -> None:
     assert request_of(comment("/stop")).parsed == ParsedComment((Command("stop"),))
     assert request_of(opened("/status")).parsed == ParsedComment((Command("status"),))
 
@@ -160,7 +160,7 @@ def test_the_label_is_compared_without_case() -> None:
     assert request_of(labeled("do this", "ThreadTree")).parsed == ParsedComment(request="do this")
 
 
-def test_closing_and_reopening_need_no_words() -> None:
+def test_closing_and_reopening_need_no_mention() -> None:
     closed = ThreadClosed(REPOSITORY, ADA, ISSUE, LATER)
 
     assert decide(closed) == Close(REPOSITORY, 4, LATER)
@@ -168,10 +168,10 @@ def test_closing_and_reopening_need_no_words() -> None:
     assert decide(ThreadReopened(REPOSITORY, ADA, ISSUE, LATER)) == Reopen(REPOSITORY, 4, LATER)
 
 
-# The bot's own words
+# The bot's own texts
 
 
-def test_the_bot_never_hears_itself() -> None:
+def test_the_bot_never_asks_itself() -> None:
     assert isinstance(decide(comment(author=BOT)), Ignore)
     assert isinstance(decide(opened(ASK, BOT)), Ignore)
     assert isinstance(decide(ReviewWritten(REPOSITORY, BOT, PULL, remark(author=BOT), None)), Ignore)
@@ -200,7 +200,7 @@ def test_what_the_bot_wrote_with_a_persons_token_is_known_by_its_marker() -> Non
     assert isinstance(decide(comment(said), AS_ADA), Ignore)
 
 
-def test_a_marker_in_anybody_elses_comment_means_nothing() -> None:
+def test_a_marker_in_another_persons_comment_means_nothing() -> None:
     said = "@helper fix it\n\n<!-- threadtree:turn=1 part=1 -->"
 
     assert isinstance(decide(comment(said, Actor("eve", 8)), AS_ADA), Request)

@@ -36,12 +36,12 @@ def test_without_lists_the_live_permission_decides_for_everybody() -> None:
 
 
 @pytest.mark.parametrize("glob", ["octo/hello", "OCTO/HELLO", "octo/*", "*/hello", "octo/h?llo", "*"])
-def test_a_listed_repository_is_served(glob: str) -> None:
+def test_people_may_ask_in_a_listed_repository(glob: str) -> None:
     assert verdict(replace(OPEN, allowed_repositories=("other/one", glob))) is None
 
 
 @pytest.mark.parametrize("glob", ["octo/hell", "hello", "octo", "octo/hello-world", "cto/*", ""])
-def test_any_other_repository_is_not(glob: str) -> None:
+def test_nobody_may_ask_in_a_repository_that_is_not_listed(glob: str) -> None:
     denied = verdict(replace(OPEN, allowed_repositories=(glob,)))
 
     assert isinstance(denied, Denied)
@@ -52,7 +52,7 @@ def test_a_listed_person_still_needs_the_permission() -> None:
     assert verdict(replace(OPEN, allowed_users=("bob", "ADA"))) is None
 
 
-def test_a_person_who_is_not_listed_hears_so() -> None:
+def test_a_person_who_is_not_listed_gets_a_reaction() -> None:
     denied = verdict(replace(OPEN, allowed_users=("ad", "adaa")))
 
     assert isinstance(denied, Denied)
@@ -70,7 +70,7 @@ def test_a_person_with_a_trusted_bots_number_is_no_bot() -> None:
     assert verdict(replace(OPEN, allowed_bots=frozenset({ADA.id}))) is None
 
 
-def test_a_bot_hears_nothing() -> None:
+def test_a_bot_that_may_not_ask_gets_nothing() -> None:
     for policy in (OPEN, replace(OPEN, allowed_repositories=("other/one",), allowed_bots=frozenset({RENOVATE.id}))):
         denied = verdict(policy, RENOVATE)
         assert isinstance(denied, Denied)

@@ -82,7 +82,7 @@ TABLE: list[
 @pytest.mark.parametrize(
     ("pull", "linked", "on_branch", "expected"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
 )
-def test_the_place(
+def test_the_worktree_that_is_chosen(
     pull: PullRequestHead | None,
     linked: Sequence[SharingCandidate],
     on_branch: SharingCandidate | None,
@@ -99,7 +99,7 @@ def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
     assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", DetachedHead(SHA, "refs/pull/9/head"))
 
 
-def test_what_is_made_for_one_alone_fits() -> None:
+def test_a_worktree_that_no_other_thread_uses_can_be_shared() -> None:
     assert sharing_obstacle(WorktreeUsage(1, made=True)) is None
 
 

@@ -290,7 +290,7 @@ def test_stop_takes_all_as_its_argument() -> None:
 
 
 @pytest.mark.parametrize("verb", WORKTREE_VERBS)
-def test_worktree_takes_one_word(verb: str) -> None:
+def test_worktree_takes_a_verb(verb: str) -> None:
     assert asks(f"/worktree {verb}") == ParsedComment((Command("worktree", verb),))
     assert asks(f"/worktree  {verb.upper()} ") == ParsedComment((Command("worktree", verb),))
     assert asks(f"@tree-bot /worktree {verb}\nand then this") == ParsedComment(
@@ -299,7 +299,7 @@ def test_worktree_takes_one_word(verb: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/worktree", "/worktree lst", "/worktree list.", "@tree-bot /worktree"])
-def test_worktree_without_a_word_it_knows_is_written_wrongly(text: str) -> None:
+def test_worktree_without_a_verb_that_it_knows_has_no_argument(text: str) -> None:
     assert asks(text) == ParsedComment((Command("worktree"),))
 
 
@@ -399,7 +399,7 @@ def test_a_command_that_also_stands_in_code_leaves_the_code_as_it_is() -> None:
     )
 
 
-def test_a_command_in_a_fold_is_a_command() -> None:
+def test_a_command_in_a_details_element_is_a_command() -> None:
     assert asks("<details>\n<!-- a\nb -->\n/stop\n</details>").commands == (Command("stop"),)
 
 
@@ -453,7 +453,7 @@ def test_an_edit_that_takes_something_away_asks_nothing() -> None:
 # Labels and assignments
 
 
-def test_a_label_asks_with_the_threads_text_mention_or_not() -> None:
+def test_a_label_asks_with_the_threads_text_with_or_without_a_mention() -> None:
     assert PARSER.parse_labeled("Fix the login\n\n> log") == ParsedComment(request="Fix the login\n\n> log")
     assert PARSER.parse_labeled("@tree-bot fix it\n/status") == ParsedComment(request="@tree-bot fix it")
 
@@ -597,7 +597,7 @@ def test_nothing_quoted_ever_asks(line: str) -> None:
         "- @tree-bot /help\n",
     ],
 )
-def test_the_longest_comment_of_any_shape_takes_bounded_work(pattern: str) -> None:
+def test_the_longest_comment_takes_bounded_work(pattern: str) -> None:
     text = (pattern * GITHUBS_LONGEST_COMMENT)[:GITHUBS_LONGEST_COMMENT]
 
     started = time.process_time()
@@ -612,5 +612,5 @@ def test_nesting_of_any_depth_is_no_error(deep: str) -> None:
     asks(deep * 10_000 + "@tree-bot")
 
 
-def test_what_comes_after_too_deep_a_quotation_is_still_heard() -> None:
+def test_a_mention_after_a_quotation_that_nests_too_deep_counts() -> None:
     assert request("> " * 10_000 + "a\n\n@tree-bot hi") is not None
