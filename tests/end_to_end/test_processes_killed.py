@@ -143,7 +143,7 @@ async def test_a_delivery_whose_worker_was_killed_while_it_decided_is_decided_on
         await worker.kill()
 
         await here.start("worker")
-        await here.until("select count(*) > 0 from turns", seconds=60)
+        await here.until("select count(*) > 0 from turns")
         await here.answered(issue, "Decided.")
         assert len(here.answers(issue)) == 1
         assert await here.value("select count(*) from turns") == 1

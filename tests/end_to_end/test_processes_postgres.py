@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 from tests.support.processes import Deployment, deployment, processes_with_arguments, until
 
@@ -172,5 +173,5 @@ async def answered_with(here: Deployment, status: int, *, at_least: int, since: 
 async def unready(url: str) -> None:
     """The page for load balancers says so."""
     async with httpx.AsyncClient(trust_env=False) as client:
-        assert (await client.get(f"{url}/readyz", timeout=10)).status_code == 503
-        assert (await client.get(f"{url}/healthz", timeout=10)).status_code == 200
+        assert (await client.get(f"{url}/readyz", timeout=PATIENCE_SECONDS)).status_code == 503
+        assert (await client.get(f"{url}/healthz", timeout=PATIENCE_SECONDS)).status_code == 200

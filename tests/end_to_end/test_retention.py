@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
 from tests.support.clock import eventually
-from tests.support.world import PATIENCE_SECONDS, Talk, World
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.world import Talk, World
 
 DAY_SECONDS = 86400
 OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.1"}

@@ -28,6 +28,7 @@ from bot.agents.driver import (
 )
 from bot.messages.tracking import PlanEntry
 from bot.sandbox import agent_argv, agent_environment
+from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 IMPATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=0.2)
@@ -288,7 +289,7 @@ async def test_nothing_is_left_behind_when_the_task_is_cancelled(launch: Launch)
             await agent.prompt(["write a: b\nhang"], GENEROUS, asyncio.Event(), lambda _: working.set())
 
     task = asyncio.create_task(turn())
-    await asyncio.wait_for(working.wait(), 60)
+    await asyncio.wait_for(working.wait(), PATIENCE_SECONDS)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -18,6 +18,7 @@ from bot.agents.acp_open import OpenTimeouts, SessionOptions
 from bot.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
 from bot.sandbox import agent_argv
 from tests.support import misbehaving_agent
+from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 QUICK = OpenTimeouts(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
@@ -68,7 +69,7 @@ async def converse(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - /proc sends no event
             await asyncio.sleep(0.01)
 
@@ -352,7 +353,7 @@ async def test_an_agent_dies_with_the_bot_even_if_it_notices_nothing(
     arguments = json.dumps([launch.argv, str(launch.cwd)])
     bot = await asyncio.create_subprocess_exec(sys.executable, "-c", BOT, arguments, stdout=subprocess.PIPE)
     assert bot.stdout is not None
-    assert b"Opened" in await asyncio.wait_for(bot.stdout.readline(), 60)
+    assert b"Opened" in await asyncio.wait_for(bot.stdout.readline(), PATIENCE_SECONDS)
     pid = int((tmp_path / "pid").read_text())
     assert is_alive(pid)
     bot.kill()

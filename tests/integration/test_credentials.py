@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bot.git.credential_server import Credentials, credential_server, requested_repository
+from tests.support.patience import PATIENCE_SECONDS
 
 TOKEN = "ghs_" + "s3cret" * 5
 SERVER = "https://github.example"
@@ -56,7 +57,7 @@ async def git(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(text.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_SECONDS)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 

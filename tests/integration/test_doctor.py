@@ -22,9 +22,9 @@ from bot.demo.pair import agent_in_a_folder
 from bot.doctor.check import Check
 from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.server import SimulatedGitHub
+from tests.support.patience import PATIENCE_SECONDS
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-DEADLINE_SECONDS = 90.0
 Checks = dict[str, Check]
 
 
@@ -50,7 +50,7 @@ class Doctor:
     async def run(self, *arguments: str, status: int, **variables: str) -> str:
         """What it says on stdout as a process; it says nothing on stderr and leaves nothing."""
         with self.start(*arguments, **variables) as process:
-            said, errors = await asyncio.to_thread(process.communicate, timeout=DEADLINE_SECONDS)
+            said, errors = await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
         assert (process.returncode, errors) == (status, ""), (said, errors)
         self.has_left_nothing()
         return said
@@ -77,7 +77,7 @@ class Doctor:
         assert list(self.temporary.iterdir()) == []
         assert self.agents() == []
         # Another test's doctor may run at the same time; its groups go with it.
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not _groups() <= self.groups:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -252,12 +252,12 @@ async def test_asked_to_end_it_ends_what_it_started(
 ) -> None:
     silent = {"AGENT_COMMAND": "/bin/sleep 600"}
     with doctor.start(**complete | silent) as process:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not doctor.agents():
                 assert process.poll() is None
                 await asyncio.sleep(0.02)
         for _ in range(2):
             process.send_signal(number)
-        said, _ = await asyncio.to_thread(process.communicate, timeout=DEADLINE_SECONDS)
+        said, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
     assert (process.returncode, said) == (128 + number, "")
     doctor.has_left_nothing()

@@ -22,10 +22,10 @@ import pytest
 from bot.postgres.binaries import find_binaries
 from bot.postgres.embedded import EmbeddedPostgresError, embedded_postgres
 from bot.postgres.files import Files, is_locked
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import FAST, execute
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-DEADLINE_SECONDS = 60
 
 USER_PROGRAM = """
 import asyncio, sys
@@ -65,7 +65,7 @@ async def user_process(directory: Path, prefix: Sequence[str] = ()) -> AsyncIter
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - other processes bring it about
             await asyncio.sleep(0.02)
 
@@ -79,7 +79,7 @@ async def value(url: str, query: str) -> object:
 
 
 async def value_after_restart(url: str, query: str) -> object:
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 return await value(url, query)

@@ -19,7 +19,8 @@ from bot.store import engine
 from bot.store.database import Pool
 from bot.store.engine import Handlers, RetryLaterError
 from bot.store.jobs import NewJob, defer, lock_queues
-from tests.support.turn_rows import DEADLINE_SECONDS, held, until, until_waiting
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.turn_rows import held, until, until_waiting
 
 QUEUE = "decide"
 WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"
@@ -77,7 +78,7 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
             yield app
         finally:
             stopping.set()
-            await asyncio.wait_for(running, DEADLINE_SECONDS)
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 class Record:
@@ -95,7 +96,7 @@ class Record:
         self._changed.set()
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.ran) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -145,7 +146,7 @@ WAYS_TO_LEAVE: dict[str, Leave] = {
 
 
 async def next_heard(heard: "asyncio.Queue[object]") -> object:
-    return await asyncio.wait_for(heard.get(), DEADLINE_SECONDS)
+    return await asyncio.wait_for(heard.get(), PATIENCE_SECONDS)
 
 
 async def test_workers_are_told_of_a_job_when_its_transaction_commits(
@@ -241,7 +242,7 @@ async def test_a_job_put_in_while_the_worker_looks_for_one_does_not_wait_for_the
             late.clear()
             told.clear()
             await put(pool, job("second"))
-            await asyncio.wait_for(told.wait(), DEADLINE_SECONDS)
+            await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
         return found
 
     monkeypatch.setattr(Worker, "_handle_notification", hear_and_tell)
@@ -253,7 +254,7 @@ async def test_a_job_put_in_while_the_worker_looks_for_one_does_not_wait_for_the
             await asyncio.sleep(0.01)
         late.set()
         await put(pool, job("first"))
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while "second" not in record.ran:
                 await record.until(len(record.ran) + 1)
 
@@ -383,7 +384,7 @@ async def killed_worker(database_url: str, pool: Pool) -> None:
     )
     assert process.stdout is not None
     try:
-        started = await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)
+        started = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
         assert started == b"one\n"
     finally:
         process.kill()
@@ -486,4 +487,4 @@ async def test_a_worker_whose_cancellation_gets_lost_while_it_starts_ends_all_th
 
     monkeypatch.setattr(JobManager, "register_worker", swallowing)
     async with working(database_url, unused):
-        await asyncio.wait_for(registering.wait(), DEADLINE_SECONDS)
+        await asyncio.wait_for(registering.wait(), PATIENCE_SECONDS)

@@ -10,10 +10,11 @@ import pytest
 from bot.git.errors import GitError, GitProblem, redact
 from bot.git.runner import Git, Identity
 from tests.support.git_repositories import GIT, git
+from tests.support.patience import PATIENCE_SECONDS
 
 
 async def until_exists(path: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not path.exists() or not path.read_text().strip():  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0.01)
 
@@ -67,7 +68,7 @@ async def test_cancelling_while_git_starts_does_not_wait_for_ever(tmp_path: Path
     for _ in range(turns_of_the_loop):
         await asyncio.sleep(0)
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=20)
+    done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
     assert done
     assert task.cancelled()
 
@@ -81,7 +82,7 @@ async def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not process_is_gone(int(started.read_text())):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -151,9 +152,9 @@ def test_an_identity_cannot_break_out_of_its_line() -> None:
 async def test_with_progress_the_limit_is_on_silence(tmp_path: Path) -> None:
     heard: list[bytes] = []
     git(tmp_path, "init", "-q")
-    steps = "for step in 1 2 3 4 5 6; do echo step $step >&2; sleep 0.4; done"
-    done = await GIT.run("-c", f"alias.work=!{steps}", "work", cwd=tmp_path, timeout_seconds=2, on_stderr=heard.append)
-    assert done.stderr.count("step") == b"".join(heard).count(b"step") == 6
+    steps = "for step in 1 2 3 4 5 6 7 8; do echo step $step >&2; sleep 0.45; done"
+    done = await GIT.run("-c", f"alias.work=!{steps}", "work", cwd=tmp_path, timeout_seconds=3, on_stderr=heard.append)
+    assert done.stderr.count("step") == b"".join(heard).count(b"step") == 8
     with pytest.raises(GitError) as caught:
         await GIT.run("-c", "alias.hang=!exec sleep 1000", "hang", cwd=tmp_path, timeout_seconds=1, on_stderr=print)
     assert caught.value.problem is GitProblem.TIMEOUT

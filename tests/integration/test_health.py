@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from bot.health import HEARTBEAT_MAX_AGE_SECONDS, database_probe, health_routes
 from bot.store.database import database
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
 Get = Callable[[str], Awaitable[tuple[int, Any]]]
@@ -124,13 +125,13 @@ async def test_a_database_that_hangs_is_told_in_bounded_time_and_recovers(databa
         async with health_of(through_proxy, timeout_seconds=0.2) as get:
             proxy.flowing.clear()
             for _ in range(3):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     status, body = await get("/readyz")
                 assert status == 503
                 assert "the database does not answer" in body["reason"]
                 assert await get("/healthz") == (200, {"status": "ok"})
             proxy.flowing.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while await get("/readyz") != READY:  # each waits for the probe, so this does not spin
                     pass
 

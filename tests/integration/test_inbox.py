@@ -17,9 +17,9 @@ from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
 from bot.store.jobs import lock_queues
 from bot.store.migrate import migrate
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.webhook_sender import comment, jobs, rows, sending_to
 
-DEADLINE_SECONDS = 30
 SAFE_FROM_KILLS = {"fsync": "off"}  # which only the machine's own end could make a difference to
 
 
@@ -42,7 +42,7 @@ async def holding(pool: Pool, conversation: str) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await condition():  # noqa: ASYNC110 -- Postgres has no event for it
             await asyncio.sleep(0.01)
 
@@ -106,10 +106,13 @@ async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -
 
 
 async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_nothing(pool: Pool) -> None:
-    async with Inbox(pool, attempt_seconds=0.1, answer_seconds=DEADLINE_SECONDS) as inbox:
+    async with Inbox(pool, attempt_seconds=0.1, answer_seconds=PATIENCE_SECONDS) as inbox:
         async with holding(pool, "1"):
             assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
-        await inbox.store(delivery("g-1"))  # Stored or Duplicate: what was cut off may have been committed since
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # Duplicate, if what was cut off has been committed since; on a busy machine an attempt may be too short.
+            while isinstance(await inbox.store(delivery("g-1")), Unavailable):
+                pass
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
 
 
@@ -193,7 +196,7 @@ async def _stream_through_a_kill(inbox: Inbox, directory: Path) -> dict[str, int
                 elif len(answers) == 50:
                     os.kill(int((directory / "data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
 
-    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as senders:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as senders:
         for number in range(4):
             senders.create_task(stream(number))
     return answers

@@ -19,6 +19,7 @@ from bot.store.migrate import (
     migrate,
     schema_state,
 )
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
 OTHERS_THAT_ASK_FOR_A_LOCK = """
@@ -113,7 +114,7 @@ async def test_a_file_can_build_an_index_concurrently_while_others_wait_for_the_
     empty_database_url: str, connection: asyncpg.Connection, directory: Path, engine: str
 ) -> None:
     write(directory, "003_index", "-- no transaction\ncreate index concurrently animals_name on animals (name);")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         applied = await asyncio.gather(*(migrate(empty_database_url, directory) for _ in range(4)))
     assert sorted(applied, key=len) == [[], [], [], [engine, "001_animals", "002_plants", "003_index"]]
     assert await connection.fetchval("select indisvalid from pg_index where indexrelid = 'animals_name'::regclass")
@@ -134,7 +135,7 @@ async def test_who_waits_for_the_lock_holds_no_transaction_open(
     await connection.execute("create table busy (name text)")
     await connection.execute(f"select pg_advisory_lock({LOCK_KEY})")
     waiting = asyncio.create_task(migrate(empty_database_url, directory))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await connection.fetchval(OTHERS_THAT_ASK_FOR_A_LOCK):  # noqa: ASYNC110 - Postgres has no event
             await asyncio.sleep(0.01)
         # The index build waits for every transaction that is older than itself.

@@ -18,7 +18,8 @@ from bot.network import egress, http1, sockets
 from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
 from bot.network.rules import IPAddress, Target
 from bot.network.sockets import connect_private, private_socket
-from tests.support.network import ALSO_PUBLIC, PUBLIC, SECONDS, Handler, SimulatedInternet, site, status_of
+from tests.support.network import ALSO_PUBLIC, PUBLIC, Handler, SimulatedInternet, site, status_of
+from tests.support.patience import PATIENCE_SECONDS
 
 CONNECT = b"CONNECT files.example:443 HTTP/1.1\r\nHost: files.example:443\r\n\r\n"
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -38,7 +39,7 @@ async def ask(path: Path, request: bytes) -> bytes:
     """Everything that the proxy answers to a request."""
     reader, writer = await connect_private(path)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     writer.close()
     await writer.wait_closed()
     return answer
@@ -75,7 +76,7 @@ async def test_a_tunnel_carries_bytes_both_ways_until_each_ways_own_end(tmp_path
         assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED
         writer.write(bytes(range(256)) * 4096)
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), SECONDS) == bytes(reversed(range(256))) * 4096
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == bytes(reversed(range(256))) * 4096
         writer.close()
         await writer.wait_closed()
 
@@ -94,7 +95,7 @@ async def test_plain_http_is_asked_for_the_way_a_server_expects(tmp_path: Path) 
         reader, writer = await connect_private(path)
         writer.write(request)
         writer.write(b" end")
-        assert (await asyncio.wait_for(reader.read(), SECONDS)).endswith(b"\r\n\r\nhi")
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).endswith(b"\r\n\r\nhi")
         writer.close()
         await writer.wait_closed()
     [seen] = requests
@@ -223,7 +224,7 @@ async def test_connections_beyond_the_bound_are_turned_away_until_one_ends(
         assert status_of(await ask(path, b"")) == 503
         writer.close()
         await writer.wait_closed()
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while status_of(await ask(path, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")) == 503:
                 await asyncio.sleep(0)
 
@@ -235,7 +236,7 @@ async def test_the_end_of_the_turn_closes_what_is_open_and_leaves_no_socket(tmp_
             reader, writer = await connect_private(path)
             writer.write(CONNECT)
             assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED
-        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
         await writer.wait_closed()
     assert not path.exists()
@@ -255,7 +256,7 @@ async def test_a_client_that_reads_late_gets_the_whole_answer(tmp_path: Path) ->
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(path))
                 client.shutdown(socket.SHUT_WR)
-                await asyncio.wait_for(answered.wait(), SECONDS)
+                await asyncio.wait_for(answered.wait(), PATIENCE_SECONDS)
                 for _ in range(100):  # time for the server to do all it can without its client
                     await asyncio.sleep(0)
                 assert await asyncio.to_thread(read_all, client) == data
@@ -278,7 +279,7 @@ async def test_a_client_without_no_proxy_finds_the_turns_own_service(tmp_path: P
             assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED
             writer.write(b"olleh")
             writer.write_eof()
-            assert await asyncio.wait_for(reader.read(), SECONDS) == b"hello"
+            assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"hello"
             writer.close()
             await writer.wait_closed()
 

@@ -16,7 +16,8 @@ from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
 from bot.network import models
 from bot.network.models import KeyMask, ModelRoute, UpstreamRequest, model_proxy, swap_key
 from bot.network.sockets import connect_private, private_socket
-from tests.support.network import SECONDS, site
+from tests.support.network import site
+from tests.support.patience import PATIENCE_SECONDS
 
 REAL = "sk-real-" + "a1b2c3" * 6
 DUMMY = "sk-dummy-" + "z9" * 16
@@ -32,7 +33,9 @@ async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncC
     with private_socket(path) as listener:
         async with (
             model_proxy(listener, route, DUMMY),
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:19502", timeout=SECONDS) as client,
+            httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1:19502", timeout=PATIENCE_SECONDS
+            ) as client,
         ):
             yield client
 
@@ -123,7 +126,7 @@ async def test_an_answer_streams_to_the_agent_piece_by_piece(tmp_path: Path) -> 
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         writer.write(b"data: one\n\n")
-        await asyncio.wait_for(received.wait(), SECONDS)
+        await asyncio.wait_for(received.wait(), PATIENCE_SECONDS)
         writer.write(b"data: two\n\n")
 
     async with (
@@ -150,7 +153,7 @@ async def test_a_request_streams_to_the_model_piece_by_piece(tmp_path: Path) -> 
 
     async def body() -> AsyncIterator[bytes]:
         yield b"one"
-        await asyncio.wait_for(received.wait(), SECONDS)
+        await asyncio.wait_for(received.wait(), PATIENCE_SECONDS)
         yield b"two"
 
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
@@ -266,7 +269,7 @@ async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
     """What the proxy answers to a request as it is written, with the turn's key."""
     reader, writer = await connect_private(directory / "model.sock")
     writer.write(f"{lines}Host: evil.example\r\nx-api-key: {DUMMY}\r\n\r\n".encode() + body)
-    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     writer.close()
     await writer.wait_closed()
     return answer
@@ -321,9 +324,9 @@ async def test_an_agent_that_hangs_up_ends_its_request_at_the_model(tmp_path: Pa
 
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
         call = asyncio.create_task(agent.get("/v1/models", headers=HEADER))
-        await asyncio.wait_for(asked.wait(), SECONDS)
+        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         call.cancel()
-        await asyncio.wait_for(left.wait(), SECONDS)
+        await asyncio.wait_for(left.wait(), PATIENCE_SECONDS)
         with pytest.raises(asyncio.CancelledError):
             await call
 
@@ -339,7 +342,7 @@ async def test_the_end_of_the_turn_ends_its_requests_and_its_key_is_worthless_to
     async with site(silent) as there:
         async with agent_of(tmp_path, there.url) as agent:
             call = asyncio.create_task(agent.get("/v1/models", headers=HEADER))
-            await asyncio.wait_for(asked.wait(), SECONDS)
+            await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         with pytest.raises(httpx.TransportError):
             await call
     assert not (tmp_path / "model.sock").exists()

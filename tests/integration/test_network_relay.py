@@ -16,7 +16,8 @@ import pytest
 
 from bot.network import relay, sockets
 from bot.network.sockets import private_socket, serving
-from tests.support.network import SECONDS, run
+from tests.support.network import run
+from tests.support.patience import PATIENCE_SECONDS
 
 PORT = 19501
 TEN_MB = os.urandom(1 << 20) * 10
@@ -65,7 +66,7 @@ async def test_a_signal_reaches_the_command_and_its_end_by_one_is_told() -> None
     process.stdin.write(b"\n")
     assert await process.stdout.readline() == b"asked\n"
     process.kill()
-    assert await asyncio.wait_for(process.wait(), SECONDS) == -signal.SIGKILL
+    assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL
     process.stdin.close()
 
 
@@ -169,7 +170,7 @@ async def test_the_forwarder_ends_with_the_command() -> None:
     host = own_loopback()
     process = await asyncio.create_subprocess_exec(*relayed(["cat"], host), stdin=asyncio.subprocess.PIPE)
     assert process.stdin is not None
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not answers(host):
             await asyncio.sleep(0.01)
         process.stdin.close()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
+
 COMMAND = [sys.executable, "-P", "-m", "bot.simulated.agent"]
 
 
@@ -69,7 +71,7 @@ def test_the_end_of_stdin_ends_it_and_the_session_is_kept(client: Client, lines:
     session = client.new_session()
     client.prompt(session, "say Here.", *lines)
     client.hear()
-    client.process.communicate(timeout=60)
+    client.process.communicate(timeout=PATIENCE_SECONDS)
     assert client.process.returncode == 0
     stored = json.loads((client.home / f".scripted-agent/{session}.json").read_text())
     assert stored["history"] == [["\n".join(("say Here.", *lines)), "Here."]]

@@ -14,7 +14,8 @@ from bot.model import Target
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
-from tests.support.turn_rows import DEADLINE_SECONDS, NODE, NOON, TurnRows, held, request
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, request
 
 LATER = NOON + timedelta(hours=1)
 STOPPED = "Stopped by @ada."
@@ -229,7 +230,7 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
         await process.add_listener("threadtree_stop", lambda *message: heard.put_nowait(message[-1]))
         async with held(pool) as decide:
             assert await requests.stop_running(decide, turn.conversation_id, STOPPED, LATER) == [turn.id]
-        assert await asyncio.wait_for(heard.get(), DEADLINE_SECONDS) == str(turn.id)
+        assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == str(turn.id)
     finally:
         await process.close()
 

@@ -16,8 +16,8 @@ from bot.network.egress import Dialer
 from bot.network.rules import IPAddress
 from bot.network.sockets import Streams
 from bot.network.turn_network import Network
+from tests.support.patience import PATIENCE_SECONDS
 
-SECONDS = 20
 PUBLIC = "93.184.215.14"
 ALSO_PUBLIC = "93.184.215.15"
 
@@ -117,7 +117,7 @@ async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(stdin), SECONDS)
+    out, err = await asyncio.wait_for(process.communicate(stdin), PATIENCE_SECONDS)
     assert process.returncode is not None
     return Ended(process.returncode, out, err.decode())
 

@@ -19,13 +19,13 @@ from bot.demo.pair import SCRIPTED_AGENT
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
+from tests.support.patience import PATIENCE_SECONDS
 
 SECRET = "a webhook secret of this test"
-DEADLINE_SECONDS = 90.0
 T = TypeVar("T")
 
 
-async def until(condition: Callable[[], Awaitable[T]], seconds: float = DEADLINE_SECONDS) -> T:
+async def until(condition: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
     """The condition's first true value: other processes bring it about."""
     async with asyncio.timeout(seconds):
         while not (value := await condition()):  # noqa: ASYNC110
@@ -133,7 +133,7 @@ class BotProcess:
 
     async def ended(self) -> int:
         """The exit status, once it has ended and everything it said was read."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self._reading
             return await self._process.wait()
 
@@ -205,7 +205,7 @@ class Deployment:
         """What the bot has written in the thread."""
         return issue.comments_by(self.github.bot)
 
-    async def answered(self, issue: Issue, words: str, seconds: float = DEADLINE_SECONDS) -> Comment:
+    async def answered(self, issue: Issue, words: str, seconds: float = PATIENCE_SECONDS) -> Comment:
         """The bot's first comment that says this, once it does."""
 
         def found() -> Comment | None:
@@ -223,7 +223,7 @@ class Deployment:
         finally:
             await connection.close()
 
-    async def until(self, query: str, *arguments: object, seconds: float = DEADLINE_SECONDS) -> object:
+    async def until(self, query: str, *arguments: object, seconds: float = PATIENCE_SECONDS) -> object:
         """The query's first true value."""
         connection = await asyncpg.connect(self.dsn)
         try:

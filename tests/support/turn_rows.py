@@ -14,10 +14,10 @@ from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.requests import NewTurn
 from bot.store.turns import Claim, ClaimedTurn
+from tests.support.patience import PATIENCE_SECONDS
 
 NODE = "here"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-DEADLINE_SECONDS = 30
 
 
 def repository(number: int = 1) -> Repository:
@@ -135,7 +135,7 @@ async def held(pool: Pool) -> AsyncIterator[Connection]:
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     """Waits for something that Postgres has no event for."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await condition():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.01)
 

@@ -17,9 +17,8 @@ from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review,
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.clock import HandMovedClock, eventually
+from tests.support.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
-"""How long anything may take on a busy machine before a test gives up; nothing is meant to take it."""
 PROGRESS = ("Queued.", "Working on it")
 EMOJI = {"eyes": "👀", "confused": "😕"}
 

@@ -18,11 +18,11 @@ from bot.worktrees.commit import commit_all, settle_head
 from bot.worktrees.create import sync
 from bot.worktrees.push import push
 from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git
+from tests.support.patience import PATIENCE_SECONDS
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
 SECRET = "canary-8f2c61d0"
 LIMITS = Limits(processes=64, memory_bytes=1 << 30, scratch_bytes=32 << 20, file_bytes=64 << 20, disk_bytes=64 << 20)
-ATTACK_SECONDS = 60
 
 # What every attack knows: more than a real one would.
 _PRELUDE = """
@@ -76,7 +76,7 @@ class Machine:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=ATTACK_SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr

@@ -16,6 +16,7 @@ from bot.sandbox.disk import used_bytes
 from bot.sandbox.limits import Holder
 from bot.worktrees.create import NoRemoteBranch, sync
 from bot.worktrees.push import Pushed
+from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
 # No more than this even where nothing holds it.
@@ -35,7 +36,7 @@ def processes_named(name: str) -> list[int]:
 
 
 def wait_until_gone(name: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while processes_named(name):
         assert time.monotonic() < deadline, "still there"
         time.sleep(0.02)
@@ -103,7 +104,9 @@ def test_a_fork_bomb_in_what_the_bots_git_runs_stops_too(machine: Machine) -> No
         pytest.skip("as root without a writable cgroup the kernel limits no processes")
     bomb = f"alias.bomb=!i=0; while [ $i -lt {FORKS} ]; do sleep 600 & i=$((i+1)); done; echo all"
     argv = (*cage.git_argv(machine.world.view()), "git", "-c", bomb, "bomb")
-    done = subprocess.run(argv, env=machine.environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, env=machine.environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert "all" not in done.stdout
 
 
@@ -169,7 +172,7 @@ async def test_a_disk_being_filled_is_seen(machine: Machine) -> None:
     machine.attack("for n in range(100): (worktree / f'small-{n}').write_bytes(os.urandom(64 << 10))")
     await asyncio.sleep(0)
     machine.attack("(pathlib.Path(os.environ['HOME']) / 'more').write_bytes(os.urandom(4 << 20))")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await watching > watch.limit_bytes
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support.git_repositories import git
+from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, SECRET, Machine
 
 
@@ -141,6 +142,6 @@ async def test_a_pipe_in_the_place_of_head_stops_no_other_conversation(machine: 
 os.mkfifo(admin / "HEAD")
 """
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await machine.world.update()
         await machine.everybody_else_is_unharmed()

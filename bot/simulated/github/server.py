@@ -34,7 +34,7 @@ from bot.simulated.github.world import World
 
 T = TypeVar("T")
 BOT_LOGIN = "threadtree-bot"
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 120.0
 LAST_EVENTS = 10
 
 

@@ -38,11 +38,10 @@ from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, u
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
 from tests.support.histories.inventory import Inventory, content_id, refs_of
+from tests.support.patience import PATIENCE_SECONDS
 
 REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
 ADA = Actor("ada", 7)
-STEP_SECONDS = 60
-"""No git command and no turn of a history takes so long: whoever waits longer waits for nothing."""
 
 
 @dataclass(slots=True)
@@ -114,7 +113,7 @@ class HistoryNode:
             lang="C.UTF-8",
             network="host",
             allow_workflow_changes=False,
-            limits=Limits(STEP_SECONDS, STEP_SECONDS),
+            limits=Limits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             secrets=(),
         )
         clone = ctx.clone("octo/hello").path
@@ -216,7 +215,7 @@ class HistoryNode:
     async def at_work(self, run: Run) -> bool:
         """Waits until the agent is at work; False if the turn ended before. Raises what killed it."""
         either: set[asyncio.Future[Any]] = {run.arrival, run.task}
-        async with asyncio.timeout(STEP_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if run.arrival.done():
             return True
@@ -231,7 +230,7 @@ class HistoryNode:
         ended = Completed("It is done.", None) if outcome == "done" else Failed("It broke.", "")
         run.arrival.result().outcome.set_result(ended)
         try:
-            async with asyncio.timeout(STEP_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await run.task
         finally:
             self._left(run)
@@ -243,7 +242,7 @@ class HistoryNode:
         asked = {row["id"] for row in await self.rows(query)}
         for run in [run for run in self.runs if run.turn.id in asked]:
             run.run.look_again()
-            async with asyncio.timeout(STEP_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await run.task
             self._left(run)
 
