@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# Tests wait for processes part of the time: one more than there are cores.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without its cache of bytecode, every process of the tests would compile the bot again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +36,7 @@ demo: venv ## the whole story on this machine
 	@$(BIN)/threadtree demo $(ARGS)
 
 test: venv payloads ## unit, integration and end-to-end tests
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 test-agents: venv ## the known agents, for real, against simulated models (installs them: about 1 GB)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt

@@ -1,4 +1,4 @@
-"""Fixtures of the scenarios: `world` for most, `a_world` for those that need other settings."""
+"""Fixtures of the scenarios: `world` for most, `a_world` for other settings, `caged_settings` for a cage."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bot.demo.pair import agent_in_a_folder
+from tests.support.git_repositories import usable_cage
 from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
@@ -23,3 +25,13 @@ async def world(a_world: Worlds) -> AsyncIterator[World]:
     """A running bot and its GitHub; what the bot says and nobody hears fails the test."""
     async with a_world() as world:
         yield world
+
+
+@pytest.fixture
+def caged_settings(tmp_path: Path) -> dict[str, str]:
+    """Settings that run the scripted agent in a cage, which shows only the folder that AGENT_COMMAND names.
+
+    Skips the test where this machine has no usable bubblewrap.
+    """
+    usable_cage(tmp_path)
+    return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}

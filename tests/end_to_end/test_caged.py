@@ -5,22 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
 
 
-@pytest.fixture
-def caged(tmp_path: Path) -> dict[str, str]:
-    """Settings for a cage, in which only what AGENT_COMMAND names by absolute path is readable: a folder here."""
-    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
-    if cage is None or not isinstance(cage.probe(), Usable):
-        pytest.skip("bubblewrap cannot be used here")
-    return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
-
-
-async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(a_world: Worlds, caged: dict[str, str]) -> None:
-    async with a_world(caged) as world:
+async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(
+    a_world: Worlds, caged_settings: dict[str, str]
+) -> None:
+    async with a_world(caged_settings) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two\nremember blue")
         await issue.hears("I will remember blue.", "2 commits, 2 files")
@@ -34,9 +25,9 @@ async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(a_world: W
 
 
 async def test_the_worktree_of_a_caged_agent_goes_when_its_thread_is_closed(
-    a_world: Worlds, caged: dict[str, str]
+    a_world: Worlds, caged_settings: dict[str, str]
 ) -> None:
-    async with a_world(caged) as world:
+    async with a_world(caged_settings) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\nsay Done so.")
         await issue.hears("Done so.")

@@ -8,8 +8,6 @@ import pytest
 from bot import worker
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
-from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.faults import FailBefore
 from bot.worktrees.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds
@@ -17,18 +15,10 @@ from tests.support.world import World
 
 
 @pytest.fixture(params=["off", "bwrap"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def settings(request: pytest.FixtureRequest) -> dict[str, str]:
     """Settings that purge, without a cage and in one."""
-    if request.param == "off":
-        return {"WORKTREE_PURGE_ON_SUCCESS": "true"}
-    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
-    if cage is None or not isinstance(cage.probe(), Usable):
-        pytest.skip("bubblewrap cannot be used here")
-    return {
-        "WORKTREE_PURGE_ON_SUCCESS": "true",
-        "AGENT_SANDBOX": "bwrap",
-        "AGENT_COMMAND": agent_in_a_folder(tmp_path),
-    }
+    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
+    return {"WORKTREE_PURGE_ON_SUCCESS": "true", **caged}
 
 
 def noted(path: str) -> Metadata:

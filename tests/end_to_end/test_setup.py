@@ -1,13 +1,10 @@
 """SETUP_SCRIPT: the default branch's `.threadtree/setup` prepares a new worktree before the agent works in it."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from bot import failpoints
-from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
@@ -16,14 +13,10 @@ IGNORED = "/made\n/seen\n"
 
 
 @pytest.fixture(params=["off", "bwrap"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def settings(request: pytest.FixtureRequest) -> dict[str, str]:
     """Settings that run the script, without a cage and in one."""
-    if request.param == "off":
-        return {"SETUP_SCRIPT": "true"}
-    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
-    if cage is None or not isinstance(cage.probe(), Usable):
-        pytest.skip("bubblewrap cannot be used here")
-    return {"SETUP_SCRIPT": "true", "AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
+    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
+    return {"SETUP_SCRIPT": "true", **caged}
 
 
 async def has_script(world: World, script: str) -> None:

@@ -4,15 +4,12 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from bot import failpoints
-from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.faults import GraphQLError
 from tests.end_to_end.conftest import Worlds
-from tests.support.git_repositories import usable_cage
 from tests.support.world import Talk, World
 
 IN_THE_ISSUES = "This request worked on the files of #1, which this pull request closes."
@@ -332,9 +329,8 @@ async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_t
     assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
 
 
-async def test_a_caged_worktree_is_switched_too(a_world: Worlds, tmp_path: Path) -> None:
-    usable_cage(tmp_path)
-    async with a_world({"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}) as world:
+async def test_a_caged_worktree_is_switched_too(a_world: Worlds, caged_settings: dict[str, str]) -> None:
+    async with a_world(caged_settings) as world:
         issue = await an_issue_with_work(world)
         pull = await a_pull_request_that_goes_on(world)
         await pull.says("@threadtree-bot append hello.txt: world\ncommit Greet the world")

@@ -8,11 +8,9 @@ import pytest
 
 from bot import failpoints
 from bot.compose.parts import node_context
-from bot.demo.pair import agent_in_a_folder
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
-from bot.sandbox.cage import Usable, cage_for
 from bot.store import operations
 from bot.store.operations import OperationKind, OperationStatus, RequestedBy
 from tests.end_to_end.conftest import Worlds
@@ -189,14 +187,9 @@ async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
 
 
 @pytest.fixture(params=["off", "bwrap"])
-async def either(a_world: Worlds, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def either(a_world: Worlds, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """A world without a cage, and one with."""
-    settings: dict[str, str] = {}
-    if request.param == "bwrap":
-        cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
-        if cage is None or not isinstance(cage.probe(), Usable):
-            pytest.skip("bubblewrap cannot be used here")
-        settings = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
+    settings = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
     async with a_world(settings) as world:
         yield world
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.cage import Usable, cage_for
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.world import Talk, World
@@ -169,12 +167,9 @@ async def test_a_rebase_that_was_left_unfinished_is_said_and_loses_nothing(world
 
 @pytest.mark.parametrize("lost", ["worktrees", "."])
 async def test_in_a_cage_a_record_that_git_lost_costs_neither_files_nor_context(
-    a_world: Worlds, tmp_path: Path, lost: str
+    a_world: Worlds, caged_settings: dict[str, str], lost: str
 ) -> None:
-    cage = cage_for("bwrap", tmp_path, "/usr/bin:/bin")
-    if cage is None or not isinstance(cage.probe(), Usable):
-        pytest.skip("bubblewrap cannot be used here")
-    async with a_world({"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}) as world:
+    async with a_world(caged_settings) as world:
         issue = await world.maria.opens_issue("Half done")
         await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nwrite rest.txt: rest\nfail")
         await issue.hears("**Failed:**")

@@ -20,8 +20,8 @@ import pytest
 from bot.cli.doctor import examined
 from bot.demo.pair import agent_in_a_folder
 from bot.doctor.check import Check
-from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.server import SimulatedGitHub
+from tests.support.git_repositories import usable_cage
 from tests.support.patience import PATIENCE_SECONDS
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -109,9 +109,7 @@ async def github(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
 @pytest.fixture
 def complete(tmp_path: Path, github: SimulatedGitHub) -> dict[str, str]:
     """Settings with which everything works, with the scripted agent in its sandbox."""
-    cage = cage_for("bwrap", tmp_path / "data", PATH)
-    if cage is None or not isinstance(cage.probe(), Usable):
-        pytest.skip("bubblewrap cannot be used here")
+    usable_cage(tmp_path / "data")
     return {
         "AGENT": "custom",
         "AGENT_COMMAND": agent_in_a_folder(tmp_path),
