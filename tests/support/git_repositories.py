@@ -63,6 +63,7 @@ def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
 def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
     """Return a folder with `remote.git` and `person`, to be copied; with None nothing is committed yet."""
     root = Path(tempfile.mkdtemp(prefix="threadtree-tests-"))
+    root.chmod(0o755)  # some tests go on as an ordinary user
     atexit.register(shutil.rmtree, root)
     remote, person = root / "remote.git", root / "person"
     git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
