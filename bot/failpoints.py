@@ -9,6 +9,6 @@ listener: Callable[[str], None] | None = None
 
 
 def reached(name: str) -> None:
-    """What came before has happened, what comes after has not."""
+    """Tell the listener that the process is between two effects."""
     if listener is not None:
         listener(name)

@@ -17,18 +17,18 @@ HEARTBEAT_MAX_AGE_SECONDS: Final = 30
 PROBE_TIMEOUT_SECONDS: Final = 3.0
 
 Probe = Callable[[], Awaitable[str | None]]
-"""Why the bot cannot work at present; None when it can."""
+"""Returns why the bot cannot work now, None if it can."""
 
 
 def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> list[Route]:
-    """The two pages; `/readyz` answers 503 with the reason after `timeout_seconds` at the latest."""
+    """Return the two routes. `/readyz` answers 503 with the reason, after `timeout_seconds` at the latest."""
     running: asyncio.Task[str | None] | None = None
 
     async def healthz(_: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def readyz(_: Request) -> JSONResponse:
-        # A probe that hangs holds a connection and may resist being cancelled: it is left alone, and never doubled.
+        # A probe that hangs holds a connection and may ignore a cancellation: it goes on alone.
         nonlocal running
         if running is None or running.done():
             running = asyncio.create_task(_reason(probe))
@@ -42,7 +42,7 @@ def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECOND
 
 
 def database_probe(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> Probe:
-    """Asks the database for its schema and for a worker's heartbeat."""
+    """Return a probe that asks the database for its schema and for a worker's heartbeat."""
 
     async def probe() -> str | None:
         async with pool.acquire(timeout=timeout_seconds) as connection:

@@ -9,7 +9,7 @@ NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "psycopg.pool",
 
 
 def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
-    """Lines for people on a terminal, JSON elsewhere; nothing of a request's secrets is logged by anybody."""
+    """Log as readable lines on a terminal and as JSON elsewhere, from `level` on."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -30,7 +30,7 @@ WORKER = frozenset({Need.GITHUB, Need.AGENT})
 SERVE = WEB | WORKER
 DATABASE_ONLY: frozenset[Need] = frozenset()
 
-# What only makes sense with the need, and is checked against the file system: not even read without it.
+# These are checked against the file system, so they are read only with the need.
 _READ_ONLY_WITH = {
     "agent": Need.AGENT,
     "agent_command": Need.AGENT,
@@ -60,12 +60,12 @@ NOT_BUILT = frozenset(
         *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
     }
 )
-"""Settings that are planned; whoever sets one must be told that it has no effect yet."""
+"""Planned settings. They have no effect yet, and the operator is warned."""
 _MIN_PASSWORD_LENGTH = 8  # shorter ones are ordinary words of an answer
 
 
 class SettingsError(Exception):
-    """The settings do not allow a start. `lines`: one sentence per problem, naming the setting and the next step."""
+    """The settings do not allow a start. `lines` has one sentence per problem, with the setting and the next step."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -133,7 +133,7 @@ class Settings(BaseModel):
     sweep_interval_seconds: Seconds = 3600
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
 
-    # Not ours to define, but only this module may read them: what every child process is given.
+    # Every child process gets these. They are no settings of the bot, but only this module reads the environment.
     path: str
     lang: str
 
@@ -164,7 +164,7 @@ def load(
     dotenv: Path | None = Path(".env"),
     needs: frozenset[Need] = DATABASE_ONLY,
 ) -> Settings:
-    """The settings of `environ` (the process's own by default), then of the `.env` file `dotenv`.
+    """Return the settings of `environ` (by default the process's own) and of the `.env` file `dotenv`.
 
     A name in the environment wins over the file, also when it is empty; an empty value means unset.
     Raises SettingsError with all problems at once.
@@ -227,12 +227,12 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 
 
 def search_path() -> str:
-    """Where this process finds its programs; the demo needs nothing else of the environment."""
+    """Return PATH. The demo needs nothing else of the environment."""
     return os.environ.get("PATH", os.defpath)
 
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:
-    """Every secret value in use, for redaction: the bot's own, and those handed to the agent."""
+    """Return every secret value in use, for redaction: the bot's own and the agent's."""
     own = (
         settings.github_webhook_secret,
         settings.github_webhook_secret_old,
@@ -305,7 +305,7 @@ def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
 
 
 def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
-    """The variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail later."""
+    """Return the variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail."""
     if "AGENT_ENV" not in variables:
         return _preset_env(variables, agent)
     names = values.variable_names(variables["AGENT_ENV"])
@@ -321,7 +321,7 @@ def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
 
 
 def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
-    """A preset needs the key of one of its model APIs; another address of that API may stand beside it."""
+    """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
 
     chosen = PRESETS.get(agent)

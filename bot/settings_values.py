@@ -18,7 +18,7 @@ MAX_NODE_NAME_BYTES: Final = 34
 """`turns:<node>` must stay within the engine's 40 bytes for a queue's name."""
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""The names whose values are secrets, among those handed to the agent; the others are ordinary words."""
+"""Names of the agent's variables whose values are secrets."""
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -28,7 +28,7 @@ _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 
 
 def postgres_url(text: str) -> str:
-    """A libpq address. Unix sockets have no host in theirs, so little more than the scheme can be asked."""
+    """Check a libpq address. Only the scheme is checked: an address of a Unix socket has no host."""
     if urlsplit(text).scheme not in {"postgresql", "postgres"}:
         raise ValueError("must look like postgresql://USER:PASSWORD@HOST:5432/DATABASE; correct it.")
     return text
@@ -61,7 +61,7 @@ def directory(text: str) -> Path:
 
 
 def node_name(text: str) -> str:
-    """The name of this machine's share of the work; a long one keeps its start and gets a digest."""
+    """Check a node name. A long one is cut and gets a digest, so that it stays distinct."""
     if not _NODE_NAME.fullmatch(text):
         raise ValueError("may only hold letters, digits, dots, hyphens and underscores; choose another.")
     if len(text) <= MAX_NODE_NAME_BYTES:
@@ -76,7 +76,7 @@ def host_name() -> str:
 
 
 def private_key(text: str) -> str:
-    """A PEM key; `\\n` written as two characters is accepted, since environments often hold no line breaks."""
+    """Return a PEM key. `\\n` as two characters is accepted: environments often cannot hold line breaks."""
     text = text.replace("\\n", "\n").strip() + "\n"
     if not text.startswith("-----BEGIN"):
         raise ValueError("is no PEM text; give the App's whole private key, or its file in GITHUB_PRIVATE_KEY_PATH.")
@@ -118,7 +118,7 @@ def graphql_url(api_url: str) -> str:
 
 
 def server_url(api_url: str) -> str:
-    """Where people and git go: `api.HOST` belongs to HOST (github.com, ghe.com), every other API to its own host."""
+    """Return the server of an API: HOST for `api.HOST` (github.com, ghe.com), else the API's own host."""
     url = urlsplit(api_url)
     host = url.netloc if url.path else url.netloc.removeprefix("api.")
     return urlunsplit((url.scheme, host, "", "", ""))

@@ -52,7 +52,7 @@ class Housekeeper:
         self._cleaning: asyncio.Task[None] | None = None
 
     async def keep(self, stopping: asyncio.Event) -> None:
-        """Runs until `stopping`; an outage of the database only delays it."""
+        """Run until `stopping`. An outage of the database only delays it."""
         loop = asyncio.get_running_loop()
         clean_at = loop.time()
         try:
@@ -85,7 +85,7 @@ class Housekeeper:
         await retry_stalled_jobs(self._app)
 
     async def _clean(self) -> None:
-        """Rescues, homes and the trash expire also where WORKTREE_PRUNE_ENABLED=false leaves the worktrees alone."""
+        """Delete what has expired. WORKTREE_PRUNE_ENABLED=false spares the worktrees, not rescues, homes and trash."""
         settings, ctx = self._settings, self._ctx
         async with self._pool.acquire() as connection:
             await upkeep.delete_old(connection, timedelta(days=settings.delivery_retention_days))
@@ -138,7 +138,7 @@ class OutboxRounds:
 
 @asynccontextmanager
 async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
-    """Opens the job engine; waits for a database that is just starting."""
+    """Open the job engine. Wait for a database that is starting."""
     while True:
         try:
             await app.open_async()

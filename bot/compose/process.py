@@ -54,7 +54,7 @@ async def run(
     surroundings: Surroundings | None = None,
     on_listening: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run until `stopping` is set. Raises CannotStartError, which the operator can correct, alone or in a group.
+    """Run until `stopping` is set. Raises CannotStartError, which the operator can correct.
 
     The web part listens before the worker has reached GitHub: the inbox needs no GitHub.
     """
@@ -62,11 +62,17 @@ async def run(
     connections = WEB_CONNECTIONS + (WORKER_CONNECTIONS if Role.WORKER in roles else 0)
     async with database(dsn, size=connections) as pool:
         await require_current_schema(pool)
-        async with asyncio.TaskGroup() as group:
-            if Role.WEB in roles:
-                group.create_task(run_web(settings, pool, stopping, on_listening), name="web")
-            if Role.WORKER in roles:
-                group.create_task(_run_worker(settings, dsn, pool, stopping, around), name="worker")
+        try:
+            async with asyncio.TaskGroup() as group:
+                if Role.WEB in roles:
+                    group.create_task(run_web(settings, pool, stopping, on_listening), name="web")
+                if Role.WORKER in roles:
+                    group.create_task(_run_worker(settings, dsn, pool, stopping, around), name="worker")
+        except BaseExceptionGroup as problems:
+            for problem in problems.exceptions:
+                if isinstance(problem, CannotStartError):
+                    raise problem from problems
+            raise
 
 
 async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, around: Surroundings) -> None:

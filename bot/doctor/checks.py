@@ -30,12 +30,12 @@ VERSION_SECONDS = 30.0
 SHORT_SECRET = 16
 CUSTOM = "custom"
 LaunchOf = Callable[[Preset, tuple[str, ...]], Launch]
-"""How this command of a preset is started here: in the sandbox, in a scratch worktree, with a home of its own."""
+"""Returns how a command of a preset is started: in the sandbox, in a scratch worktree, with its own home."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The settings as far as they can be read, and what is wrong with them; `agent` is None where AGENT cannot be."""
+    """The settings that can be read, and the problems of the others; `agent` is None where AGENT cannot be read."""
 
     settings: Settings
     problems: tuple[str, ...]
@@ -55,7 +55,7 @@ class Finding:
 
 
 def known_settings() -> Known:
-    """The settings of the environment and `.env`; of broken ones those that can be read, else the defaults."""
+    """Return the settings of the environment and `.env`. A setting that cannot be read has its default."""
     problems: tuple[str, ...] = ()
     for needs in (settings.SERVE, frozenset({Need.AGENT}), settings.DATABASE_ONLY):
         try:
@@ -127,7 +127,7 @@ def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
 
 
 def limits_check(given: Settings, cage: Cage | None) -> Check:
-    """What a turn may take of the machine, and what holds it to that."""
+    """What a turn may use of the machine, and what enforces it."""
     turn = f"a turn: {given.turn_timeout_seconds:g} s, or {given.turn_idle_timeout_seconds:g} s without a sign of life"
     if cage is None:
         return Check("limits", "warning", f"{turn}; no others without a sandbox")
@@ -173,21 +173,21 @@ def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
     return Check(name, "ok", f"{said}{protocol}; starts a session {place}")
 
 
-async def look_at(chosen: Preset, search_path: str, launch_of: LaunchOf) -> Finding:
-    """Starts the agent twice, for its version and for a session; asks no model anything."""
+async def try_agent(chosen: Preset, search_path: str, launch_of: LaunchOf) -> Finding:
+    """Start the agent twice, for its version and for a session. No model is asked."""
     command = command_of(chosen, search_path)
     if isinstance(command, NotInstalled):
         return Finding(chosen.agent, False, None, chosen.tested, command.reason, command.next_step)
     try:
         version = await _version(launch_of(chosen, (command[0], *chosen.version)))
-        found = await look_at_session(chosen.agent, launch_of(chosen, command))
+        found = await try_session(chosen.agent, launch_of(chosen, command))
     except (OSError, UnsafeCommandError) as error:
         return Finding(chosen.agent, True, None, chosen.tested, f"cannot be started: {error}", None)
     return replace(found, version=version, tested_version=chosen.tested)
 
 
-async def look_at_session(agent: str, launch: Launch) -> Finding:
-    """Starts the agent and opens a session."""
+async def try_session(agent: str, launch: Launch) -> Finding:
+    """Start the agent and open a session."""
     async with driver_for(agent, launch) as driver:
         opened = await driver.open(None)
     if not isinstance(opened, OpenFailed):
@@ -227,11 +227,11 @@ async def _findings(stage: Scratch, given: Settings, agent: str | None) -> Async
     for row in PRESETS.values():
         handed = given.agent_env if row.agent == agent else {}
         async with stage.launching(row, handed) as launch:
-            yield await look_at(row, given.path, lambda _, command, launch=launch: launch(command))  # type: ignore[misc]
+            yield await try_agent(row, given.path, lambda _, command, launch=launch: launch(command))  # type: ignore[misc]
     if given.agent_command:
         async with stage.launching(None, given.agent_env if agent == CUSTOM else {}) as launch:
             try:
-                yield await look_at_session(CUSTOM, launch(given.agent_command))
+                yield await try_session(CUSTOM, launch(given.agent_command))
             except (OSError, UnsafeCommandError) as error:
                 yield Finding(CUSTOM, True, None, None, f"cannot be started: {error}", None)
 
@@ -267,7 +267,7 @@ async def _program(name: str, program: str, search_path: str, missing: State) ->
 
 
 async def _version(launch: Launch) -> str | None:
-    """The last line that the program says of itself."""
+    """Return the last line of the program's output, None without output."""
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         *launch.argv,
@@ -292,7 +292,7 @@ async def _version(launch: Launch) -> str | None:
 
 
 def _two_sentences(line: str) -> tuple[str, str | None]:
-    """What is wrong and what to do, which a line of the settings has on both sides of its last semicolon."""
+    """Split a line of the settings at its last semicolon, into the problem and the next step."""
     wrong, separator, step = line.rpartition("; ")
     return (wrong, step[:1].upper() + step[1:]) if separator else (line, None)
 

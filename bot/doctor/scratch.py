@@ -1,4 +1,4 @@
-"""A scratch worktree in which `threadtree doctor` starts agents as a turn would, with a model that is nowhere."""
+"""A scratch worktree in which `threadtree doctor` starts agents as a turn would, without access to a model."""
 
 import asyncio
 import tempfile
@@ -18,10 +18,8 @@ from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch
 from bot.network.models import ModelRoute
-from bot.network.turn_network import open_network
-from bot.run.context import shown_for
-from bot.sandbox import agent_argv, agent_environment
-from bot.sandbox.cage import Bind, Cage, cage_for
+from bot.run.context import open_launcher
+from bot.sandbox.cage import Cage, cage_for
 from bot.sandbox.system import command_mounts
 from bot.settings import Settings
 from bot.worktrees.create import create
@@ -29,14 +27,14 @@ from bot.worktrees.create import create
 END_SECONDS = 2.0
 POLL_SECONDS = 0.02
 _NOBODY = Identity("Threadtree", "doctor@localhost")
-# The discard port: nobody answers there.
+# The discard port, where nothing listens.
 _NOWHERE = "http://127.0.0.1:9"
 _NO_KEY = "a-key-that-opens-nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A worktree of a clone in a data directory of its own; agents start in it as the settings say."""
+    """A worktree of a clone in its own data directory; agents start in it as the settings say."""
 
     directory: Path
     worktree: Path
@@ -47,10 +45,10 @@ class Scratch:
     async def launching(
         self, chosen: Preset | None, handed: Mapping[str, SecretStr]
     ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
-        """How a command of this agent is started, with a home and a network of its own as long as the context.
+        """Return how to start a command of this agent; its home and its network last until the block ends.
 
-        `handed` are the variables it is given; of a preset's model keys the names alone count. Raises GitError,
-        OSError, and the launch itself UnsafeCommandError too.
+        `handed` are the variables that it gets; of a preset's model keys only the names count. Raises GitError,
+        OSError; the function it returns raises UnsafeCommandError.
         """
         given, cage = self.settings, self.clone.git.cage
         api = next((api for api in chosen.apis if api.key in handed), chosen.apis[0]) if chosen else None
@@ -58,32 +56,31 @@ class Scratch:
             tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
             tempfile.TemporaryDirectory(dir=self.directory) as sockets,
         ):
-            home = Path(home_name)
-            route = ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None
-            async with open_network(given.agent_network if cage else "host", Path(sockets), route, ()) as network:
-                values = {name: secret.get_secret_value() for name, secret in handed.items()}
-                variables = variables_of(chosen, api, values, network.environment)
-                if cage is None:
-                    # What the agent leaves there goes with everything else.
-                    variables["TMPDIR"] = sockets
-                environment = agent_environment(home, given.path, given.lang, variables)
-                view = await self.clone.view(self.worktree) if cage else None
-                shown = [*(Bind(path) for path in network.binds), *shown_for(chosen, Path(sockets))]
+            values = {name: secret.get_secret_value() for name, secret in handed.items()}
+
+            def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
+                # Without a cage the agent's temporary files must go with everything else.
+                own = {} if cage else {"TMPDIR": sockets}
+                return variables_of(chosen, api, values, of_network) | own
+
+            async with open_launcher(
+                self.clone,
+                self.worktree,
+                Path(home_name),
+                Path(sockets),
+                chosen=chosen,
+                mode=given.agent_network,
+                route=ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None,
+                variables=variables,
+                search_path=given.path,
+                lang=given.lang,
+            ) as launcher:
 
                 def launch(command: tuple[str, ...]) -> Launch:
-                    if cage is None or view is None:
-                        return Launch(agent_argv(command), environment, self.worktree)
-                    command_mounts(command, given.path, given.data_dir.resolve())  # refuses what turns would refuse
-                    argv = cage.agent_argv(
-                        view,
-                        command,
-                        home,
-                        self.worktree,
-                        network="none" if network.own_namespace else "host",
-                        wrapper=network.wrapper,
-                        binds=shown,
-                    )
-                    return Launch(argv, environment, self.worktree)
+                    if cage is not None:
+                        # A turn would refuse a command inside the real DATA_DIR; the scratch one is elsewhere.
+                        command_mounts(command, given.path, given.data_dir.resolve())
+                    return launcher.launch(command)
 
                 yield launch
 
@@ -116,7 +113,7 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
 
 
 async def _forget(cage: Cage, name: str) -> None:
-    """Lets go of the kernel's group, which is possible a moment after the last process in it was killed."""
+    """Remove the cgroup, which is possible a moment after its last process was killed."""
     group = cage.enforcement.group
     with suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):

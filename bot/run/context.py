@@ -1,23 +1,25 @@
 """What all turns of a node share, as one value made by the composition root."""
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.agents.driver import Launch, Limits
 from bot.agents.presets import ModelApi, Preset, preset, variables_of
 from bot.authority import Policy
+from bot.clones.clone import Clone
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.network.models import ModelRoute
-from bot.network.turn_network import NetworkMode, open_network
+from bot.network.turn_network import Network, NetworkMode, open_network
 from bot.node.context import NodeContext
 from bot.run.script import Script
 from bot.sandbox import agent_argv, agent_environment
-from bot.sandbox.cage import Bind
+from bot.sandbox.cage import Bind, Cage
 from bot.sandbox.disk import DiskWatch
+from bot.sandbox.view import View
 from bot.store.turns import ClaimedTurn
 
 
@@ -51,35 +53,36 @@ class TurnContext(NodeContext):
         With `script`, the script starts in the agent's place, without access to a model and without the agent's
         variables.
         """
-        home, path = self.data_dir / "homes" / str(turn.conversation_id), Path(turn.worktree.path)
+        home = self.data_dir / "homes" / str(turn.conversation_id)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        chosen = preset(self.agent)
-        cage = self.git.cage
+
+        def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
+            if script is not None:
+                return of_network
+            return variables_of(preset(self.agent), self._api(), self.agent_variables, of_network)
+
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
-            mode = self.network if cage else "host"
-            async with open_network(mode, Path(sockets), None if script else self._route(), ()) as network:
-                variables = network.environment
+            async with open_launcher(
+                self.clone(turn.worktree.folder),
+                Path(turn.worktree.path),
+                home,
+                Path(sockets),
+                chosen=preset(self.agent),
+                mode=self.network,
+                route=None if script else self._route(),
+                variables=variables,
+                search_path=self.search_path,
+                lang=self.lang,
+            ) as launcher:
                 if script is None:
-                    variables = variables_of(chosen, self._api(), self.agent_variables, network.environment)
-                environment = agent_environment(home, self.search_path, self.lang, variables)
-                if cage is None:
-                    yield Launch(agent_argv(script.command if script else self.agent_command), environment, path), None
-                    return
-                view = await self.clone(turn.worktree.folder).view(path)
-                own = [Bind(script.path)] if script else []
-                argv = cage.agent_argv(
-                    view,
-                    self.agent_command,
-                    home,
-                    path,
-                    network="none" if network.own_namespace else "host",
-                    wrapper=network.wrapper,
-                    binds=[*(Bind(shown) for shown in network.binds), *shown_for(chosen, Path(sockets)), *own],
-                )
-                if script is not None:
+                    yield launcher.launch(self.agent_command), launcher.disk_watch
+                elif launcher.caged is None:
+                    yield launcher.launch(script.command), None
+                else:
                     # The same cage as the agent's, whatever the script's first line names.
-                    argv = (*argv[: -len(self.agent_command)], *script.command)
-                yield Launch(argv, environment, path), cage.disk_watch(view, home)
+                    launch = launcher.launch(self.agent_command, Bind(script.path))
+                    argv = (*launch.argv[: -len(self.agent_command)], *script.command)
+                    yield replace(launch, argv=argv), launcher.disk_watch
 
     def _route(self) -> ModelRoute | None:
         """Return the route to a preset's model: the agent gets a key of this turn, the proxy has the real one."""
@@ -93,6 +96,72 @@ class TurnContext(NodeContext):
         """Return the first of the preset's model APIs that has a key."""
         chosen = preset(self.agent)
         return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts commands of one agent in one worktree; `caged` is the cage and what it shows, None without a sandbox."""
+
+    caged: tuple[Cage, View] | None
+    network: Network
+    environment: Mapping[str, str]
+    worktree: Path
+    home: Path
+    shown: tuple[Bind, ...]
+
+    def launch(self, command: tuple[str, ...], *binds: Bind) -> Launch:
+        """Return how the command is started; the cage shows `binds` too. Raises UnsafeCommandError."""
+        if self.caged is None:
+            return Launch(agent_argv(command), self.environment, self.worktree)
+        cage, view = self.caged
+        argv = cage.agent_argv(
+            view,
+            command,
+            self.home,
+            self.worktree,
+            network="none" if self.network.own_namespace else "host",
+            wrapper=self.network.wrapper,
+            binds=[*self.shown, *binds],
+        )
+        return Launch(argv, self.environment, self.worktree)
+
+    @property
+    def disk_watch(self) -> DiskWatch | None:
+        """The watch over what the agent writes; None without a sandbox."""
+        if self.caged is None:
+            return None
+        cage, view = self.caged
+        return cage.disk_watch(view, self.home)
+
+
+@asynccontextmanager
+async def open_launcher(
+    clone: Clone,
+    worktree: Path,
+    home: Path,
+    sockets: Path,
+    *,
+    chosen: Preset | None,
+    mode: NetworkMode,
+    route: ModelRoute | None,
+    variables: Callable[[Mapping[str, str]], Mapping[str, str]],
+    search_path: str,
+    lang: str,
+) -> AsyncIterator[Launcher]:
+    """Open the network of an agent, and what starts commands in it, until the block ends.
+
+    `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
+    """
+    cage = clone.git.cage
+    async with open_network(mode if cage else "host", sockets, route, ()) as network:
+        yield Launcher(
+            (cage, await clone.view(worktree)) if cage else None,
+            network,
+            agent_environment(home, search_path, lang, variables(network.environment)),
+            worktree,
+            home,
+            (*(Bind(path) for path in network.binds), *shown_for(chosen, sockets)),
+        )
 
 
 def shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:

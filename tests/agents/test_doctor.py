@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, preset
-from bot.doctor.checks import look_at
+from bot.doctor.checks import try_agent
 from tests.agents.conftest import Stage
 
 
@@ -13,7 +13,7 @@ async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> 
     def launch_of(_: Preset, command: tuple[str, ...]) -> Launch:
         return replace(stage.launch, argv=command)
 
-    finding = await look_at(stage.preset, stage.launch.environment["PATH"], launch_of)
+    finding = await try_agent(stage.preset, stage.launch.environment["PATH"], launch_of)
     assert finding.problem is None
     assert finding.version
     assert finding.tested_version == stage.preset.tested
@@ -23,7 +23,7 @@ async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> 
 async def test_an_agent_that_is_not_there_names_what_to_install(tmp_path: Path) -> None:
     gemini = preset("gemini")
     assert gemini is not None
-    finding = await look_at(gemini, str(tmp_path), lambda _, command: Launch(command, {}, tmp_path))
+    finding = await try_agent(gemini, str(tmp_path), lambda _, command: Launch(command, {}, tmp_path))
     assert not finding.installed
     assert finding.next_step
     assert "npm install -g @google/gemini-cli" in finding.next_step
