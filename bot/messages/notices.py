@@ -226,6 +226,14 @@ def not_restored_before_turn(why: str) -> str:
     return f"The work that was rescued earlier was not restored: {clause(why)}. `/worktree restore` tries again."
 
 
+def restore_refused_before_turn(obstacle: str) -> str:
+    """The same, where something is in the way: the text of `worktree_replies.restore_obstacle`."""
+    return (
+        f"What was rescued when the worktree was removed is not in it: {obstacle} "
+        "It is still rescued; `/worktree restore` tries again."
+    )
+
+
 # The script `.threadtree/setup`
 
 

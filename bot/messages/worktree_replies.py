@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, assert_never
 
 from bot.messages.formatting import (
     capitalize,
@@ -16,6 +16,19 @@ from bot.messages.formatting import (
 )
 
 WorktreeVerb = Literal["create", "reset", "remove", "restore"]
+RestoreObstacle = Literal[
+    "commit-gone",
+    "directory-gone",
+    "no-worktree",
+    "unfinished",
+    "off-branch",
+    "diverged",
+    "changes",
+    "ignored-files",
+    "newer-commits",
+    "newer-than-directory",
+]
+"""Why rescued work is not brought back."""
 
 USAGE = """`/worktree` takes one word:
 
@@ -182,18 +195,48 @@ def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> s
     return words
 
 
-def kept_whole(name: str, why: str | None = None) -> str:
-    """`name` is the folder of a directory that no commit can hold; `why` it alone was not restored."""
-    stays = "The whole directory" if why is None else f"The whole directory was not restored: {clause(why)}. It"
+def kept_whole(name: str) -> str:
+    """The place of a directory that no commit can hold."""
     return (
-        f"{stays} is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; the bot's operator "
-        "can copy from there."
+        f"The whole directory is on the bot's machine as {inline_code(f'kept/{name}')} in its data directory; the "
+        "bot's operator can copy from there."
     )
 
 
-def not_restored(why: str) -> str:
-    """`why` ends with what to do."""
-    return f"{_NOT['restore']}: {clause(why)}. It is still rescued."
+def not_restored(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
+    """`names` are the files, the branch or the commit that the obstacle is about."""
+    return f"{_NOT['restore']}: {restore_obstacle(obstacle, names)} It is still rescued."
+
+
+def restore_obstacle(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
+    """What is in the way, and the next step: the end of one sentence and one more."""
+    listed = format_list(names)
+    again = "then write `/worktree restore` again."
+    match obstacle:
+        case "commit-gone":
+            return "the rescued commit is not in the bot's clone any more. Nothing was changed."
+        case "directory-gone":
+            return "the directory that was kept is not there any more. Nothing was changed."
+        case "no-worktree":
+            return "there is no worktree at its path. Send a request, which makes one, " + again
+        case "unfinished":
+            return f"a {listed} is in progress in the worktree. Ask the bot to end it, {again}"
+        case "off-branch":
+            where = f"has {listed} checked out" if names else "has no branch checked out"
+            return f"the worktree {where} instead of its own branch. Ask the bot to check that out, {again}"
+        case "diverged":
+            return f"the branch has other commits than the rescue. Ask the bot to merge commit {listed}, {again}"
+        case "changes":
+            return f"the worktree has changes that are not committed: {listed}. Ask the bot to commit them, {again}"
+        case "ignored-files":
+            return f"the worktree has ignored files in the way: {listed}. Ask the bot to move them, {again}"
+        case "newer-commits":
+            sha, files = inline_code(names[0]), format_list(names[1:])
+            return f"newer commits changed the same files: {files}. Ask the bot to merge what it needs of commit {sha}."
+        case "newer-than-directory":
+            return "the branch has newer commits, which the files of the directory that was kept would undo."
+        case _:
+            assert_never(obstacle)
 
 
 def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:

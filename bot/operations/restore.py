@@ -12,8 +12,7 @@ from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.create import CannotBeMade, make, record_checkout
 from bot.operations.shared import Outcome, failed
-from bot.rescue.restore import RestoreRefused
-from bot.rescue.restore_directory import restore_all
+from bot.rescue.restore import RestoreRefused, restore
 from bot.store import operations, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
@@ -40,27 +39,23 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
         if isinstance(made, CannotBeMade):
             return Outcome("failed", made.words, made.words)
         directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
-        restored = await restore_all(lock, Path(operation.worktree.path), made.branch, sha, directory)
+        operation_id = operation.claim.operation_id
+        restored = await restore(lock, Path(operation.worktree.path), made.branch, sha, directory, operation_id)
     write_row = record_checkout(operation, made)
     if isinstance(restored, RestoreRefused):
-        words = worktree_replies.not_restored(restored.why)
+        words = worktree_replies.not_restored(restored.obstacle, restored.names)
         words += f" {worktree_replies.kept_whole(kept)}" if kept is not None else ""
-        notice = notices.not_restored_before_turn(restored.why)
-        return Outcome("failed", words, notice, write_row)
+        why = worktree_replies.restore_obstacle(restored.obstacle, restored.names)
+        return Outcome("failed", words, notices.restore_refused_before_turn(why), write_row)
     back, now = Saved(restored.files, restored.commits, restored.whole), ctx.clock()
-    done = [one.id for one in found.rescues if one.ref is not None or restored.left is None]
 
     async def write(connection: Connection) -> None:
         await write_row(connection)
-        for rescue_id in done:
-            await rescues.mark_restored(connection, rescue_id, now)
+        for one in found.rescues:
+            await rescues.mark_restored(connection, one.id, now)
 
     words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
-    notice = notices.restored_before_turn(back)
-    if kept is not None and restored.left is not None:
-        stays = worktree_replies.kept_whole(kept, restored.left)
-        words, notice = f"{words}\n\n{stays}", f"{notice} {stays}"
-    return Outcome("done", words, notice, write)
+    return Outcome("done", words, notices.restored_before_turn(back), write)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,97 +1,91 @@
-"""The files of a rescue put into a worktree, byte for byte, where nothing else would be lost by it."""
+"""The files and the index of a rescue, put into a worktree without changes, byte for byte."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bot.rescue.contents import read_state
-from bot.rescue.scratch_git import NO_OBJECT, ScratchGit, index_lines
-from bot.rescue.snapshot import DISK, snapshot
+from bot.git.runner import failure
+from bot.rescue.message import RescuedCommits
+from bot.rescue.scratch_git import NO_OBJECT, ScratchGit
+from bot.rescue.snapshot import DISK, Snapshot
 
-# git knows it in every repository.
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _TARGET = "target"
 
-# What (mode, object) belongs at a path that changed; _GONE where nothing does.
+# The (mode, object) at each path; _GONE where nothing is.
 Files = Mapping[str, tuple[str, str]]
 _GONE = ("0", NO_OBJECT)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to differ from HEAD: `files` on disk, and `staged` in the index. What git calls the same is as in `tree`,
-    unless HEAD is a newer commit.
-    """
+class Merged:
+    """Two trees: of all `files`, as git stores them, not by their bytes on disk; and of what is `staged`."""
 
-    files: Files
-    staged: Files
-    tree: str | None
+    files: str
+    staged: str
 
 
 @dataclass(frozen=True, slots=True)
-class Disputed:
+class Conflict:
     """Commits since the rescue changed these files too."""
 
-    names: Collection[str]
+    names: tuple[str, ...]
 
 
-async def plan(own: ScratchGit, goal: str | None, head: str | None, tree: str, staged: str | None) -> Plan | Disputed:
-    """What `tree` and `staged` change in the commit `goal`, for a branch that is there, or later at `head`.
+async def merge_rescue(own: ScratchGit, head: str, sha: str, rescued: RescuedCommits) -> Merged | Conflict:
+    """Merge the rescue `sha` with commits that came after it. Call it before `own.verbatim()`.
 
     Raises GitError, OSError.
     """
-    files, in_index = await _differences(own, goal, tree), await _differences(own, goal, staged or goal)
-    newer = await _differences(own, goal, head)
-    directories = _with_parents(name for name, entry in newer.items() if entry != _GONE)
-    disputed = {name for name in files if _collides(name, files[name], newer, directories)}
-    # A rescue has files as they lay on disk: where git converts line ends, an unchanged one looks changed.
-    unchanged = {name for name in disputed if await _is_only_converted(own, goal, name, files[name])}
-    disputed = disputed - unchanged | {name for name in in_index if _collides(name, in_index[name], newer, directories)}
-    if disputed:
-        return Disputed(disputed)
-    files = {name: entry for name, entry in files.items() if name not in unchanged}
-    return Plan(files, in_index, tree if head == goal else None)
+    files = await _merge(own, head, sha)
+    staged = await _merge(own, head, rescued.staged) if rescued.staged else await own.tree_of(head)
+    if isinstance(files, Conflict):
+        return files
+    return staged if isinstance(staged, Conflict) else Merged(files, staged)
 
 
-async def in_the_way(own: ScratchGit, planned: Plan, head: str | None) -> list[str]:
-    """The files with uncommitted work that neither HEAD nor the plan has. Raises GitError, OSError."""
-    seen = await read_state(own, head)
-    if not seen.changes:
-        return []
-    taken = await snapshot(own, head, seen)
-    on_disk, staged = await _differences(own, head, taken.tree), await _differences(own, head, taken.staged or head)
-    changed = {change.name for change in seen.changes}
-    lost = {name for name in changed & on_disk.keys() if on_disk[name] != planned.files.get(name)}
-    return sorted(lost | {name for name, entry in staged.items() if entry != planned.staged.get(name)})
+async def _merge(own: ScratchGit, head: str, commit: str) -> str | Conflict:
+    """The tree of a merge in which no file is written: https://git-scm.com/docs/git-merge-tree."""
+    # A rescue has files as they lay on disk. Where git converts line ends, an unchanged file must not look changed.
+    options = ("--write-tree", "--name-only", "--no-messages", "--allow-unrelated-histories", "-z")
+    done = await own.run("-c", "merge.renormalize=true", "merge-tree", *options, head, commit, check=False)
+    if done.status not in (0, 1):
+        raise failure("merge-tree", done)
+    tree, *names = done.fields
+    # git appends the name of its side to a file whose path is a directory on the other side.
+    return Conflict(tuple(name.removesuffix(f"~{commit}") for name in names)) if done.status else tree
 
 
-async def apply_rescue(own: ScratchGit, planned: Plan, head: str | None) -> int:
-    """Carries the plan out, whatever is there; returns how many files were not so yet. Raises GitError, OSError."""
-    taken = await snapshot(own, head)
-    changed = {change.name for change in taken.changes}
-    # Line ends, for one, that git would make the same before it compares.
-    unlike = await _differences(own, taken.tree, planned.tree) if planned.tree else {}
-    files = {name: entry for name, entry in unlike.items() if name not in changed} | dict(planned.files)
+async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str) -> str:
+    """The tree of the snapshot, with each file that differs between two trees as `after` has it. Raises GitError."""
+    changed = await differences(own, before, after)
     await own.run("read-tree", taken.tree, index=_TARGET)
-    await own.fill(_TARGET, ((mode, sha, name) for name, (mode, sha) in _gone_first(files)))
-    target = await own.tree(_TARGET)
-    written = await _differences(own, taken.tree, target)
-    if written:
-        # Else it would write again whatever it does not know to be as listed.
-        await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
-        await own.run("read-tree", "--reset", "-u", target, index=DISK)
-    staged = await _differences(own, head, taken.staged or head)
-    missing = {name: entry for name, entry in planned.staged.items() if staged.get(name) != entry}
-    if missing:
-        lines = index_lines((mode, sha, name) for name, (mode, sha) in _gone_first(planned.staged))
-        clone, path = own.clone, own.path
-        await clone.on_worktree(path, "update-index", "--replace", "-z", "--index-info", input=lines)
-    return len(written.keys() | missing.keys())
+    # A file may take the place of a directory, and the other way round: what goes, goes first.
+    ordered = sorted(changed.items(), key=lambda item: item[1] != _GONE)
+    await own.fill(_TARGET, ((mode, sha, name) for name, (mode, sha) in ordered))
+    return await own.tree(_TARGET)
 
 
-async def _differences(own: ScratchGit, before: str | None, after: str | None) -> Files:
-    """What is at each path that is not the same in two commits or trees; None is an empty tree."""
-    trees = (before or EMPTY_TREE, after or EMPTY_TREE)
-    fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", *trees)).fields
+async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
+    """The ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
+    changed = await differences(own, taken.tree, target)
+    written = {name for name, entry in changed.items() if entry != _GONE}
+    if not written:
+        return []
+    above = _parents(written)
+    listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
+    ignored = [name.rstrip("/") for name in listed.fields]
+    return [name for name in ignored if name in written or name in above or _parents([name]) & written]
+
+
+async def write_files(own: ScratchGit, target: str) -> None:
+    """Make the files on disk those of the tree `target`, after a snapshot. Raises GitError, OSError."""
+    # git would write again each file of which it does not know that it is as listed.
+    await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
+    await own.run("read-tree", "--reset", "-u", target, index=DISK)
+
+
+async def differences(own: ScratchGit, before: str, after: str) -> Files:
+    """What `after` has at each path where two commits or trees differ. Raises GitError, OSError."""
+    fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", before, after)).fields
     found: dict[str, tuple[str, str]] = {}
     for facts, name in zip(fields[::2], fields[1::2], strict=True):
         _, mode, _, sha, _ = facts.split(" ")
@@ -99,29 +93,6 @@ async def _differences(own: ScratchGit, before: str | None, after: str | None) -
     return found
 
 
-def _gone_first(files: Files) -> list[tuple[str, tuple[str, str]]]:
-    """A file may take the place of a directory, and the other way round."""
-    return sorted(files.items(), key=lambda item: item[1] != _GONE)
-
-
-def _with_parents(names: Iterable[str]) -> set[str]:
-    """The directories that these names need."""
+def _parents(names: Iterable[str]) -> set[str]:
+    """The directories above these names."""
     return {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}
-
-
-def _collides(name: str, entry: tuple[str, str], newer: Files, directories: set[str]) -> bool:
-    if name in newer:
-        return newer[name] != entry
-    if entry == _GONE:
-        return False
-    return name in directories or any(newer.get(parent, _GONE) != _GONE for parent in _with_parents([name]))
-
-
-async def _is_only_converted(own: ScratchGit, commit: str | None, name: str, entry: tuple[str, str]) -> bool:
-    """Whether git, adding this content at this name, would store what `commit` has there already."""
-    if commit is None or entry == _GONE:
-        return False
-    listed = (await own.run("ls-tree", "-z", "--full-tree", commit, "--", name)).fields
-    content = await own.run("cat-file", "blob", entry[1], check=False)
-    hashed = await own.run("hash-object", "--stdin", f"--path={name}", input=content.stdout)
-    return bool(listed) and listed[0].split(" ")[:1] == [entry[0]] and f" {hashed.text}\t" in listed[0]

@@ -1,126 +1,216 @@
-"""A rescue brought back into a live worktree: missing commits on its branch, staged files staged, the rest as files."""
+"""A rescue comes back into a live worktree: missing commits on its branch, staged files staged, the rest as files."""
 
-import os
-import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory
+from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
-from bot.rescue.apply import Disputed, apply_rescue, in_the_way, plan
+from bot.messages.worktree_replies import RestoreObstacle
+from bot.rescue.apply import Conflict, Merged, ignored_in_the_way, merge_rescue, with_changes, write_files
+from bot.rescue.contents import read_state
 from bot.rescue.message import RescuedCommits
+from bot.rescue.restore_directory import is_directory, put_directory_back
 from bot.rescue.save import AUTHOR
-from bot.rescue.scratch_git import TIMEOUT_SECONDS, scratch_git_dir
+from bot.rescue.scratch_git import EMPTY_TREE, TIMEOUT_SECONDS, scratch_git_dir
+from bot.rescue.snapshot import snapshot
 from bot.rescue.stored import read_rescue
-
-# In the folder of the worktree's HEAD: which rescue was being restored when it was cut off.
-MARK = "threadtree-restoring"
-_MOST_NAMES = 5
+from bot.sandbox.view import private_folder
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`commits` came to the branch, and `files` are as they were, staged ones staged.
+    """`commits` came to the branch; `files` that were not committed are as they were. Nothing was missing: both are 0.
 
-    `elsewhere` are commits that were not on the way of this branch: they are in the rescue only. `whole`: the directory
-    that was kept beside the commit came back as well; `left` says why it did not.
+    `elsewhere` are commits that are not on the way of this branch: they are in the rescue only. `whole`: the directory
+    that was kept came back.
     """
 
     commits: int
     files: int
     elsewhere: tuple[str, ...] = ()
     whole: bool = False
-    left: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRefused:
-    """Nothing was changed, and the rescue stays; `why` goes on with what to do, for people."""
+    """Nothing was changed, and the rescue stays. `names`: the files, the commit or the branch that are in the way."""
 
-    why: str
+    obstacle: RestoreObstacle
+    names: tuple[str, ...] = ()
 
 
-async def restore_rescue(lock: CloneLock, path: Path, branch: str | None, sha: str) -> Restored | RestoreRefused:
-    """Brings the rescue commit `sha` back into the worktree on `branch` (None: detached). Again, it changes nothing.
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where the branch is (`head`), where the rescue wants it (`goal`), and where the restore leaves it (`after`)."""
 
-    The branch only ever goes forward, and no file is overwritten that holds anything else than HEAD or the rescue. A
-    merge or rebase is not entered again; its files come back as they were. One that was cut off can be repeated. Raises
-    GitError, OSError, InvalidNameError.
+    head: str | None
+    goal: str | None
+    after: str | None
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the branch has commits that came after the rescue."""
+        return self.goal is not None and self.after != self.goal
+
+
+async def restore(
+    lock: CloneLock, path: Path, branch: str | None, sha: str | None, kept: Path | None, operation_id: int
+) -> Restored | RestoreRefused:
+    """Bring back the rescue commit `sha` and the directory `kept` of the same removal, as far as there is either.
+
+    The worktree on `branch` (None: detached) must be without changes. The branch only goes forward, and no ignored
+    file is overwritten. A merge or rebase is not entered again; its files come back as they were. A restore that was
+    cut off completes when it is repeated with its `operation_id`. Raises GitError, OSError, InvalidNameError.
     """
     clone = lock.clone
-    kept = await read_rescue(clone, sha)
-    if kept is None:
-        return RestoreRefused("the rescued commit is not in this clone any more")
-    state = await ready(lock, path, branch)
-    if isinstance(state, RestoreRefused):
-        return state
-    head, goal = await entries.head_of(clone, path), await _goal(clone, kept)
-    forward = goal is not None and head != goal and (head is None or await clone.is_ancestor(head, goal))
-    if goal and head and not forward and not await clone.is_ancestor(goal, head):
-        return RestoreRefused(
-            f"the branch has gone another way since; merging `{goal}` into it brings the commits back"
-        )
-    async with scratch_git_dir(clone, path, head) as own:
-        planned = await plan(own, goal, goal if forward else head, sha, kept.staged)
-        if isinstance(planned, Disputed):
-            return RestoreRefused(f"newer commits changed {_listed(planned.names)} too; `{sha}` has the rescued files")
-        if marked(state) != sha and (lost := await in_the_way(own, planned, head)):
-            return RestoreRefused(f"{_listed(lost)} hold uncommitted work; commit it or reset the worktree first")
-    mark(state, sha)
-    reached("restore-begun")
+    rescued = await read_rescue(clone, sha) if sha is not None else None
+    if sha is not None and rescued is None:
+        return RestoreRefused("commit-gone")
+    refused = await _misplaced(lock, path, branch)
+    if refused is not None:
+        return refused
+    position = await _position(clone, path, rescued)
+    if isinstance(position, RestoreRefused):
+        return position
+    progress = _Progress(progress_file(clone.data_dir, path), f"{operation_id} {sha} {kept.name if kept else None}")
+    files = 0
+    if kept is not None and (progress.is_mine() or is_directory(kept)):
+        refused, whole = await _restore_directory(lock, path, rescued, kept, position, progress), True
+    elif sha is not None and rescued is not None:
+        done, whole = await _restore_commit(clone, path, sha, rescued, position, progress), False
+        refused, files = (done, 0) if isinstance(done, RestoreRefused) else (None, done)
+    else:
+        return RestoreRefused("directory-gone")
+    if refused is not None:
+        return refused
+    await import_commits(lock, path, branch)
     commits = 0
-    if goal is not None and forward:
-        commits = await clone.count(goal, *([f"^{head}"] if head else []))
-        await clone.on_worktree(path, "reset", "--quiet", "--hard", goal, timeout_seconds=TIMEOUT_SECONDS)
-        await import_commits(lock, path, branch)
-        head = goal
-    reached("commits-restored")
-    async with scratch_git_dir(clone, path, head) as own:
-        files = await apply_rescue(own, planned, head)
-    # What is as HEAD has it shall look so without being read again.
-    await clone.on_worktree(path, "update-index", "-q", "--refresh", check=False, timeout_seconds=TIMEOUT_SECONDS)
-    reached("files-restored")
-    await _put_stashes_back(clone, path, kept.stashes)
-    (state / MARK).unlink()
-    _log.info("restored", path=str(path), sha=sha, commits=commits, files=files)
-    return Restored(commits, files, await _elsewhere(clone, kept, head))
+    if position.after is not None and position.after != position.head:
+        commits = await clone.count(position.after, *([f"^{position.head}"] if position.head else []))
+    if rescued is not None:
+        await _put_stashes_back(clone, path, rescued.stashes)
+    _log.info("rescue-restored", path=str(path), sha=sha, commits=commits, files=files, whole=whole)
+    return Restored(commits, files, await _elsewhere(clone, rescued, position.after), whole)
 
 
-async def ready(lock: CloneLock, path: Path, branch: str | None) -> Path | RestoreRefused:
-    """The folder with the worktree's HEAD and index, if it can take what was rescued. Raises GitError, OSError."""
+async def _misplaced(lock: CloneLock, path: Path, branch: str | None) -> RestoreRefused | None:
+    """Whether there is no worktree, or one in the middle of something, or one on another branch."""
     clone = lock.clone
-    admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
-    if isinstance(admin, Missing) or state is None:
-        return RestoreRefused("there is no worktree to restore it into")
+    if isinstance(admin_directory(clone.path, path), Missing):
+        return RestoreRefused("no-worktree")
     await entries.clear_stale_locks(clone, path)
     await import_commits(lock, path, branch)
     operation = await entries.operation_in_progress(clone, path)
     if operation is not None:
-        return RestoreRefused(f"a {operation} is in progress in the worktree; end it or reset the worktree first")
+        return RestoreRefused("unfinished", (operation,))
     current = await entries.branch_of(clone, path)
-    if current != branch:
-        return RestoreRefused(f"the worktree is on {current or 'no branch'} instead of {branch or 'no branch'}")
-    return state
+    return RestoreRefused("off-branch", (current,) if current else ()) if current != branch else None
 
 
-async def _goal(clone: Clone, kept: RescuedCommits) -> str | None:
-    """The commit that the branch is to have: where HEAD was if that continued the branch, else where the branch was."""
-    if kept.head is None or kept.tip is None:
-        return kept.head or kept.tip
-    return kept.head if await clone.is_ancestor(kept.tip, kept.head) else kept.tip
+async def _position(clone: Clone, path: Path, rescued: RescuedCommits | None) -> _Position | RestoreRefused:
+    head, goal = await entries.head_of(clone, path), await _goal(clone, rescued) if rescued else None
+    if goal is None or head == goal:
+        return _Position(head, goal, head)
+    if head is None or await clone.is_ancestor(head, goal):
+        return _Position(head, goal, goal)
+    if await clone.is_ancestor(goal, head):
+        return _Position(head, goal, head)
+    return RestoreRefused("diverged", (goal,))
 
 
-async def _elsewhere(clone: Clone, kept: RescuedCommits, head: str | None) -> tuple[str, ...]:
-    commits = [commit for commit in (kept.head, *kept.others) if commit is not None]
-    return tuple([one for one in commits if head is None or not await clone.is_ancestor(one, head)])
+async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
+    """The commit that the branch must have: where HEAD was if that continued the branch, else where the branch was."""
+    if rescued.head is None or rescued.tip is None:
+        return rescued.head or rescued.tip
+    return rescued.head if await clone.is_ancestor(rescued.tip, rescued.head) else rescued.tip
+
+
+async def _restore_commit(
+    clone: Clone, path: Path, sha: str, rescued: RescuedCommits, position: _Position, progress: "_Progress"
+) -> RestoreRefused | int:
+    """Bring back the files of the rescue commit; return how many were not committed, 0 where nothing was missing."""
+    head = position.head
+    async with scratch_git_dir(clone, path, head) as own:
+        seen = await read_state(own, head)
+        merge: Merged | None = None
+        if head is not None and position.after == head != position.goal:
+            found = await merge_rescue(own, head, sha, rescued)
+            if isinstance(found, Conflict):
+                return RestoreRefused("newer-commits", (sha, *found.names))
+            merge = found
+        taken = await snapshot(own, head, seen)
+        if merge is not None:
+            target, staged = await with_changes(own, taken, await own.tree_of(head), merge.files), merge.staged
+        else:
+            target, staged = await own.tree_of(sha), await own.tree_of(rescued.staged or position.after)
+        is_there = taken.tree == target and (taken.staged or await own.tree_of(head)) == staged
+        if is_there and position.after == head:
+            return 0
+        if not progress.is_mine():
+            if seen.changes:
+                return RestoreRefused("changes", tuple(change.name for change in seen.changes))
+            ignored = await ignored_in_the_way(own, taken, target)
+            if ignored:
+                return RestoreRefused("ignored-files", tuple(ignored))
+            progress.begin()
+        reached("restore-begun")
+        await write_files(own, target)
+        reached("files-restored")
+    await _set_head_and_index(clone, path, position, staged)
+    reached("commits-restored")
+    return rescued.files
+
+
+async def _restore_directory(
+    lock: CloneLock,
+    path: Path,
+    rescued: RescuedCommits | None,
+    kept: Path,
+    position: _Position,
+    progress: "_Progress",
+) -> RestoreRefused | None:
+    """Put the kept directory in the place of the worktree's, at the commit that it was at."""
+    clone = lock.clone
+    if position.is_newer:
+        return RestoreRefused("newer-than-directory")
+    if not progress.is_mine():
+        async with scratch_git_dir(clone, path, position.head) as own:
+            seen = await read_state(own, position.head)
+        if seen.changes:
+            return RestoreRefused("changes", tuple(change.name for change in seen.changes))
+        listing = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+        ignored = (await clone.on_worktree(path, *listing)).fields
+        if ignored:
+            return RestoreRefused("ignored-files", tuple(ignored))
+        progress.begin()
+    reached("kept-restore-begun")
+    await put_directory_back(lock, path, kept)
+    staged = rescued.staged if rescued is not None else None
+    if staged is not None or position.after is not None:
+        await _set_head_and_index(clone, path, position, staged or position.after or EMPTY_TREE)
+    reached("kept-files-restored")
+    return None
+
+
+async def _set_head_and_index(clone: Clone, path: Path, position: _Position, staged: str) -> None:
+    if position.after is not None and position.after != position.head:
+        await clone.on_worktree(path, "update-ref", "-m", "restore", "HEAD", position.after)
+    await clone.on_worktree(path, "read-tree", "--reset", staged, timeout_seconds=TIMEOUT_SECONDS)
+    # git then knows which files are as HEAD has them, and need not read them again.
+    await clone.on_worktree(path, "update-index", "-q", "--refresh", check=False, timeout_seconds=TIMEOUT_SECONDS)
+
+
+async def _elsewhere(clone: Clone, rescued: RescuedCommits | None, head: str | None) -> tuple[str, ...]:
+    commits = (rescued.head, *rescued.others) if rescued is not None else ()
+    return tuple([one for one in commits if one and (head is None or not await clone.is_ancestor(one, head))])
 
 
 async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) -> None:
@@ -134,25 +224,27 @@ async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) ->
             _log.warning("stash-not-restored", path=str(path), sha=stash, problem=stored.stderr)
 
 
-def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:_MOST_NAMES])
-    return shown + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+def progress_file(data_dir: Path, path: Path) -> Path:
+    """The file that says which restore of the worktree at `path` has begun: in DATA_DIR, where no agent can write."""
+    return data_dir / "restoring" / private_folder(data_dir, real_path(path)).name
 
 
-def marked(state: Path) -> str | None:
-    """What was being restored when it was cut off."""
-    try:
-        descriptor = os.open(state / MARK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(300).decode(errors="replace") if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """`token` names one operation and what it restores. What it left half done is then no work of anybody else's.
 
+    The file stays at the end: the token means nothing to any other operation.
+    """
 
-def mark(state: Path, what: str) -> None:
-    """Notes what is being restored. Raises OSError."""
-    # An agent can write in this folder: nothing of its making is followed.
-    (state / MARK).unlink(missing_ok=True)
-    descriptor = os.open(state / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(what.encode())
+    file: Path
+    token: str
+
+    def is_mine(self) -> bool:
+        try:
+            return self.file.read_text() == self.token
+        except FileNotFoundError:
+            return False
+
+    def begin(self) -> None:
+        self.file.parent.mkdir(mode=0o700, exist_ok=True)
+        self.file.write_text(self.token)

@@ -20,12 +20,11 @@ from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
 from bot.git.runner import Identity
 from bot.rescue import message as rescue_message
-from bot.rescue.apply import EMPTY_TREE
 from bot.rescue.contents import Change, read_state
 from bot.rescue.message import Label as Label
 from bot.rescue.message import RescuedCommits
 from bot.rescue.nested import reason_to_keep_whole
-from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
+from bot.rescue.scratch_git import EMPTY_TREE, ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
 from bot.rescue.stashes import not_rescued
 
@@ -128,7 +127,8 @@ async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> 
         seen = await read_state(own, head)
         why = await reason_to_keep_whole(own, seen)
         files = _files(seen.changes)
-        if files or _is_needed(kept):
+        # The commit that a kept directory was at is on record, so that it comes back to no other.
+        if files or _is_needed(kept) or why is not None:
             taken = await snapshot(own, head, seen)
             sha = await _commit(lock, own, label, taken, replace(kept, files=files), AUTHOR)
             rescued = Rescued(await _publish(lock, str(label.worktree_id), label.at, sha), sha, files, kept.commits)

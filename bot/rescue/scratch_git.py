@@ -16,6 +16,8 @@ from bot.git.runner import Completed
 # Reading every byte of a large worktree takes its time.
 TIMEOUT_SECONDS = 3600.0
 NO_OBJECT = "0" * 40
+# The tree without files, which git knows in every repository.
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _PREFIX = "threadtree-git-"
 # In the place that ranks above every .gitattributes: bytes become objects, and files again, as they are.
 CONVERSIONS = ("text", "crlf", "eol", "ident", "filter", "working-tree-encoding")
@@ -70,6 +72,10 @@ class ScratchGit:
     async def tree(self, index: str) -> str:
         """The tree object of an index of ours. Raises GitError, OSError."""
         return (await self.run("write-tree", index=index)).text
+
+    async def tree_of(self, revision: str | None) -> str:
+        """The tree of a commit or tree; without one, the tree that has no file. Raises GitError, OSError."""
+        return (await self.run("rev-parse", "--verify", f"{revision}^{{tree}}")).text if revision else EMPTY_TREE
 
     def verbatim(self) -> None:
         """From now on no attribute changes bytes on their way to an object or back. Raises OSError."""

@@ -17,6 +17,7 @@ from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
+from bot.rescue.restore import progress_file
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, read_rescue
 from bot.sandbox.view import private_folder
@@ -115,6 +116,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     git_state = place.with_name(place.name + trash.GIT_STATE)
     whole = whole or os.path.lexists(place)
     moved: list[tuple[Path, Path]] = []
+    progress_file(clone.data_dir, path).unlink(missing_ok=True)
 
     def away(folder: Path, name: str | None) -> None:
         to = trash.place_for(clone.data_dir, folder) if not whole else place if name is None else git_state / name

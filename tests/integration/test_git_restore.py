@@ -1,7 +1,10 @@
 """From any state: rescued, removed brutally, made anew and restored, a worktree is as it was, byte for byte."""
 
+import contextlib
+import hashlib
 import os
 import shutil
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,16 +13,16 @@ import pytest
 
 from bot import failpoints
 from bot.clones.clone import clone_lock
-from bot.clones.trash import GIT_STATE
+from bot.git.errors import GitError
 from bot.model import DetachedHead
-from bot.rescue.restore import MARK, Restored, RestoreRefused, restore_rescue
-from bot.rescue.restore_directory import restore_all, restore_kept
+from bot.rescue.restore import Restored, RestoreRefused, progress_file, restore
 from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
 from bot.worktrees.unlink import rescue_first, unlink_worktree
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
-from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo
+from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo, write
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 LABEL = Label(7, BRANCH, (1, 2), AT)
 
 
@@ -35,9 +38,16 @@ async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescue
         return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
 
 
-async def restored(world: GitRepositories, sha: str, branch: str | None = BRANCH) -> Restored | RestoreRefused:
+async def restored(
+    world: GitRepositories,
+    sha: str | None,
+    kept: Path | None = None,
+    *,
+    branch: str | None = BRANCH,
+    operation_id: int = 1,
+) -> Restored | RestoreRefused:
     async with clone_lock(world.clone) as lock:
-        return await restore_rescue(lock, world.path, branch, sha)
+        return await restore(lock, world.path, branch, sha, kept, operation_id)
 
 
 async def vanish(world: GitRepositories) -> None:
@@ -50,6 +60,14 @@ async def vanish(world: GitRepositories) -> None:
         git(world.clone.path, "update-ref", "-d", ref)
     shutil.rmtree(world.clone.path / "logs", ignore_errors=True)
     git(world.clone.path, "-c", "gc.pruneExpire=now", "gc", "-q", "--prune=now")
+
+
+def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(name: str) -> None:
+        if name == place:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "listener", cut_off)
 
 
 def index_of(world: GitRepositories) -> str:
@@ -119,8 +137,7 @@ async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitRep
     world.agent_commits({newer: "newer\n"})
     before = photo(world.path)
     refused = await restored(world, sha)
-    assert isinstance(refused, RestoreRefused)
-    assert repr(newer.removesuffix("/inside")) in refused.why
+    assert refused == RestoreRefused("newer-commits", (sha, newer.removesuffix("/inside")))
     assert photo(world.path) == before
     assert world.agent("status", "--porcelain") == ""
 
@@ -133,8 +150,7 @@ async def test_a_branch_that_went_another_way_is_left_alone(world: GitRepositori
     await world.created()
     mine = world.agent_commits({"another": "1\n"})
     refused = await restored(world, kept.sha)
-    assert isinstance(refused, RestoreRefused)
-    assert commit in refused.why
+    assert refused == RestoreRefused("diverged", (commit,))
     assert world.agent("rev-parse", "HEAD") == mine
     # The next step that the refusal names.
     world.agent("merge", "-q", "--no-edit", commit)
@@ -151,14 +167,15 @@ async def test_uncommitted_work_is_not_overwritten(world: GitRepositories, *, st
     before = photo(world.path)
     refused = await restored(world, sha)
     assert isinstance(refused, RestoreRefused)
-    assert "'dir/a'" in refused.why
+    assert refused.obstacle == "changes"
+    assert "dir/a" in refused.names
     assert photo(world.path) == before
     assert world.agent("diff", "--cached", "--name-only") == ("dir/a" if staged else "")
 
 
 async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
-    assert await restored(world, "0" * 40) == RestoreRefused("the rescued commit is not in this clone any more")
+    assert await restored(world, "0" * 40) == RestoreRefused("commit-gone")
     world.agent("reset", "-q", "--hard")
     world.agent("switch", "-q", "-c", "idea")
     assert isinstance(await restored(world, sha), RestoreRefused)
@@ -179,11 +196,7 @@ async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
     await vanish(world)
     await world.created()
 
-    def cut_off(name: str) -> None:
-        if name == place:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(failpoints, "listener", cut_off)
+    cut_off_at(place, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         await restored(world, sha)
     monkeypatch.setattr(failpoints, "listener", None)
@@ -193,15 +206,45 @@ async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
     assert (photo(world.path), index_of(world)) == (before, index)
 
 
-async def test_nothing_of_an_agents_making_is_followed_out_of_the_worktree(world: GitRepositories) -> None:
+async def test_what_one_restore_left_half_done_is_work_to_every_other(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sha = await _rescued_edits(world)
+    await vanish(world)
+    await world.created()
+    cut_off_at("files-restored", monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        await restored(world, sha)
+    monkeypatch.setattr(failpoints, "listener", None)
+    (world.path / "dir" / "a").write_text("edited since\n")
+
+    refused = await restored(world, sha, operation_id=2)
+
+    assert isinstance(refused, RestoreRefused)
+    assert refused.obstacle == "changes"
+    assert (world.path / "dir" / "a").read_text() == "edited since\n"
+
+
+async def test_no_ignored_file_is_overwritten(world: GitRepositories) -> None:
+    write(world, "ignored-file", "rescued\n")
+    write(world, "ignored-place/inside", "rescued\n")
+    world.agent("add", "-f", "ignored-file", "ignored-place/inside")
+    kept = await rescued(world)
+    assert isinstance(kept, Rescued)
     world.agent("reset", "-q", "--hard")
-    world.agent("clean", "-q", "-f", "-d")
-    victim = world.root / "victim"
-    victim.write_text("untouched")
-    (world.state / MARK).symlink_to(victim)
-    assert isinstance(await restored(world, sha), Restored)
-    assert victim.read_text() == "untouched"
+    write(world, "ignored-file", "mine\n")
+    write(world, "ignored-place", "mine\n")
+
+    refused = await restored(world, kept.sha)
+
+    assert refused == RestoreRefused("ignored-files", ("ignored-file", "ignored-place"))
+    assert (world.path / "ignored-file").read_text() == "mine\n"
+    (world.path / "ignored-file").unlink()
+    (world.path / "ignored-place").unlink()
+    write(world, "ignored-place/mine", "mine\n")
+    assert isinstance(await restored(world, kept.sha), Restored)
+    assert (world.path / "ignored-place" / "mine").read_text() == "mine\n"
+    assert (world.path / "ignored-place" / "inside").read_text() == "rescued\n"
 
 
 async def test_detached_worktrees(world: GitRepositories) -> None:
@@ -216,7 +259,7 @@ async def test_detached_worktrees(world: GitRepositories) -> None:
     assert isinstance(kept, Rescued)
     await vanish(world)
     await world.created(pull)
-    assert await restored(world, kept.sha, None) == Restored(1, 1)
+    assert await restored(world, kept.sha, branch=None) == Restored(1, 1)
     assert photo(world.path) == before
     assert world.agent("rev-parse", "HEAD~1") == head
 
@@ -245,18 +288,18 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     (modules / "HEAD").write_text("ref: refs/heads/main\n")
     world.path.rename(kept)
     await world.recreate(BRANCH)
-    async with clone_lock(world.clone) as lock:
-        done = await restore_kept(lock, world.path, BRANCH, kept)
-        assert isinstance(done, Restored)
-        assert photo(world.path) == before
-        assert world.agent("-C", "nested", "rev-parse", "HEAD") == commit
-        assert (outside / "a").read_text() == "not the worktree's"
-        assert (world.state / "modules" / "lib" / "HEAD").is_file()
-        assert await restore_kept(lock, world.path, BRANCH, kept) == Restored(0, 0)
-        (world.path / "run.sh").write_text("edited since")
-        assert isinstance(await restore_kept(lock, world.path, BRANCH, kept), RestoreRefused)
-        assert isinstance(await restore_kept(lock, world.path, BRANCH, kept.with_name("gone")), RestoreRefused)
-    assert (world.path / "run.sh").read_text() == "edited since"
+
+    assert await restored(world, None, kept) == Restored(0, 0, whole=True)
+
+    assert photo(world.path) == before
+    assert (world.path / "pipe").is_fifo()
+    assert world.agent("-C", "nested", "rev-parse", "HEAD") == commit
+    assert world.agent("branch", "--show-current") == BRANCH
+    assert (outside / "a").read_text() == "not the worktree's"
+    assert (world.state / "modules" / "lib" / "HEAD").is_file()
+    assert await restored(world, None, kept) == Restored(0, 0, whole=True), "repeated by the same operation"
+    assert await restored(world, None, kept, operation_id=2) == RestoreRefused("directory-gone")
+    assert photo(world.path) == before
 
 
 async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
@@ -278,22 +321,19 @@ async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
     return found.rescued, departed.kept
 
 
-async def restored_all(world: GitRepositories, sha: str | None, kept: Path | None) -> Restored | RestoreRefused:
-    async with clone_lock(world.clone) as lock:
-        return await restore_all(lock, world.path, BRANCH, sha, kept)
-
-
 async def test_commits_and_the_directory_that_was_kept_come_back_together(world: GitRepositories) -> None:
     commit, kept = await kept_with_a_commit(world)
+    before = photo(kept)
 
-    done = await restored_all(world, commit.sha, kept)
+    done = await restored(world, commit.sha, kept)
 
-    assert isinstance(done, Restored)
-    assert (done.commits, done.whole, done.left) == (1, True, None)
+    assert done == Restored(1, 0, whole=True)
     assert world.agent("log", "-1", "--format=%s") == "the agent's work"
     assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
-    assert photo(world.path) == photo(kept)
-    assert await restored_all(world, commit.sha, kept) == Restored(0, 0)
+    assert photo(world.path) == before
+    assert not kept.exists()
+    assert await restored(world, commit.sha, kept, operation_id=2) == Restored(0, 0)
+    assert photo(world.path) == before
 
 
 async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitRepositories) -> None:
@@ -301,74 +341,114 @@ async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitR
     world.agent("reset", "-q", "--hard", commit.sha + "^")
     newer = world.agent_commits({"dir/a": "newer"})
 
-    done = await restored_all(world, commit.sha, kept)
+    assert await restored(world, commit.sha, kept) == RestoreRefused("newer-than-directory")
 
-    assert isinstance(done, Restored)
-    assert (done.whole, done.left) == (False, "the worktree is at another commit than that directory was")
-    assert isinstance(await restored_all(world, None, kept), RestoreRefused)
     assert (world.agent("rev-parse", "HEAD"), (world.path / "dir" / "a").read_text()) == (newer, "newer")
-    assert (world.path / "edited").is_file()
+    assert world.agent("status", "--porcelain") == ""
     assert kept.is_dir()
 
 
-@pytest.mark.parametrize(
-    "work", ["ignored", "untracked-below-a-file", "edited-and-gone-there", "staged-and-gone-there"]
-)
-async def test_a_directory_that_was_kept_takes_nothing_that_is_only_here(world: GitRepositories, work: str) -> None:
-    _, kept = await kept_with_a_commit(world)
-    shutil.rmtree(kept.with_name(kept.name + GIT_STATE))  # at which commit it was
-    (kept / "dir" / "a").unlink()
-    (kept / "x.log").write_text("then")
-    (kept / "place").write_text("then")
-    mine = {
-        "ignored": "x.log",
-        "untracked-below-a-file": "place/mine",
-        "edited-and-gone-there": "dir/a",
-        "staged-and-gone-there": "staged",
-    }[work]
-    (world.path / mine).parent.mkdir(exist_ok=True)
-    (world.path / mine).write_text("mine")
-    if work == "ignored":
-        git(world.clone.path, "config", "core.excludesFile", "/nonexistent")
-        (world.clone.path / "info").mkdir(exist_ok=True)
-        (world.clone.path / "info" / "exclude").write_text("*.log\n")
-    if work == "staged-and-gone-there":
+@pytest.mark.parametrize("work", ["ignored", "untracked", "edited", "staged"])
+async def test_a_directory_that_was_kept_takes_the_place_of_no_work(world: GitRepositories, work: str) -> None:
+    commit, kept = await kept_with_a_commit(world)
+    before = photo(kept)
+    mine = {"ignored": "ignored-file", "untracked": "place/mine", "edited": "dir/a", "staged": "staged"}[work]
+    write(world, mine, "mine")
+    if work == "staged":
         world.agent("add", "staged")
 
-    assert isinstance(await restored_all(world, None, kept), RestoreRefused)
+    refused = await restored(world, commit.sha, kept)
+
+    assert refused == RestoreRefused("ignored-files" if work == "ignored" else "changes", (mine,))
     assert (world.path / mine).read_text() == "mine"
-
-    world.agent("rm", "-q", "-f", mine) if work == "staged-and-gone-there" else (world.path / mine).unlink()
-    if work == "untracked-below-a-file":
-        (world.path / "place").rmdir()
-    assert isinstance(await restored_all(world, None, kept), Restored)
-    assert photo(world.path) == photo(kept)
+    world.agent("reset", "-q", "--hard")
+    world.agent("clean", "-q", "-ffdx")
+    assert isinstance(await restored(world, commit.sha, kept), Restored)
+    assert photo(world.path) == before
 
 
-@pytest.mark.parametrize(
-    "place", ["restore-begun", "commits-restored", "files-restored", "kept-restore-begun", "kept-files-restored"]
-)
-async def test_both_come_back_after_they_were_cut_off(
+async def test_a_repository_that_replaced_the_link_to_the_clone_is_not_lost(world: GitRepositories) -> None:
+    commit, kept = await kept_with_a_commit(world)
+    (kept / ".git").unlink()
+    git(kept, "init", "-q")
+    git(kept, "commit", "-q", "--allow-empty", "-m", "in another repository")
+
+    assert isinstance(await restored(world, commit.sha, kept), Restored)
+
+    assert world.agent("log", "-1", "--format=%s") == "the agent's work"
+    replaced = kept.with_name(f"{kept.name}.git") / "replaced-link"
+    assert git(replaced, "log", "-1", "--format=%s") == "in another repository"
+
+
+@pytest.mark.parametrize("place", ["kept-restore-begun", "worktree-set-aside", "kept-files-restored"])
+async def test_a_directory_comes_back_after_the_restore_was_cut_off(
     world: GitRepositories, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     commit, kept = await kept_with_a_commit(world)
-
-    def cut_off(name: str) -> None:
-        if name == place:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(failpoints, "listener", cut_off)
+    before = photo(kept)
+    cut_off_at(place, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        await restored_all(world, commit.sha, kept)
+        await restored(world, commit.sha, kept)
     monkeypatch.setattr(failpoints, "listener", None)
-    if place == "kept-restore-begun":  # cut off between two files
-        (world.path / "nested").mkdir()
-        (world.path / "nested" / "inside").write_text("h")
+    if place == "worktree-set-aside":
+        await world.recreate(BRANCH)  # what every operation does first where the directory is gone
 
-    assert isinstance(await restored_all(world, commit.sha, kept), Restored)
+    assert isinstance(await restored(world, commit.sha, kept), Restored)
 
-    assert photo(world.path) == photo(kept)
+    assert photo(world.path) == before
+    assert world.agent("log", "-1", "--format=%s") == "the agent's work"
     assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+async def test_names_that_an_agent_planted_reach_no_file_outside_the_worktree(
+    world: GitRepositories, *, has_directory: bool
+) -> None:
+    commit, kept = await kept_with_a_commit(world)
+    neighbour = world.path.with_name("issue-2")
+    neighbour.mkdir()
+    victims = [neighbour / "notes.txt", world.root / "data" / "secret.pem", world.root / "outside-of-the-data"]
+    for victim in victims:
+        victim.write_text("untouched")
+    (world.state / "index").write_bytes(planted_index(*(outside(victim, world.path) for victim in victims)))
+    # Where the progress of a restore was noted once, and what was noted there.
+    (world.state / "threadtree-restoring").write_text(kept.name)
+    (kept / "link-to-a-victim").symlink_to(victims[1])
+
+    with contextlib.suppress(GitError):
+        await restored(world, commit.sha, kept if has_directory else None)
+
+    assert [victim.read_text() for victim in victims] == ["untouched"] * 3
+
+
+async def test_a_planted_note_of_progress_opens_no_way_to_overwrite_work(world: GitRepositories) -> None:
+    sha = await _rescued_edits(world)
+    world.agent("reset", "-q", "--hard")
+    write(world, "dir/a", "mine\n")
+    note = progress_file(world.root / "data", world.path)
+    assert not note.is_relative_to(world.path)
+    assert not note.is_relative_to(world.state)
+    (world.state / "threadtree-restoring").write_text(sha)
+    if world.clone.git.cage is not None:
+        world.agent("-c", f"alias.plant=!mkdir -p {note.parent}; echo '1 {sha} None' >{note} || true", "plant")
+
+    assert isinstance(await restored(world, sha), RestoreRefused)
+    assert (world.path / "dir" / "a").read_text() == "mine\n"
+
+
+def outside(file: Path, worktree: Path) -> str:
+    return os.path.relpath(file, worktree)
+
+
+def planted_index(*names: str) -> bytes:
+    """An index that git writes for no one: its names lead out. https://git-scm.com/docs/index-format."""
+    entries = b""
+    for name in sorted(map(os.fsencode, names)):
+        entry = struct.pack(">10I", *[0] * 6, 0o100644, *[0] * 3) + bytes.fromhex(EMPTY_BLOB)
+        entry += struct.pack(">H", len(name)) + name
+        entries += entry + b"\0" * (8 - len(entry) % 8)
+    index = struct.pack(">4sII", b"DIRC", 2, len(names)) + entries
+    return index + hashlib.sha1(index).digest()  # noqa: S324 -- the format's checksum
 
 
 async def _rescued_edits(world: GitRepositories) -> str:

@@ -238,6 +238,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "files-restored": Restore,
     "kept-files-restored": RestoreKept,
     "kept-restore-begun": RestoreKept,
+    "worktree-set-aside": RestoreKept,
     "metadata-deleted": CloseIssue,
     "next-branch-checked-out": Merged,
     "operation-carried-out": Reset,
