@@ -227,11 +227,8 @@ def not_restored_before_turn(why: str) -> str:
 
 
 def restore_refused_before_turn(obstacle: str) -> str:
-    """The same, where something is in the way: the text of `worktree_replies.restore_obstacle`."""
-    return (
-        f"What was rescued when the worktree was removed is not in it: {obstacle} "
-        "It is still rescued; `/worktree restore` tries again."
-    )
+    """`obstacle` is the text of `worktree_replies.restore_obstacle`, which ends with the next step."""
+    return f"The work that was rescued earlier was not restored: {obstacle} `/worktree restore` tries again."
 
 
 # The script `.threadtree/setup`

@@ -232,9 +232,9 @@ def restore_obstacle(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
             return f"the worktree has ignored files in the way: {listed}. Ask the bot to move them, {again}"
         case "newer-commits":
             sha, files = inline_code(names[0]), format_list(names[1:])
-            return f"newer commits changed the same files: {files}. Ask the bot to merge what it needs of commit {sha}."
+            return f"newer commits changed the same files: {files}. Ask the bot to merge the rescued commit {sha}."
         case "newer-than-directory":
-            return "the branch has newer commits, which the files of the directory that was kept would undo."
+            return "the branch has newer commits, and the files of the kept directory would undo them."
         case _:
             assert_never(obstacle)
 

@@ -152,9 +152,9 @@ async def _restore_commit(
         else:
             target, staged = await own.tree_of(sha), await own.tree_of(rescued.staged or position.after)
         is_there = taken.tree == target and (taken.staged or await own.tree_of(head)) == staged
-        if is_there and position.after == head:
-            return 0
         if not progress.is_mine():
+            if is_there and position.after == head:
+                return 0
             if seen.changes:
                 return RestoreRefused("changes", tuple(change.name for change in seen.changes))
             ignored = await ignored_in_the_way(own, taken, target)

@@ -98,7 +98,7 @@ async def test_every_state_comes_back(world: GitRepositories, state: State) -> N
     assert world.agent("fsck", "--no-dangling", "--no-progress") == ""
     if state.name == "stashes":
         assert world.agent("stash", "list", "--format=%H %gs") == stashed
-    again = await restored(world, kept.sha)
+    again = await restored(world, kept.sha, operation_id=2)
     assert again == Restored(0, 0, done.elsewhere)
     assert photo(world.path) == before
 
