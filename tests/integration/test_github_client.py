@@ -70,14 +70,14 @@ async def simulated_app(tmp_path: Path, time: Time) -> AsyncIterator[SimulatedGi
 
 
 @pytest.fixture
-async def ctx(simulated: SimulatedGitHub) -> SimulatedRepository:
+async def shop(simulated: SimulatedGitHub) -> SimulatedRepository:
     return await simulated.create_repository("acme/shop")
 
 
 @pytest.fixture
-def maria(simulated: SimulatedGitHub, ctx: SimulatedRepository) -> Person:
+def maria(simulated: SimulatedGitHub, shop: SimulatedRepository) -> Person:
     maria = simulated.person("maria")
-    ctx.allow(maria, "write")
+    shop.allow(maria, "write")
     return maria
 
 
@@ -109,63 +109,63 @@ async def test_the_token_tells_who_the_bot_is(github: GitHub, simulated: Simulat
 
 @pytest.mark.parametrize("permission", ["admin", "maintain", "write", "triage", "read"])
 async def test_a_permission_is_told_as_github_has_it(
-    github: GitHub, ctx: SimulatedRepository, simulated: SimulatedGitHub, permission: str
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, permission: str
 ) -> None:
-    ctx.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
-    assert await github.permission(ours(ctx), "zoe") == permission
+    shop.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
+    assert await github.permission(ours(shop), "zoe") == permission
 
 
-async def test_a_stranger_has_no_permission(github: GitHub, ctx: SimulatedRepository) -> None:
-    assert await github.permission(ours(ctx), "nobody-at-all") == "none"
+async def test_a_stranger_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
+    assert await github.permission(ours(shop), "nobody-at-all") == "none"
 
 
 async def test_a_permission_that_cannot_be_asked_is_an_error(
-    github: GitHub, ctx: SimulatedRepository, simulated: SimulatedGitHub
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
     simulated.faults.add(FailBefore(500), times=None)
     with pytest.raises(Transient):
-        await github.permission(ours(ctx), "maria")
+        await github.permission(ours(shop), "maria")
 
 
 async def test_a_pull_request_is_read_with_what_it_closes(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(ctx, head="topic", title="Repair", body=f"Fixes #{issue.number}")
-    facts = await github.pull(ours(ctx), pull.number)
-    assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, ctx.id)
+    issue = await maria.open_issue(shop, "It breaks")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair", body=f"Fixes #{issue.number}")
+    facts = await github.pull(ours(shop), pull.number)
+    assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, shop.id)
     assert facts.default_branch == "main"
-    (closed,) = await github.closing_issues(ours(ctx), pull.number)
-    assert (closed.repository_id, closed.number) == (ctx.id, issue.number)
+    (closed,) = await github.closing_issues(ours(shop), pull.number)
+    assert (closed.repository_id, closed.number) == (shop.id, issue.number)
 
 
-async def test_every_page_of_closed_issues_is_read(github: GitHub, ctx: SimulatedRepository, maria: Person) -> None:
-    issues = [await maria.open_issue(ctx, f"Issue {number}") for number in range(103)]
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
+async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
+    issues = [await maria.open_issue(shop, f"Issue {number}") for number in range(103)]
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
     body = "\n".join(f"Fixes #{issue.number}" for issue in issues)
-    pull = await maria.open_pull(ctx, head="topic", title="Repair all", body=body)
-    found = await github.closing_issues(ours(ctx), pull.number)
+    pull = await maria.open_pull(shop, head="topic", title="Repair all", body=body)
+    found = await github.closing_issues(ours(shop), pull.number)
     assert {reference.number for reference in found} == {issue.number for issue in issues}
 
 
 async def test_a_repository_and_its_threads_are_found_by_name(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
     found = await github.repository("github.example", "ACME", "shop")
-    assert (found.id, found.full_name, found.default_branch) == (ctx.id, "acme/shop", "main")
+    assert (found.id, found.full_name, found.default_branch) == (shop.id, "acme/shop", "main")
     with pytest.raises(NotFound):
         await github.repository("github.example", "acme", "nothing")
-    issue = await maria.open_issue(ctx, "It breaks")
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(ctx, head="topic", title="Repair", body="")
-    told = [await github.thread(ours(ctx), thread.number) for thread in (issue, pull)]
+    issue = await maria.open_issue(shop, "It breaks")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair", body="")
+    told = [await github.thread(ours(shop), thread.number) for thread in (issue, pull)]
     assert [(one.kind, one.title, one.closed_at) for one in told] == [
         ("issue", "It breaks", None),
         ("pull", "Repair", None),
     ]
     with pytest.raises(NotFound):
-        await github.thread(ours(ctx), 4711)
+        await github.thread(ours(shop), 4711)
 
 
 async def test_a_repository_of_an_app_comes_with_its_installation(
@@ -177,109 +177,109 @@ async def test_a_repository_of_an_app_comes_with_its_installation(
 
 
 async def test_what_was_merged_last_from_a_branch_is_known(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    assert await github.merged_head(ours(ctx), "topic") is None
+    assert await github.merged_head(ours(shop), "topic") is None
     heads: list[str] = []
     for text in ("a", "b"):
-        await maria.push(ctx, "topic", {f"{text}.txt": text}, f"Add {text}")
-        pull = await maria.open_pull(ctx, head="topic", title=text, body="")
-        assert await github.merged_head(ours(ctx), "topic") == (heads[-1] if heads else None)
+        await maria.push(shop, "topic", {f"{text}.txt": text}, f"Add {text}")
+        pull = await maria.open_pull(shop, head="topic", title=text, body="")
+        assert await github.merged_head(ours(shop), "topic") == (heads[-1] if heads else None)
         heads.append(pull.head_sha)
         await maria.merge(pull)
-        assert await github.merged_head(ours(ctx), "topic") == heads[-1]
+        assert await github.merged_head(ours(shop), "topic") == heads[-1]
 
 
 async def test_an_error_inside_a_graphql_answer_is_an_error(
-    github: GitHub, ctx: SimulatedRepository, simulated: SimulatedGitHub
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
     simulated.faults.add(GraphQLError(), path="/graphql", times=None)
     with pytest.raises(Transient, match="Something went wrong"):
-        await github.closing_issues(ours(ctx), 1)
+        await github.closing_issues(ours(shop), 1)
     simulated.faults.clear()
     with pytest.raises(NotFound):
-        await github.closing_issues(ours(ctx), 4711)
+        await github.closing_issues(ours(shop), 4711)
 
 
 async def test_protected_branches_are_known_and_missing_ones_are_not_protected(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    await maria.push(ctx, "release/1.0", {"a.txt": "a\n"}, "Add a")
-    ctx.protect("release/1.0")
-    assert await github.is_protected(ours(ctx), "release/1.0")
-    assert not await github.is_protected(ours(ctx), "main")
-    assert not await github.is_protected(ours(ctx), "no/such")
+    await maria.push(shop, "release/1.0", {"a.txt": "a\n"}, "Add a")
+    shop.protect("release/1.0")
+    assert await github.is_protected(ours(shop), "release/1.0")
+    assert not await github.is_protected(ours(shop), "main")
+    assert not await github.is_protected(ours(shop), "no/such")
 
 
 async def test_a_comment_is_posted_edited_and_found_by_its_marker(
-    github: GitHub, ctx: SimulatedRepository, maria: Person, time: Time
+    github: GitHub, shop: SimulatedRepository, maria: Person, time: Time
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
+    issue = await maria.open_issue(shop, "It breaks")
     marker, target, since = "<!-- m -->", Target("issue"), time.now - timedelta(minutes=1)
     await maria.comment(issue, f"Forged. {marker}")
     for number in range(120):
         await maria.comment(issue, f"Filler {number}")
-    assert await github.find_comment(ours(ctx), issue.number, target, marker, since) is None
-    posted = await github.create_comment(ours(ctx), issue.number, target, f"One {marker}")
-    await github.edit_comment(ours(ctx), target, posted.id, f"Two {marker}")
-    found = await github.find_comment(ours(ctx), issue.number, target, marker, since)
+    assert await github.find_comment(ours(shop), issue.number, target, marker, since) is None
+    posted = await github.create_comment(ours(shop), issue.number, target, f"One {marker}")
+    await github.edit_comment(ours(shop), target, posted.id, f"Two {marker}")
+    found = await github.find_comment(ours(shop), issue.number, target, marker, since)
     assert found is not None
     assert (found.id, found.body) == (posted.id, f"Two {marker}")
 
 
 async def test_an_answer_to_an_inline_comment_goes_into_its_thread_even_when_asked_in_a_reply(
-    github: GitHub, simulated: SimulatedGitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(ctx, head="topic", title="Repair")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
     first = await maria.review_comment(pull, "a.txt", 1, "Why?")
     second = await maria.reply(first, "@bot why?")
-    posted = await github.create_comment(ours(ctx), pull.number, Target("review-comment", second.id), "Because.")
+    posted = await github.create_comment(ours(shop), pull.number, Target("review-comment", second.id), "Because.")
     (answer,) = [comment for comment in pull.review_comments if comment.id == posted.id]
     assert answer.in_reply_to is first
     assert any(request.path.endswith(f"/comments/{first.id}/replies") for request in simulated.requests)
-    edited = await github.edit_comment(ours(ctx), Target("review-comment", second.id), posted.id, "Since.")
+    edited = await github.edit_comment(ours(shop), Target("review-comment", second.id), posted.id, "Since.")
     assert edited.body == "Since."
 
 
 async def test_reacting_twice_reacts_once_and_everything_can_be_reacted_to(
-    github: GitHub, ctx: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
+    github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
 ) -> None:
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(ctx, head="topic", title="Repair")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
     comment = await maria.comment(pull, "@bot go")
     inline = await maria.review_comment(pull, "a.txt", 1, "@bot go")
     for target in (Target("comment", comment.id), Target("review-comment", inline.id), Target("review", 5)):
         for _ in range(2):
-            await github.react(ours(ctx), pull.number, target, "eyes")
+            await github.react(ours(shop), pull.number, target, "eyes")
     assert [reaction.content for reaction in comment.reactions] == ["eyes"]
     assert [reaction.content for reaction in inline.reactions] == ["eyes"]
     assert pull.reactions_by(simulated.bot) == ["eyes"]
 
 
 async def test_the_inline_comments_of_a_review_are_read(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    await maria.push(ctx, "topic", {"a.txt": "a\n"}, "Add a")
-    pull = await maria.open_pull(ctx, head="topic", title="Repair")
+    await maria.push(shop, "topic", {"a.txt": "a\n"}, "Add a")
+    pull = await maria.open_pull(shop, head="topic", title="Repair")
     review = await maria.review(pull, "@bot see below", comments=[("a.txt", 1, "This one")])
     await maria.review_comment(pull, "a.txt", 1, "Not of that review")
-    (comment,) = await github.review_comments(ours(ctx), pull.number, review.id)
+    (comment,) = await github.review_comments(ours(shop), pull.number, review.id)
     assert (comment.path, comment.body) == ("a.txt", "This one")
     assert comment.author is not None
     assert comment.author.login == "maria"
 
 
-async def test_the_comments_of_a_review_that_is_gone_are_none(github: GitHub, ctx: SimulatedRepository) -> None:
-    assert await github.review_comments(ours(ctx), 1, 4711) == ()
+async def test_the_comments_of_a_review_that_is_gone_are_none(github: GitHub, shop: SimulatedRepository) -> None:
+    assert await github.review_comments(ours(shop), 1, 4711) == ()
 
 
 async def test_reads_survive_a_broken_gateway_and_a_dropped_connection(
-    github: GitHub, ctx: SimulatedRepository, simulated: SimulatedGitHub, time: Time
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, time: Time
 ) -> None:
     simulated.faults.add(FailBefore(502))
     simulated.faults.add(DropBefore())
-    assert not await github.is_protected(ours(ctx), "main")
+    assert not await github.is_protected(ours(shop), "main")
     assert time.slept == [0.5, 2.0]
 
 
@@ -296,67 +296,67 @@ async def test_reads_survive_a_broken_gateway_and_a_dropped_connection(
 async def test_a_write_that_fails_is_not_repeated_but_tells_what_to_wait_for(
     github: GitHub,
     simulated: SimulatedGitHub,
-    ctx: SimulatedRepository,
+    shop: SimulatedRepository,
     maria: Person,
     fault: Fault,
     scope: str,
     wait: int,
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
+    issue = await maria.open_issue(shop, "It breaks")
     simulated.faults.add(fault, method="POST")
     before = len(simulated.requests)
     with pytest.raises(Transient) as caught:
-        await github.create_comment(ours(ctx), issue.number, Target("issue"), "Hello")
+        await github.create_comment(ours(shop), issue.number, Target("issue"), "Hello")
     assert (caught.value.scope, caught.value.retry_after_seconds) == (scope, wait)
     await simulated.wait_for(lambda: len(simulated.requests) > before)
     assert len(simulated.requests) == before + 1
 
 
 async def test_a_used_up_hour_tells_when_it_is_over(
-    github: GitHub, simulated: SimulatedGitHub, ctx: SimulatedRepository
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository
 ) -> None:
     simulated.faults.add(PrimaryRateLimit(reset_after=1800))
     with pytest.raises(Transient) as caught:
-        await github.pull(ours(ctx), 1)
+        await github.pull(ours(shop), 1)
     assert caught.value.scope == "installation"
     assert caught.value.retry_after_seconds == pytest.approx(1800, abs=3)
 
 
 async def test_a_permanent_no_is_told_with_githubs_words(
-    github: GitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
+    issue = await maria.open_issue(shop, "It breaks")
     with pytest.raises(Refused) as caught:
-        await github.create_comment(ours(ctx), issue.number, Target("issue"), "x" * 70_000)
+        await github.create_comment(ours(shop), issue.number, Target("issue"), "x" * 70_000)
     assert caught.value.status == 422
     with pytest.raises(NotFound):
-        await github.create_comment(ours(ctx), 4711, Target("issue"), "Hello")
+        await github.create_comment(ours(shop), 4711, Target("issue"), "Hello")
 
 
 async def test_a_renamed_repository_is_still_written_to(
-    github: GitHub, simulated: SimulatedGitHub, ctx: SimulatedRepository, maria: Person
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
-    known = ours(ctx)
-    await simulated.rename_repository(ctx, "store")
+    issue = await maria.open_issue(shop, "It breaks")
+    known = ours(shop)
+    await simulated.rename_repository(shop, "store")
     await github.create_comment(known, issue.number, Target("issue"), "Still here")
     assert [comment.body for comment in issue.comments] == ["Still here"]
 
 
 async def test_a_wrong_token_is_named_as_such(
-    simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time, ctx: SimulatedRepository
+    simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time, shop: SimulatedRepository
 ) -> None:
     github = client(simulated, http, time, TokenCredentials("ghp_wrong"))
     with pytest.raises(Unauthenticated):
-        await github.pull(ours(ctx), 1)
+        await github.pull(ours(shop), 1)
 
 
 async def test_no_log_line_holds_the_token(
-    github: GitHub, simulated: SimulatedGitHub, ctx: SimulatedRepository, caplog: pytest.LogCaptureFixture
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
-        await github.is_protected(ours(ctx), "main")
+        await github.is_protected(ours(shop), "main")
     assert lines[0]["path"] == "/repos/acme/shop/branches/main"
     assert simulated.bot_token not in caplog.text + repr(lines)
 
@@ -381,11 +381,11 @@ async def test_concurrent_requests_of_an_app_share_one_token_until_shortly_befor
     simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
 ) -> None:
     github = client(simulated_app, http, time, app_of(simulated_app))
-    ctx = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
-    await asyncio.gather(*(github.is_protected(ctx, "main") for _ in range(5)))
+    shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
+    await asyncio.gather(*(github.is_protected(shop, "main") for _ in range(5)))
     assert tokens_asked(simulated_app) == 1
     time.now += timedelta(minutes=56)
-    await github.is_protected(ctx, "main")
+    await github.is_protected(shop, "main")
     assert tokens_asked(simulated_app) == 2
 
 
@@ -393,10 +393,10 @@ async def test_an_app_whose_token_was_revoked_gets_one_new_one(
     simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
 ) -> None:
     github = client(simulated_app, http, time, app_of(simulated_app))
-    ctx = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
-    await github.is_protected(ctx, "main")
+    shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
+    await github.is_protected(shop, "main")
     simulated_app.world.tokens.clear()
-    assert not await github.is_protected(ctx, "main")
+    assert not await github.is_protected(shop, "main")
     assert tokens_asked(simulated_app) == 2
 
 

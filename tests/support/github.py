@@ -73,6 +73,6 @@ def with_token(github: SimulatedGitHub, repository: Repository, token: str) -> s
     return github.clone_url(repository).replace("http://", f"http://x-access-token:{token}@")
 
 
-async def pull_fixing(maria: Person, ctx: Repository, body: str, base: str | None = None) -> Pull:
-    await maria.push(ctx, "fix", {"src/cart.py": "total = 1\n"}, "Count")
-    return await maria.open_pull(ctx, head="fix", base=base, title="Count", body=body)
+async def pull_fixing(maria: Person, shop: Repository, body: str, base: str | None = None) -> Pull:
+    await maria.push(shop, "fix", {"src/cart.py": "total = 1\n"}, "Count")
+    return await maria.open_pull(shop, head="fix", base=base, title="Count", body=body)

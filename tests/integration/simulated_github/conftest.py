@@ -37,14 +37,14 @@ async def receiver(github: SimulatedGitHub) -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-async def ctx(github: SimulatedGitHub) -> Repository:
+async def shop(github: SimulatedGitHub) -> Repository:
     return await github.create_repository("acme/shop", files={"README.md": "# Shop\n", "src/cart.py": "total = 0\n"})
 
 
 @pytest.fixture
-def maria(github: SimulatedGitHub, ctx: Repository) -> Person:
+def maria(github: SimulatedGitHub, shop: Repository) -> Person:
     maria = github.person("maria")
-    ctx.allow(maria, "write")
+    shop.allow(maria, "write")
     return maria
 
 

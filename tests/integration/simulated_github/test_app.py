@@ -12,7 +12,7 @@ from tests.support.github import Clock, bearer
 
 async def test_an_app_gets_a_token_for_its_installation_that_expires(tmp_path: Path, clock: Clock) -> None:
     async with SimulatedGitHub.running(tmp_path, clock, installation_id=77) as github:
-        ctx = await github.create_repository("acme/shop")
+        shop = await github.create_repository("acme/shop")
         now = int(clock.now.timestamp())
         claims = {"iat": now - 60, "exp": now + 540, "iss": str(github.app_id)}
         signed = jwt.encode(claims, github.app_private_key_pem, algorithm="RS256")
@@ -24,7 +24,7 @@ async def test_an_app_gets_a_token_for_its_installation_that_expires(tmp_path: P
             assert created.json()["expires_at"] == "2026-03-01T13:00:00Z"
             token = created.json()["token"]
 
-            issue = await github.person("maria").open_issue(ctx, "Talk")
+            issue = await github.person("maria").open_issue(shop, "Talk")
             path = "/repos/acme/shop/issues/1/comments"
             comment = (await client.post(path, json={"body": "Hi"}, headers=bearer(token))).json()
             assert (comment["user"]["login"], comment["user"]["type"]) == ("threadtree-bot[bot]", "Bot")

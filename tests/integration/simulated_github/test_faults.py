@@ -20,9 +20,9 @@ from tests.support.github import Clock
 
 
 async def test_an_error_before_the_write_stores_nothing_and_one_after_it_stores(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    issue = await maria.open_issue(ctx, "Talk")
+    issue = await maria.open_issue(shop, "Talk")
     path = "/repos/acme/shop/issues/1/comments"
     github.faults.add(FailBefore(502), method="POST", path="/repos/*/issues/*/comments")
     assert (await api.post(path, json={"body": "one"})).status_code == 502
@@ -35,9 +35,9 @@ async def test_an_error_before_the_write_stores_nothing_and_one_after_it_stores(
 
 
 async def test_a_dropped_connection_gives_no_answer_whether_it_was_written_or_not(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    issue = await maria.open_issue(ctx, "Talk")
+    issue = await maria.open_issue(shop, "Talk")
     path = "/repos/acme/shop/issues/1/comments"
     github.faults.add(DropBefore(), path=path)
     github.faults.add(DropAfter(), path=path)
@@ -50,7 +50,7 @@ async def test_a_dropped_connection_gives_no_answer_whether_it_was_written_or_no
 
 
 async def test_rate_limits_look_like_githubs(
-    github: SimulatedGitHub, ctx: Repository, api: httpx.AsyncClient, clock: Clock
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient, clock: Clock
 ) -> None:
     github.faults.add(SecondaryRateLimit(retry_after=7))
     secondary = await api.get("/user")
@@ -63,7 +63,7 @@ async def test_rate_limits_look_like_githubs(
 
 
 async def test_latency_and_graphql_errors_last_until_they_are_cleared(
-    github: SimulatedGitHub, ctx: Repository, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient
 ) -> None:
     github.faults.add(GraphQLError("Something went wrong"), path="/graphql", times=None)
     for _ in range(2):
@@ -77,9 +77,9 @@ async def test_latency_and_graphql_errors_last_until_they_are_cleared(
 
 
 async def test_waiting_ends_with_the_change_or_with_the_deadline(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    issue = await maria.open_issue(ctx, "Talk")
+    issue = await maria.open_issue(shop, "Talk")
     waiting = asyncio.create_task(github.wait_for(lambda: issue.comments_by(github.bot)))
     await api.post("/repos/acme/shop/issues/1/comments", json={"body": "On it"})
     assert [comment.body for comment in await waiting] == ["On it"]

@@ -21,14 +21,14 @@ async def closing(api: httpx.AsyncClient, **variables: object) -> Any:
 
 
 async def test_closing_references_come_from_the_body_in_pages(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     other = await github.create_repository("acme/other")
     await maria.open_issue(other, "Elsewhere")
-    await maria.open_issue(ctx, "One")
-    await maria.open_issue(ctx, "Two")
+    await maria.open_issue(shop, "One")
+    await maria.open_issue(shop, "Two")
     pull = await pull_fixing(
-        maria, ctx, "fixes #1, closes acme/other#1 and RESOLVED: #2. Prefixes #3, see #1, fixes #99"
+        maria, shop, "fixes #1, closes acme/other#1 and RESOLVED: #2. Prefixes #3, see #1, fixes #99"
     )
     found = await closing(api)
     assert [(node["repository"]["nameWithOwner"], node["number"], node["state"]) for node in found["nodes"]] == [
@@ -36,7 +36,7 @@ async def test_closing_references_come_from_the_body_in_pages(
         ("acme/other", 1, "OPEN"),
         ("acme/shop", 2, "OPEN"),
     ]
-    assert found["nodes"][0]["repository"]["databaseId"] == ctx.id
+    assert found["nodes"][0]["repository"]["databaseId"] == shop.id
 
     page = await closing(api, first=2)
     assert (page["totalCount"], page["pageInfo"]["hasNextPage"]) == (3, True)
@@ -48,21 +48,21 @@ async def test_closing_references_come_from_the_body_in_pages(
 
 
 async def test_closing_references_may_appear_late(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     github.late_closing_references = True
-    await maria.open_issue(ctx, "One")
-    await maria.open_issue(ctx, "Two")
-    pull = await pull_fixing(maria, ctx, "fixes #1")
+    await maria.open_issue(shop, "One")
+    await maria.open_issue(shop, "Two")
+    pull = await pull_fixing(maria, shop, "fixes #1")
     assert (await closing(api))["nodes"] == []
     pull.closing_references_indexed = True
     assert [node["number"] for node in (await closing(api))["nodes"]] == [1]
 
 
 async def test_graphql_errors_have_githubs_form(
-    github: SimulatedGitHub, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    comment = await maria.comment(await maria.open_issue(ctx, "Talk"), "hello")
+    comment = await maria.comment(await maria.open_issue(shop, "Talk"), "hello")
     missing = await api.post("/graphql", json={"query": '{ repository(owner: "no", name: "where") { name } }'})
     assert missing.status_code == 200
     assert missing.json()["data"] == {"repository": None}

@@ -9,10 +9,10 @@ from tests.support.github import Receiver, events, payload, pull_fixing
 
 
 async def test_merging_a_pull_request_merges_in_git_and_closes_what_it_fixes(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
-    pull = await pull_fixing(maria, ctx, "Fixes #1")
+    issue = await maria.open_issue(shop, "It breaks")
+    pull = await pull_fixing(maria, shop, "Fixes #1")
     await github.settled()
     github.deliveries.clear()
 
@@ -22,43 +22,43 @@ async def test_merging_a_pull_request_merges_in_git_and_closes_what_it_fixes(
     assert events(github) == ["push.None", "pull_request.closed", "issues.closed"]
     closed = payload(github, "pull_request", "closed")["pull_request"]
     assert (closed["merged"], closed["merge_commit_sha"], closed["state"]) == (True, commit, "closed")
-    assert closed["head"]["repo"]["id"] == closed["base"]["repo"]["id"] == ctx.id
+    assert closed["head"]["repo"]["id"] == closed["base"]["repo"]["id"] == shop.id
     assert (issue.state, issue.closed_by, pull.merged) == ("closed", maria.user, True)
-    assert (await ctx.git.branches())["main"] == commit
-    assert (await ctx.git.files("main"))["src/cart.py"] == "total = 1"
-    assert await ctx.git.is_ancestor(pull.head_sha, "main")
+    assert (await shop.git.branches())["main"] == commit
+    assert (await shop.git.files("main"))["src/cart.py"] == "total = 1"
+    assert await shop.git.is_ancestor(pull.head_sha, "main")
 
 
-async def test_a_squash_leaves_the_heads_commits_out(ctx: Repository, maria: Person) -> None:
-    pull = await pull_fixing(maria, ctx, "")
+async def test_a_squash_leaves_the_heads_commits_out(shop: Repository, maria: Person) -> None:
+    pull = await pull_fixing(maria, shop, "")
     commit = await maria.merge(pull, "squash")
-    assert (await ctx.git.files("main"))["src/cart.py"] == "total = 1"
-    assert not await ctx.git.is_ancestor(pull.head_sha, "main")
-    assert [message for _, message, _ in await ctx.git.log(commit)] == ["Initial commit", "Count (#1)"]
+    assert (await shop.git.files("main"))["src/cart.py"] == "total = 1"
+    assert not await shop.git.is_ancestor(pull.head_sha, "main")
+    assert [message for _, message, _ in await shop.git.log(commit)] == ["Initial commit", "Count (#1)"]
 
 
-async def test_a_merge_into_another_branch_closes_nothing(ctx: Repository, maria: Person) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
-    await maria.push(ctx, "release", {"NEWS": "soon"}, "Prepare")
-    await maria.merge(await pull_fixing(maria, ctx, "Fixes #1", base="release"))
+async def test_a_merge_into_another_branch_closes_nothing(shop: Repository, maria: Person) -> None:
+    issue = await maria.open_issue(shop, "It breaks")
+    await maria.push(shop, "release", {"NEWS": "soon"}, "Prepare")
+    await maria.merge(await pull_fixing(maria, shop, "Fixes #1", base="release"))
     assert issue.state == "open"
 
 
-async def test_a_conflict_is_not_merged(ctx: Repository, maria: Person) -> None:
-    pull = await pull_fixing(maria, ctx, "")
-    await maria.push(ctx, "main", {"src/cart.py": "total = 2\n"}, "Count otherwise")
+async def test_a_conflict_is_not_merged(shop: Repository, maria: Person) -> None:
+    pull = await pull_fixing(maria, shop, "")
+    await maria.push(shop, "main", {"src/cart.py": "total = 2\n"}, "Count otherwise")
     with pytest.raises(RefusedError, match="Merge conflict"):
         await maria.merge(pull)
     assert pull.state == "open"
 
 
 async def test_a_pull_request_from_a_fork_names_the_fork_and_its_head_is_fetchable_at_the_base(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
     otto = github.person("otto")
-    fork = await github.fork(ctx, otto)
+    fork = await github.fork(shop, otto)
     await otto.push(fork, "idea", {"idea.txt": "yes\n"}, "An idea")
-    pull = await otto.open_pull(ctx, head="idea", title="An idea", head_repo=fork)
+    pull = await otto.open_pull(shop, head="idea", title="An idea", head_repo=fork)
     moved = await otto.push(fork, "idea", {"idea.txt": "no\n"}, "Another")
     await github.settled()
 
@@ -68,13 +68,13 @@ async def test_a_pull_request_from_a_fork_names_the_fork_and_its_head_is_fetchab
     assert opened["base"]["repo"]["full_name"] == "acme/shop"
     assert opened["author_association"] == "NONE"
     assert payload(github, "pull_request", "synchronize")["after"] == moved == pull.head_sha
-    assert await ctx.git.run("rev-parse", f"refs/pull/{pull.number}/head") == moved
+    assert await shop.git.run("rev-parse", f"refs/pull/{pull.number}/head") == moved
 
 
 async def test_a_review_with_inline_comments_and_a_reply_in_its_thread(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    pull = await pull_fixing(maria, ctx, "")
+    pull = await pull_fixing(maria, shop, "")
     await github.settled()
     github.deliveries.clear()
     await maria.review(pull, "Two things", comments=[("src/cart.py", 1, "why?"), ("README.md", 1, "and here")])
@@ -96,8 +96,8 @@ async def test_a_review_with_inline_comments_and_a_reply_in_its_thread(
     assert (review["state"], review["body"]) == ("COMMENTED", "Two things")
 
 
-async def test_the_bot_opens_a_draft_pull_request_once(ctx: Repository, maria: Person, api: httpx.AsyncClient) -> None:
-    await maria.push(ctx, "threadtree/issue-1", {"a": "b"}, "Work")
+async def test_the_bot_opens_a_draft_pull_request_once(shop: Repository, maria: Person, api: httpx.AsyncClient) -> None:
+    await maria.push(shop, "threadtree/issue-1", {"a": "b"}, "Work")
     asked = {"title": "Work", "head": "threadtree/issue-1", "base": "main", "body": "Fixes #1", "draft": True}
     created = await api.post("/repos/acme/shop/pulls", json=asked)
     again = await api.post("/repos/acme/shop/pulls", json=asked)

@@ -11,9 +11,9 @@ from tests.support.github import SECRET, Receiver, events, payload
 
 
 async def test_a_webhook_is_signed_and_says_what_happened(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks", "Here")
+    issue = await maria.open_issue(shop, "It breaks", "Here")
     comment = await maria.comment(issue, "@threadtree-bot please fix")
     await github.settled()
 
@@ -31,15 +31,15 @@ async def test_a_webhook_is_signed_and_says_what_happened(
     assert sent["issue"]["number"] == 1
     assert "pull_request" not in sent["issue"]
     assert sent["repository"]["full_name"] == "acme/shop"
-    assert sent["repository"]["clone_url"] == github.clone_url(ctx)
+    assert sent["repository"]["clone_url"] == github.clone_url(shop)
     assert sent["sender"]["login"] == "maria"
     assert "installation" not in sent
 
 
 async def test_the_bots_own_comment_comes_back_as_a_webhook_from_the_bot(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    await maria.open_issue(ctx, "It breaks")
+    await maria.open_issue(shop, "It breaks")
     answer = await api.post("/repos/acme/shop/issues/1/comments", json={"body": "On it"})
 
     assert answer.status_code == 201
@@ -50,12 +50,12 @@ async def test_the_bots_own_comment_comes_back_as_a_webhook_from_the_bot(
 
 
 async def test_a_slow_receiver_delays_no_answer_and_is_given_up_without_a_retry(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     await github.settled()
     receiver.open.clear()
     github.webhook_timeout_seconds = 0.2
-    await maria.open_issue(ctx, "It breaks")
+    await maria.open_issue(shop, "It breaks")
     assert (await api.post("/repos/acme/shop/issues/1/comments", json={"body": "On it"})).status_code == 201
 
     await github.settled()
@@ -69,11 +69,11 @@ async def test_a_slow_receiver_delays_no_answer_and_is_given_up_without_a_retry(
 
 
 async def test_a_failed_delivery_is_logged_and_redelivered_with_its_guid(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person, api: httpx.AsyncClient
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
-    ctx.allow(github.bot, "admin")
+    shop.allow(github.bot, "admin")
     receiver.status = 503
-    await maria.open_issue(ctx, "It breaks")
+    await maria.open_issue(shop, "It breaks")
     await github.settled()
     receiver.status = 202
 
@@ -97,15 +97,15 @@ async def test_a_failed_delivery_is_logged_and_redelivered_with_its_guid(
 
 
 async def test_hooks_are_hidden_from_those_who_do_not_administer_the_repository(
-    receiver: Receiver, ctx: Repository, api: httpx.AsyncClient
+    receiver: Receiver, shop: Repository, api: httpx.AsyncClient
 ) -> None:
     assert (await api.get("/repos/acme/shop/hooks")).status_code == 404
 
 
 async def test_the_order_of_webhooks_is_the_order_of_the_acts(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
-    issue = await maria.open_issue(ctx, "It breaks")
+    issue = await maria.open_issue(shop, "It breaks")
     for number in range(30):
         await maria.comment(issue, str(number))
     await github.settled()
@@ -114,24 +114,24 @@ async def test_the_order_of_webhooks_is_the_order_of_the_acts(
 
 
 async def test_a_receiver_that_is_away_is_logged_as_such(
-    github: SimulatedGitHub, ctx: Repository, maria: Person
+    github: SimulatedGitHub, shop: Repository, maria: Person
 ) -> None:
     with listen(0) as nobody:
         port = nobody.getsockname()[1]
     github.set_webhook(f"http://127.0.0.1:{port}/", SECRET)
-    await maria.open_issue(ctx, "It breaks")
+    await maria.open_issue(shop, "It breaks")
     await github.settled()
     [delivery] = github.deliveries
     assert (delivery.status, delivery.status_code, delivery.succeeded) == ("failed to connect to host", 0, False)
 
 
 async def test_a_doubled_webhook_has_two_guids_and_a_held_one_is_overtaken(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
     await github.settled()
     github.faults.double_webhooks("issues", "opened")
     github.faults.hold_webhooks("issue_comment")
-    issue = await maria.open_issue(ctx, "It breaks")
+    issue = await maria.open_issue(shop, "It breaks")
     await maria.close(issue, comment="never mind")
     await github.settled()
     one, two, closed = github.deliveries[-3:]
@@ -145,10 +145,10 @@ async def test_a_doubled_webhook_has_two_guids_and_a_held_one_is_overtaken(
 
 
 async def test_form_encoded_webhooks_are_signed_over_the_form(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
     github.set_webhook(receiver.url, SECRET, content_type="form")
-    await maria.open_issue(ctx, "Ümlaut & co")
+    await maria.open_issue(shop, "Ümlaut & co")
     await github.settled()
     headers, body = receiver.got[-1]
     assert headers["content-type"] == "application/x-www-form-urlencoded"
@@ -158,11 +158,11 @@ async def test_form_encoded_webhooks_are_signed_over_the_form(
 
 
 async def test_every_act_sends_the_events_that_github_sends(
-    github: SimulatedGitHub, receiver: Receiver, ctx: Repository, maria: Person
+    github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person
 ) -> None:
     await github.settled()
     github.deliveries.clear()
-    issue = await maria.open_issue(ctx, "It breaks", "Old", labels=["bug"])
+    issue = await maria.open_issue(shop, "It breaks", "Old", labels=["bug"])
     comment = await maria.comment(issue, "first")
     await maria.edit(comment, "second")
     await maria.edit(issue, "New")
