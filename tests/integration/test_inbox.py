@@ -106,13 +106,11 @@ async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -
 
 
 async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_nothing(pool: Pool) -> None:
-    async with Inbox(pool, attempt_seconds=0.1, answer_seconds=PATIENCE_SECONDS) as inbox:
-        async with holding(pool, "1"):
-            assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            # Duplicate, if what was cut off has been committed since; on a busy machine an attempt may be too short.
-            while isinstance(await inbox.store(delivery("g-1")), Unavailable):
-                pass
+    async with Inbox(pool, attempt_seconds=0.1, answer_seconds=PATIENCE_SECONDS) as inbox, holding(pool, "1"):
+        assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
+    # GitHub sends it again, and this time the database has as long as it needs.
+    async with Inbox(pool, attempt_seconds=PATIENCE_SECONDS, answer_seconds=PATIENCE_SECONDS) as inbox:
+        assert isinstance(await inbox.store(delivery("g-1")), Stored | Duplicate)  # the first may have been committed
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
 
 
