@@ -39,7 +39,7 @@ async def test_commits_that_were_never_pushed_survive_the_deletion_of_the_worktr
 
     await issue.says("@threadtree-bot write rest.txt: rest")
 
-    await issue.hears("The worktree was missing.", "1 commit, 1 file")
+    await issue.hears("This thread's files were missing", "1 commit, 1 file")
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt"}
 
 

@@ -58,7 +58,7 @@ async def test_a_worktree_that_was_made_again_is_set_up_again(a_world: Worlds, s
 
         await issue.says("@threadtree-bot append made: agent\nsay Two.")
 
-        await issue.hears("Two.", "The worktree was missing.")
+        await issue.hears("Two.", "This thread's files were missing")
         assert world.text_of(path, "made") == "set up\nagent\n"
 
 
