@@ -1,8 +1,9 @@
 """The files and the index of a rescue, put into a worktree without changes, byte for byte."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bot.clones.checkout import in_the_way
 from bot.git.runner import failure
 from bot.rescue.message import RescuedCommits
 from bot.rescue.scratch_git import NO_OBJECT, ScratchGit
@@ -70,10 +71,8 @@ async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> l
     written = {name for name, entry in changed.items() if entry != _GONE}
     if not written:
         return []
-    above = _parents(written)
     listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
-    ignored = [name.rstrip("/") for name in listed.fields]
-    return [name for name in ignored if name in written or name in above or _parents([name]) & written]
+    return in_the_way(written, listed.fields)
 
 
 async def write_files(own: ScratchGit, target: str) -> None:
@@ -91,8 +90,3 @@ async def differences(own: ScratchGit, before: str, after: str) -> Files:
         _, mode, _, sha, _ = facts.split(" ")
         found[name] = (mode, sha) if mode.strip("0") else _GONE
     return found
-
-
-def _parents(names: Iterable[str]) -> set[str]:
-    """The directories above these names."""
-    return {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}

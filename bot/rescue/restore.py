@@ -8,6 +8,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.admin import Missing, admin_directory, real_path
+from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
@@ -17,7 +18,7 @@ from bot.rescue.contents import read_state
 from bot.rescue.message import RescuedCommits
 from bot.rescue.restore_directory import is_directory, put_directory_back
 from bot.rescue.save import AUTHOR
-from bot.rescue.scratch_git import EMPTY_TREE, TIMEOUT_SECONDS, scratch_git_dir
+from bot.rescue.scratch_git import TIMEOUT_SECONDS, scratch_git_dir
 from bot.rescue.snapshot import snapshot
 from bot.rescue.stored import read_rescue
 from bot.sandbox.view import private_folder

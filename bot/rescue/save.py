@@ -12,6 +12,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.admin import Missing, admin_directory
+from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, private_commits
 from bot.failpoints import reached
@@ -24,7 +25,7 @@ from bot.rescue.contents import Change, read_state
 from bot.rescue.message import Label as Label
 from bot.rescue.message import RescuedCommits
 from bot.rescue.nested import reason_to_keep_whole
-from bot.rescue.scratch_git import EMPTY_TREE, ScratchGit, scratch_git_dir
+from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
 from bot.rescue.stashes import not_rescued
 
@@ -97,8 +98,8 @@ async def save_rescue(
         raise
 
 
-async def keep_stray(lock: CloneLock, path: Path, ref: str, branch: str, author: Identity) -> Rescued:
-    """Keeps under `ref`, or the next that is free, what is checked out, staged and on disk, but no repositories inside.
+async def rescue_stray_work(lock: CloneLock, path: Path, ref: str, branch: str, author: Identity) -> Rescued:
+    """Rescue under `ref`, or the next that is free, what is checked out, staged and on disk, but no repository inside.
 
     Raises GitError, also where a file cannot be read, and OSError, InvalidNameError.
     """

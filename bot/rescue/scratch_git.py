@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones.admin import Missing, admin_directory, real_path
+from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed
@@ -16,8 +17,6 @@ from bot.git.runner import Completed
 # Reading every byte of a large worktree takes its time.
 TIMEOUT_SECONDS = 3600.0
 NO_OBJECT = "0" * 40
-# The tree without files, which git knows in every repository.
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _PREFIX = "threadtree-git-"
 # In the place that ranks above every .gitattributes: bytes become objects, and files again, as they are.
 CONVERSIONS = ("text", "crlf", "eol", "ident", "filter", "working-tree-encoding")

@@ -16,7 +16,7 @@ from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
 from bot.run.push_guard import Guard
 from bot.store.turns import ClaimedTurn
-from bot.worktrees.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, settle_head
+from bot.worktrees.commit import Committed, NothingToCommit, Unresolved, commit_all, return_to_branch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
 
 _log = structlog.get_logger()
@@ -42,10 +42,11 @@ async def publish(
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         if ready.branch is None:
             return await _as_patch(ctx, lock, turn, path, head_before, told), told
-        settled = await settle_head(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
-        if isinstance(settled, StrayWork):
-            told.append(notices.stray_work(settled.ref))
-        if not await _commit(ctx, lock, turn, path, told):
+        stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
+        if stray is not None:
+            # What is left are files that another branch ignored: no work of this turn.
+            told.append(notices.stray_work(stray.ref))
+        elif not await _commit(ctx, lock, turn, path, told):
             return None, told
         branch = await _push(ctx, lock, turn, path, ready.branch, guard, told)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None

@@ -5,34 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones import entries
+from bot.clones.checkout import ignored_in_the_way
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, move_branch
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.rescue.save import keep_stray
+from bot.rescue.save import rescue_stray_work
 
 MAX_FILE_BYTES = 10_000_000
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 
 
 @dataclass(frozen=True, slots=True)
-class OnBranch:
-    """HEAD was on the worktree's branch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """HEAD was elsewhere but descended from the branch, which now has its `commits`."""
-
-    commits: int
-
-
-@dataclass(frozen=True, slots=True)
 class StrayWork:
-    """HEAD was elsewhere and did not descend from the branch: commits and files are kept as `sha` under `ref`."""
+    """HEAD was elsewhere and did not descend from the branch: commits and files are rescued under `ref`."""
 
     ref: str
-    sha: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +46,20 @@ class Unresolved:
     files: tuple[str, ...]
 
 
-async def settle_head(
+async def return_to_branch(
     lock: CloneLock, path: Path, branch: str, rescue: str, identity: Identity
-) -> OnBranch | Returned | StrayWork:
-    """Puts the worktree back on its branch, with the work that was done elsewhere, or that work kept under `rescue`.
+) -> StrayWork | None:
+    """Put the worktree back on its branch, which gets commits made elsewhere that continue it; others are rescued.
 
-    Raises GitError, InvalidNameError.
+    Ignored files stay, even where another `.gitignore` hid them, but for those that the branch has files in the place
+    of: they are in the rescue. Raises GitError, InvalidNameError.
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
     await import_commits(lock, path, branch)
     ref = refs.local(branch)
     if await entries.branch_of(clone, path) == branch:
-        return OnBranch()
+        return None
     head, tip = await entries.head_of(clone, path), await clone.commit_at(ref)
     if head is not None and (tip is None or await clone.is_ancestor(tip, head)):
         await move_branch(lock, path, ref, head, tip)
@@ -78,17 +67,22 @@ async def settle_head(
         await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
         await _quit_rebase(clone, path)
         await import_commits(lock, path, branch)
-        return Returned(await clone.count(head, *([f"^{tip}"] if tip else [])))
+        return None
     if head is not None:
         await import_commit(lock, path, head)
-    kept = await keep_stray(lock, path, rescue, branch, identity)
+    if tip is not None:
+        # What is in the index is rescued, ignored or not.
+        await _stage(clone, path, await ignored_in_the_way(clone, path, head, tip))
+    rescued = await rescue_stray_work(lock, path, rescue, branch, identity)
     await _quit_rebase(clone, path)
+    # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
+    # Repositories inside the worktree are in no rescue and stay.
+    changed = await entries.changed_files(clone, path)
+    await _stage(clone, path, [name for _, name in changed if not name.endswith("/")])
     await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
     await clone.on_worktree(path, "reset", "--quiet", "--hard")
-    # A single f: repositories inside the worktree are in no snapshot and stay.
-    await clone.on_worktree(path, "clean", "--quiet", "-f", "-d")
     await import_commits(lock, path, branch)
-    return StrayWork(kept.ref, kept.sha)
+    return StrayWork(rescued.ref)
 
 
 async def commit_all(

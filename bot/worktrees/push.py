@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones import branch_history, entries
+from bot.clones.checkout import ignored_in_the_way
 from bot.clones.clone import Clone, CloneLock, fetch
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
@@ -14,12 +15,7 @@ from bot.git.runner import Identity, failure
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """`branch` on the remote went from `before` (None: it is new) to `after`, with `commits` that it did not have."""
-
-    branch: str
-    before: str | None
-    after: str
-    commits: int
+    """The remote's branch has every commit now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +23,6 @@ class Parked:
     """Someone else's commits are in the way and do not merge; ours were pushed to `branch` instead."""
 
     branch: str
-    after: str
-    commits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +59,13 @@ async def push(lock: CloneLock, path: Path, branch: str, park_as: str, identity:
     await import_commits(lock, path, branch)
     for merged in (False, True):
         before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
-        commits = await _commits_to_push(clone, before, after)
-        if (
-            after is None
-            or not commits
-            or (before is None and after == await branch_history.last_pushed(clone, branch))
-        ):
+        if after is None or not await _has_commits_to_push(clone, branch, before, after):
             return NothingToPush()
         refused = await _push_ref(clone, branch, branch)
         if refused is None:
             reached("branch-pushed")
             await branch_history.record_pushed(lock, branch, after)
-            return Pushed(branch, before, after, commits)
+            return Pushed()
         if not _is_race(refused):
             return Rejected(refused)
         if merged:
@@ -107,10 +96,11 @@ async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
     return (await clone.run(*diff)).stdout
 
 
-async def _commits_to_push(clone: Clone, before: str | None, after: str | None) -> int:
-    if after is None:
-        return 0
-    return await clone.count(after, f"^{before}") if before else await clone.unpublished(after)
+async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, after: str) -> bool:
+    """Whether the remote lacks commits of `after`. A branch that was deleted there is not pushed again as it was."""
+    if before is not None:
+        return await clone.count("--max-count=1", after, f"^{before}") > 0
+    return await clone.unpublished(after) > 0 and after != await branch_history.last_pushed(clone, branch)
 
 
 async def _push_ref(clone: Clone, branch: str, target: str) -> str | None:
@@ -133,11 +123,14 @@ def _is_race(refused: str) -> bool:
 
 
 async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -> bool:
-    """Merges the remote's branch; False, with the worktree as it was, when that conflicts."""
+    """Merge the remote's branch; return False, with the worktree as it was, where that conflicts."""
     clone = lock.clone
     theirs = await clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
+    # A merge has no option that keeps git from overwriting ignored files.
+    if await ignored_in_the_way(clone, path, await entries.head_of(clone, path), theirs):
+        return False
     message = f"Merge branch '{branch}' of origin into {branch}"
     try:
         await clone.on_worktree(
@@ -162,7 +155,5 @@ async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -
 
 
 async def _park(clone: Clone, branch: str, park_as: str) -> Parked | Rejected:
-    after = (await clone.run("rev-parse", "--verify", refs.local(branch))).text
-    commits = await clone.unpublished(after)
     refused = await _push_ref(clone, branch, park_as)
-    return Parked(park_as, after, commits) if refused is None else Rejected(refused)
+    return Parked(park_as) if refused is None else Rejected(refused)

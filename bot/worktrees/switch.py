@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bot.clones import entries
 from bot.clones.admin import real_path
+from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, move_branch, private_commits
 from bot.failpoints import reached
@@ -20,9 +21,7 @@ _INDEX = "threadtree-index"
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """The worktree has the branch checked out, at `tip`; the branch it had before stays where it was."""
-
-    tip: str
+    """The worktree has the branch checked out; the branch it had before stays where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,11 @@ async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switch
     if await entries.branch_of(clone, path) != after:
         await move_branch(lock, path, refs.local(after), theirs, await clone.commit_at(refs.local(after)))
         await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
-        try:
-            # Ignored files are somebody's too: git would overwrite them without a word.
-            await clone.on_worktree(path, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore", after)
-        except GitError as error:
-            if error.problem is GitProblem.OTHER and await entries.branch_of(clone, path) == before:
-                return DoesNotFit("in-the-way")
-            raise
+        if not await check_out(clone, path, after, theirs):
+            return DoesNotFit("in-the-way")
     await import_commits(lock, path, after)
     reached("switch-checked-out")
-    return Switched(await entries.head_of(clone, path) or theirs)
+    return Switched()
 
 
 async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, theirs: str) -> GitMisfit | None:

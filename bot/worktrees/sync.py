@@ -8,12 +8,13 @@ import structlog
 from bot.clones import branch_history, entries
 from bot.clones.admin import recorded_branch
 from bot.clones.branch_history import is_merged
+from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
 from bot.clones.importing import import_commits
 from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError
 from bot.model import IssueBranch
 
 _log = structlog.get_logger()
@@ -153,7 +154,8 @@ async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Sy
         return Dirty(files, 0, commits)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
-    await clone.on_worktree(path, "checkout", "--quiet", "--detach", onto)
+    if not await check_out(clone, path, None, onto):
+        return Diverged(0, commits)
     await bring_what_can_be_read(lock, path, None)
     return FastForwarded(head, onto, commits)
 
@@ -174,12 +176,7 @@ async def bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None
 async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> bool:
     """False, with all as it was, where an ignored file is in the way: git would overwrite it without a word."""
     clone = lock.clone
-    before = await entries.head_of(clone, path)
-    try:
-        await clone.on_worktree(path, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", onto)
-    except GitError as error:
-        if error.problem is not GitProblem.OTHER or await entries.head_of(clone, path) != before:
-            raise
+    if not await check_out(clone, path, branch, onto):
         return False
     await import_commits(lock, path, branch)
     return True
@@ -247,10 +244,9 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     checkout = await resolve(lock, IssueBranch(of.number))
     if not isinstance(checkout, Checkout) or checkout.branch is None or await _is_held(clone, checkout.branch):
         return None
-    # A branch that is here already is never moved but forward, as `resolve` promises.
-    how = "-b" if checkout.moves_from is None else "-B"
-    options = ("--quiet", "--no-track", "--no-overwrite-ignore", how, checkout.branch, checkout.commit)
-    await clone.on_worktree(path, "checkout", *options)
+    # A branch that is here already only moves forward, as `resolve` promises.
+    if not await check_out(clone, path, checkout.branch, checkout.commit):
+        return None
     reached("next-branch-checked-out")
     await import_commits(lock, path, checkout.branch)
     await branch_history.record_pushed(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))

@@ -7,6 +7,7 @@ import pytest
 
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
+from bot.model import DetachedHead
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
 from bot.worktrees.sync import (
     Ahead,
@@ -20,9 +21,10 @@ from bot.worktrees.sync import (
     OfIssue,
     Synced,
     UpToDate,
+    follow_head,
     sync,
 )
-from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -257,3 +259,20 @@ async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitReposito
     mine = world.agent_commits({"more": "1"})
     assert isinstance(await pushed(world), Pushed)
     assert world.remote_tip("threadtree/issue-1") == mine
+
+
+async def test_a_new_head_of_a_fork_overwrites_no_ignored_file(world: GitRepositories) -> None:
+    head = world.someone_pushes("main", {".gitignore": "results\n"})
+    git(world.remote, "update-ref", "refs/pull/3/head", head)
+    await world.created(DetachedHead(head, "refs/pull/3/head"))
+    (world.path / "results").write_text("hours of work")
+    (world.person / "results").write_text("theirs")
+    git(world.person, "add", "-f", "results")
+    newer = world.push_commit("main", {"more": "1"})
+
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        assert await follow_head(lock, world.path, newer, RESCUE) == Diverged(0, 1)
+
+    assert (world.path / "results").read_text() == "hours of work"
+    assert world.agent("rev-parse", "HEAD") == head

@@ -13,12 +13,10 @@ from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,
     NothingToCommit,
-    OnBranch,
-    Returned,
     StrayWork,
     Unresolved,
     commit_all,
-    settle_head,
+    return_to_branch,
 )
 from bot.worktrees.push import (
     DiffStat,
@@ -44,9 +42,9 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
     return world
 
 
-async def settled(world: GitRepositories) -> OnBranch | Returned | StrayWork:
+async def returned(world: GitRepositories) -> StrayWork | None:
     async with clone_lock(world.clone) as lock:
-        return await settle_head(lock, world.path, BRANCH, RESCUE, BOT)
+        return await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT)
 
 
 async def committed(world: GitRepositories, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
@@ -120,7 +118,7 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
 
 
 async def test_a_head_on_the_branch_is_left_alone(world: GitRepositories) -> None:
-    assert await settled(world) == OnBranch()
+    assert await returned(world) is None
 
 
 @pytest.mark.parametrize("move", [("switch", "-q", "-c", "idea"), ("checkout", "-q", "--detach")])
@@ -128,7 +126,7 @@ async def test_commits_made_on_another_branch_come_home(world: GitRepositories, 
     world.agent(*move)
     mine = world.agent_commits({"a": "1"})
     (world.path / "uncommitted").write_text("kept")
-    assert await settled(world) == Returned(1)
+    assert await returned(world) is None
     assert world.agent("rev-parse", "--symbolic-full-name", "HEAD", BRANCH).split() == [f"refs/heads/{BRANCH}"] * 2
     assert world.agent("rev-parse", "HEAD") == mine
     assert world.agent("status", "--porcelain") == "?? uncommitted"
@@ -140,14 +138,43 @@ async def test_unrelated_work_is_kept_and_named_with_its_files(world: GitReposit
     stray = world.agent_commits({"stray": "1"})
     (world.path / "line\nbreak").write_text("untracked")
     (world.path / "stray").write_text("edited")
-    kept = await settled(world)
+    kept = await returned(world)
     assert isinstance(kept, StrayWork)
     assert kept.ref == RESCUE
-    assert git(world.clone.path, "rev-parse", RESCUE, f"{RESCUE}^").split() == [kept.sha, stray]
+    assert git(world.clone.path, "rev-parse", f"{RESCUE}^") == stray
     assert files_at(world, RESCUE) == {"stray", "line\nbreak"}
     assert git(world.clone.path, "show", f"{RESCUE}:stray") == "edited"
     assert world.agent("rev-parse", "HEAD") == on_branch
     assert world.agent("status", "--porcelain", "--branch") == f"## {BRANCH}"
+
+
+async def test_files_that_another_branch_ignores_stay_when_the_worktree_returns(world: GitRepositories) -> None:
+    world.agent_commits({"results": "on the branch"})
+    world.agent("switch", "-q", "--orphan", "elsewhere")
+    world.agent("rm", "-q", "-r", "--cached", "--ignore-unmatch", ".")
+    (world.path / "results").unlink(missing_ok=True)
+    world.agent_commits({".gitignore": "data/\nresults\n"})
+    (world.path / "data").mkdir()
+    (world.path / "data" / "measured").write_text("hours of work")
+    (world.path / "results").write_text("hours of work")
+    (world.path / "untracked").write_text("rescued")
+
+    stray = await returned(world)
+
+    assert stray == StrayWork(RESCUE)
+    assert (world.path / "data" / "measured").read_text() == "hours of work"
+    assert (world.path / "results").read_text() == "on the branch"
+    assert git(world.clone.path, "show", f"{RESCUE}:results") == "hours of work", "what was in the way is rescued"
+    assert git(world.clone.path, "show", f"{RESCUE}:untracked") == "rescued"
+    assert world.agent("status", "--porcelain") == "?? data/"
+
+
+async def test_no_merge_overwrites_an_ignored_file(world: GitRepositories) -> None:
+    world.agent_commits({".gitignore": "results\n"})
+    (world.path / "results").write_text("hours of work")
+    world.someone_pushes(BRANCH, {"results": "theirs"}, start="origin/main")
+    assert isinstance(await pushed(world), Parked)
+    assert (world.path / "results").read_text() == "hours of work"
 
 
 async def test_a_rebase_that_was_not_finished_is_ended(world: GitRepositories) -> None:
@@ -157,7 +184,7 @@ async def test_a_rebase_that_was_not_finished_is_ended(world: GitRepositories) -
     await world.clone.on_worktree(
         world.path, "rebase", "origin/main", check=False, environment=BOT.environment | {"GIT_EDITOR": "true"}
     )
-    assert isinstance(await settled(world), StrayWork)
+    assert isinstance(await returned(world), StrayWork)
     assert world.agent("rev-parse", "HEAD") == mine
     assert world.agent("status", "--porcelain", "--branch") == f"## {BRANCH}"
     assert "rebase" not in world.agent("status")
@@ -168,14 +195,16 @@ async def test_one_branch_is_pushed_and_nothing_else(world: GitRepositories) -> 
     git(world.clone.path, "tag", "-a", "-m", "x", "v1", "refs/remotes/origin/main")
     world.agent_commits({"a": "1"})
     after = world.agent_commits({"b": "1"})
-    assert await pushed(world) == Pushed(BRANCH, None, after, 2)
+    assert await pushed(world) == Pushed()
+    assert world.remote_tip(BRANCH) == after
     assert git(world.remote, "for-each-ref", "--format=%(refname)").split() == [
         "refs/heads/main",
         f"refs/heads/{BRANCH}",
     ]
     assert await pushed(world) == NothingToPush()
     again = world.agent_commits({"c": "1"})
-    assert await pushed(world) == Pushed(BRANCH, after, again, 1)
+    assert await pushed(world) == Pushed()
+    assert world.remote_tip(BRANCH) == again
 
 
 async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepositories) -> None:
@@ -195,9 +224,7 @@ async def test_a_protected_branch_is_withheld_and_so_is_one_that_would_park_on_i
 async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitRepositories) -> None:
     mine = world.agent_commits({"mine": "1"})
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
-    done = await pushed(world)
-    assert isinstance(done, Pushed)
-    assert (done.before, done.commits) == (theirs, 2)
+    assert await pushed(world) == Pushed()
     assert git(world.remote, "rev-parse", f"{BRANCH}^1", f"{BRANCH}^2").split() == [mine, theirs]
     assert (world.path / "theirs").exists()
 
@@ -205,7 +232,7 @@ async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitReposi
 async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost(world: GitRepositories) -> None:
     mine = world.agent_commits({"README.md": "mine\n"})
     theirs = world.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
-    assert await pushed(world) == Parked(f"{BRANCH}-turn-7", mine, 1)
+    assert await pushed(world) == Parked(f"{BRANCH}-turn-7")
     assert world.remote_tip(f"{BRANCH}-turn-7") == mine
     assert world.remote_tip(BRANCH) == theirs
     assert world.agent("rev-parse", "HEAD") == mine
@@ -285,7 +312,7 @@ async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitRepositor
     assert ran.read_text().strip(), "the traps do not work"
     ran.unlink()
     (world.path / "a").write_text("1")
-    assert await settled(world) == OnBranch()
+    assert await returned(world) is None
     assert isinstance(await committed(world), Committed)
     world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
     assert isinstance(await pushed(world), Pushed)

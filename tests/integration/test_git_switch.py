@@ -49,7 +49,8 @@ async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitR
     head = await an_issue_and_a_pull_request(world)
     before = git(world.clone.path, "rev-parse", refs.local(ISSUE))
 
-    assert await switched(world) == Switched(head)
+    assert await switched(world) == Switched()
+    assert world.agent("rev-parse", "HEAD") == head
 
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
     assert (world.path / "hello.txt").read_text() == "hello world\n"
@@ -76,7 +77,8 @@ async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitRe
     await world.created()
     head = world.someone_pushes(HEAD, {"a.txt": "a\n"}, start="origin/main")
 
-    assert await switched(world) == Switched(head)
+    assert await switched(world) == Switched()
+    assert world.agent("rev-parse", "HEAD") == head
 
 
 async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitRepositories) -> None:
@@ -86,7 +88,8 @@ async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitReposi
     git(world.clone.path, "branch", HEAD, behind)
     head = world.remote_tip(HEAD)
 
-    assert await switched(world) == Switched(head)
+    assert await switched(world) == Switched()
+    assert world.agent("rev-parse", "HEAD") == head
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
 
 
@@ -254,7 +257,8 @@ async def test_what_was_cut_off_is_gone_on_with(world: GitRepositories, place: s
     failpoints.listener = None
     assert reached[-1] == place
 
-    assert await switched(world) == Switched(head)
+    assert await switched(world) == Switched()
+    assert world.agent("rev-parse", "HEAD") == head
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
     async with clone_lock(world.clone) as lock:
         assert await sync(lock, world.path, HEAD) == UpToDate()
@@ -268,7 +272,8 @@ async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitRe
     (world.path / "more" / "new.txt").write_text("new\n")
     (world.state / "index.lock").touch()
 
-    assert await switched(world) == Switched(head)
+    assert await switched(world) == Switched()
+    assert world.agent("rev-parse", "HEAD") == head
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
 
 
@@ -290,8 +295,9 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
     git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await switch(lock, world.path, ISSUE, name) == Switched(head)
+        assert await switch(lock, world.path, ISSUE, name) == Switched()
         assert await sync(lock, world.path, name) == UpToDate()
+    assert world.agent("rev-parse", "HEAD") == head
     assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
 
 

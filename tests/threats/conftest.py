@@ -14,7 +14,7 @@ from bot.clones.entries import Valid, inspect
 from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
-from bot.worktrees.commit import commit_all, settle_head
+from bot.worktrees.commit import commit_all, return_to_branch
 from bot.worktrees.create import sync
 from bot.worktrees.push import push
 from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git
@@ -88,7 +88,7 @@ class Machine:
         world, results = self.world, list[object]()
         async with clone_lock(world.clone) as lock:
             try:
-                results.append(await settle_head(lock, world.path, BRANCH, RESCUE, BOT))
+                results.append(await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT))
                 results.append(await commit_all(lock, world.path, "the turn", BOT, None))
                 results.append(await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT))
                 await fetch(lock)
