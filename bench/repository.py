@@ -12,7 +12,7 @@ from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
 from bot.model import IssueBranch
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.worktrees.create import create
 
 FILES_PER_FOLDER = 100
@@ -47,10 +47,10 @@ class Repository:
             raise RuntimeError(made.next_step)
         return path
 
-    def label(self, number: int, turn: int = 0) -> Label:
+    def label(self, number: int, turn: int = 0) -> RescueLabel:
         """Whose work a rescue is; another `turn` makes another rescue."""
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=turn)
-        return Label(number, f"threadtree/issue-{number}", (number,), at)
+        return RescueLabel(number, f"threadtree/issue-{number}", (number,), at)
 
     def locked(self) -> CloneLock:
         """The clone for a benchmark that is alone with it."""

@@ -18,7 +18,7 @@ from bot.maintenance.reconcile_rules import started_from
 from bot.maintenance.repair import NO_WORKTREE, take_away
 from bot.maintenance.retention_rules import Policy, exceeds_safety_limit
 from bot.node.context import NodeContext
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
 from bot.store.reconciliation import RemovedRow
@@ -50,7 +50,7 @@ async def end_orphan(ctx: NodeContext, path: Path) -> bool:
             known = await asyncio.to_thread(metadata.read, path)
             worktree_id = await _row_for_rescues(ctx, lock, path, folder, known)
             branch, users = (known.branch, known.conversations) if isinstance(known, Metadata) else (None, ())
-            label = Label(worktree_id or NO_WORKTREE, branch, users, ctx.clock())
+            label = RescueLabel(worktree_id or NO_WORKTREE, branch, users, ctx.clock())
             await take_away(ctx, lock, path, label, whole=worktree_id is None)
             await asyncio.to_thread(metadata.delete, path)
     async with ctx.pool.acquire() as connection:

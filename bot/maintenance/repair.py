@@ -20,10 +20,11 @@ from bot.maintenance.reconcile_rules import Action, decide
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_all
-from bot.rescue.save import KeepWhole, Label
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import KeepDirectory
 from bot.rescue.stored import list_rescues
 from bot.store import reconciliation, rescues, retention
-from bot.worktrees.unlink import rescue_first, unlink_worktree, what_is_rescued
+from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
 
 Progress = Callable[[str], None]
 # Shown to an operator who asked, but not logged every hour.
@@ -66,13 +67,13 @@ async def repair(
     return done
 
 
-async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Label, *, whole: bool) -> None:
+async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: RescueLabel, *, whole: bool) -> None:
     """Rescue what is at a path and clear it; with `whole` the directory is kept as it is.
 
     `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
     """
     found = await rescue_first(lock, path, label)
-    commit, whole = what_is_rescued(found), whole or isinstance(found, KeepWhole)
+    commit, whole = rescued_commit(found), whole or isinstance(found, KeepDirectory)
     size = await asyncio.to_thread(trash.size_of, path) if whole else 0
     note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at, conversations=label.conversations)
     # In one transaction: no row is written for a directory that was not kept.
@@ -120,14 +121,14 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: Found
                 await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row))
         case Action.KEEP_WHOLE:
             if row is not None:
-                label = Label(row.id, row.branch, row.conversations, ctx.clock())
+                label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())
                 await take_away(ctx, lock, path, label, whole=True)
         case Action.ADOPT:
             return action if await _adopt(ctx, found) else None
         case Action.DROP_ENTRY:
             users = found.known.conversations if isinstance(found.known, Metadata) else ()
             branch = found.entry.branch if found.entry else None
-            label = Label(row.id if row else NO_WORKTREE, branch, users, ctx.clock())
+            label = RescueLabel(row.id if row else NO_WORKTREE, branch, users, ctx.clock())
             await take_away(ctx, lock, path, label, whole=False)
         case Action.DELETE_METADATA:
             await asyncio.to_thread(metadata.delete, path)

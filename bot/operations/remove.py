@@ -17,7 +17,7 @@ from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.store import conversations, removals, rescues
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
@@ -81,7 +81,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
     """
     path = Path(removal.worktree.path)
     merged = await merged_head(ctx, removal.worktree)
-    label = Label(
+    label = RescueLabel(
         removal.worktree.id, removal.worktree.branch, removal.worktree.conversations, removal.worktree.updated_at
     )
     clone = ctx.clone(removal.worktree.folder)
@@ -144,7 +144,7 @@ async def _is_mine(ctx: NodeContext, removal: ClaimedRemoval) -> bool:
 
 
 async def _write(
-    connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, label: Label, result: Removed, size: int
+    connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, label: RescueLabel, result: Removed, size: int
 ) -> None:
     """Record the rescue and the end of the removal in the caller's transaction; nothing if the claim was lost."""
     if await removals.lock_claimed(connection, removal):

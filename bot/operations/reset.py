@@ -11,7 +11,7 @@ from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.operations.create import fetched
 from bot.operations.shared import Outcome, merged_head, record_rescue, rescue_size
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.store import worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
@@ -23,7 +23,7 @@ async def reset_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     worktree = operation.worktree
     merged = await merged_head(ctx, worktree)
     # The same at each attempt: what an earlier attempt rescued is found again.
-    label = Label(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
+    label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
     clone = ctx.clone(worktree.folder)
     async with clone_lock(clone) as lock:
         if (unfetched := await fetched(ctx, lock, operation)) is not None:

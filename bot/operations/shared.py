@@ -16,7 +16,8 @@ from bot.github.errors import GitHubError
 from bot.messages import notices, worktree_replies
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.rescue.save import Label, Rescued
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import Rescued
 from bot.rescue.stored import rescue_bytes
 from bot.store import rescues
 from bot.store.database import Connection
@@ -68,7 +69,7 @@ async def rescue_size(clone: Clone, rescue: Rescued | None, kept: Path | None) -
 
 
 async def record_rescue(
-    connection: Connection, label: Label, rescue: Rescued | None, kept: Path | None, size: int
+    connection: Connection, label: RescueLabel, rescue: Rescued | None, kept: Path | None, size: int
 ) -> None:
     """Record the commit, the directory, or both; `size` is what `rescue_size` returned. Recording twice is one row."""
     note = partial(rescues.record, connection, label.worktree_id, label.at, conversations=label.conversations)

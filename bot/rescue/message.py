@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class RescueLabel:
     """What a rescue commit says of itself, so that it explains itself without the database."""
 
     worktree_id: int
@@ -46,7 +46,7 @@ class RescuedCommits:
         return tuple(dict.fromkeys(commit for commit in known if commit is not None))
 
 
-def write(label: Label, kept: RescuedCommits) -> bytes:
+def write(label: RescueLabel, kept: RescuedCommits) -> bytes:
     """The message of a rescue commit. Branch names need not be UTF-8, so it is bytes."""
     place = f"on {label.branch}" if label.branch else "without a branch"
     threads = ", ".join(f"#{number}" for number in label.conversations) or "no thread"
@@ -77,7 +77,7 @@ def write(label: Label, kept: RescuedCommits) -> bytes:
     return os.fsencode("\n".join(lines) + "\n")
 
 
-def read(message: str, parents: Sequence[str]) -> tuple[Label, RescuedCommits] | None:
+def read(message: str, parents: Sequence[str]) -> tuple[RescueLabel, RescuedCommits] | None:
     """What `write` wrote, None for any other message. A commit that is none of the `parents` is not believed."""
     found: dict[str, list[str]] = {}
     for key, value in _TRAILER.findall(message):
@@ -105,7 +105,7 @@ def read(message: str, parents: Sequence[str]) -> tuple[Label, RescuedCommits] |
     )
 
 
-def _label(found: Mapping[str, Sequence[str]]) -> Label:
+def _label(found: Mapping[str, Sequence[str]]) -> RescueLabel:
     branch = found.get("Branch", [None])[0]
     if branch is not None and not refs.is_branch(branch):
         raise ValueError(f"not a branch name: {branch!r}")
@@ -113,7 +113,7 @@ def _label(found: Mapping[str, Sequence[str]]) -> Label:
     at = datetime.fromisoformat(found["Time"][0])
     if at.tzinfo is None:
         raise ValueError("a time without a zone")
-    return Label(int(found["Worktree"][0]), branch, tuple(map(int, conversations)), at)
+    return RescueLabel(int(found["Worktree"][0]), branch, tuple(map(int, conversations)), at)
 
 
 def _number(found: Mapping[str, Sequence[str]], key: str) -> int:

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,13 +22,10 @@ from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
 from bot.git.runner import Identity
 from bot.rescue import message as rescue_message
-from bot.rescue.contents import Change, read_state
-from bot.rescue.message import Label as Label
-from bot.rescue.message import RescuedCommits
-from bot.rescue.nested import reason_to_keep_whole
+from bot.rescue.contents import SUBMODULE, Change, Contents, read_state
+from bot.rescue.message import RescuedCommits, RescueLabel
 from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
-from bot.rescue.stashes import not_rescued
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
 _COMMITS_IN_PROGRESS = (
@@ -57,7 +55,7 @@ class NothingToRescue:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWhole:
+class KeepDirectory:
     """A commit cannot hold it (a nested repository, a dirty submodule, the clone is gone): keep the directory.
 
     Keep what git knew of it too. What a commit can hold of it is in `rescued`; nothing else has its commits.
@@ -68,8 +66,8 @@ class KeepWhole:
 
 
 async def save_rescue(
-    lock: CloneLock, path: Path, label: Label, *, published: bool = True
-) -> Rescued | NothingToRescue | KeepWhole:
+    lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
+) -> Rescued | NothingToRescue | KeepDirectory:
     """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError.
 
     That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
@@ -78,23 +76,23 @@ async def save_rescue(
     """
     clone = lock.clone
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
-        return KeepWhole("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
+        return KeepDirectory("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
     try:
         await import_commits(lock, path, label.branch)
         admin = admin_directory(clone.path, path)
         if isinstance(admin, Missing):
             rescued = await _without_files(lock, path, label, published)
             if os.path.lexists(path):  # noqa: ASYNC240
-                return KeepWhole(admin.why, rescued)
+                return KeepDirectory(admin.why, rescued)
             return rescued or NothingToRescue()
         if entries.is_unfinished(admin):
             return await _without_files(lock, path, label, published) or NothingToRescue()
         return await _whole(lock, path, label, published)
     except UnreadableError as error:
-        return KeepWhole(str(error), await _without_files(lock, path, label, published))
+        return KeepDirectory(str(error), await _without_files(lock, path, label, published))
     except GitError as error:
         if error.problem in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
-            return KeepWhole(f"git cannot read it: {error}")
+            return KeepDirectory(f"git cannot read it: {error}")
         raise
 
 
@@ -113,20 +111,22 @@ async def rescue_stray_work(lock: CloneLock, path: Path, ref: str, branch: str, 
     async with scratch_git_dir(clone, path, head) as own:
         taken = await snapshot(own, head)
         kept = RescuedCommits(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
-        label = Label(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
+        label = RescueLabel(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
         kept = replace(kept, files=_files(taken.changes))
         sha = await _commit(lock, own, label, taken, kept, author)
     return Rescued(await _publish(lock, worktree, at, sha), sha, kept.files, commits)
 
 
-async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> Rescued | NothingToRescue | KeepWhole:
+async def _whole(
+    lock: CloneLock, path: Path, label: RescueLabel, published: bool
+) -> Rescued | NothingToRescue | KeepDirectory:
     clone = lock.clone
     head, current = await asyncio.gather(entries.head_of(clone, path), entries.branch_of(clone, path))
     kept = await _commits(lock, path, label.branch, head, current, published)
     rescued = None
     async with scratch_git_dir(clone, path, head) as own:
         seen = await read_state(own, head)
-        why = await reason_to_keep_whole(own, seen)
+        why = await _reason_to_keep_directory(own, seen)
         files = _files(seen.changes)
         # The commit that a kept directory was at is on record, so that it comes back to no other.
         if files or _is_needed(kept) or why is not None:
@@ -134,11 +134,11 @@ async def _whole(lock: CloneLock, path: Path, label: Label, published: bool) -> 
             sha = await _commit(lock, own, label, taken, replace(kept, files=files), AUTHOR)
             rescued = Rescued(await _publish(lock, str(label.worktree_id), label.at, sha), sha, files, kept.commits)
     if why is not None:
-        return KeepWhole(why, rescued)
+        return KeepDirectory(why, rescued)
     return rescued or NothingToRescue()
 
 
-async def _without_files(lock: CloneLock, path: Path, label: Label, published: bool) -> Rescued | None:
+async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """The commits of a worktree whose files are not there, or not to be had. Raises GitError, OSError."""
     clone = lock.clone
     entry = await entries.entry_of(clone, path)
@@ -179,7 +179,7 @@ async def _commits(
         private = await private_commits(lock, path, (*in_progress, *set_aside))
         stashes, others = [*private.stashes, *(one for one in set_aside if one in private.tips)], private.tips
     else:
-        stashes = await not_rescued(clone, {branch, current})
+        stashes = await stashes_not_rescued(clone, {branch, current})
         stashes += [one for one in set_aside if await clone.commit_at(one)]
         others = tuple([one for one in in_progress if await _only_here(clone, [one], published)])
     others = tuple(one for one in others if one not in {head, tip, *stashes})
@@ -212,7 +212,7 @@ def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
 
 
 async def _commit(
-    lock: CloneLock, own: ScratchGit, label: Label, taken: Snapshot, kept: RescuedCommits, author: Identity
+    lock: CloneLock, own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits, author: Identity
 ) -> str:
     """The rescue commit, in the clone but under no ref yet."""
     signed = _signed(author, label.at)
@@ -242,3 +242,74 @@ async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> st
 def _signed(author: Identity, at: datetime) -> dict[str, str]:
     time = f"{int(at.timestamp())} +0000"
     return author.environment | {"GIT_AUTHOR_DATE": time, "GIT_COMMITTER_DATE": time}
+
+
+# What no commit can hold
+
+
+async def _reason_to_keep_directory(own: ScratchGit, seen: Contents) -> str | None:
+    """Why a commit would not hold all of it, or None. Ignored directories are not looked into.
+
+    Raises GitError, OSError.
+    """
+    if seen.unseen is not None:
+        return seen.unseen
+    nested = next((change.name for change in seen.changes if change.name.endswith("/")), None)
+    nested = nested or _hidden_repository(own, seen)
+    if nested is not None:
+        return f"{nested!r} is a repository of its own"
+    dirty = next((change.name for change in seen.changes if change.inside), None)
+    if dirty is not None:
+        return f"the submodule {dirty!r} has changes of its own"
+    for entry in seen.entries:
+        if entry.mode == SUBMODULE and not await _is_expendable(own, entry.name):
+            return f"the submodule {entry.name!r} has commits of its own"
+    return None
+
+
+def _hidden_repository(own: ScratchGit, seen: Contents) -> str | None:
+    """A directory with tracked files in it that was made a repository: git's status says nothing of it."""
+    directories: set[str] = set()
+    for entry in seen.entries:
+        directory = entry.name.rpartition("/")[0]
+        while directory and directory not in directories:
+            directories.add(directory)
+            directory = directory.rpartition("/")[0]
+    return next((f"{one}/" for one in sorted(directories) if _is_repository(own.path / one)), None)
+
+
+def _is_repository(directory: Path) -> bool:
+    return os.path.lexists(directory / ".git")
+
+
+async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
+    """Whether a submodule is empty, or has nothing that was not fetched."""
+    place = own.path / submodule
+    if not _is_repository(place):
+        return not place.is_dir() or place.is_symlink() or not any(place.iterdir())
+    try:
+        listed = await own.clone.on_worktree(
+            own.path, *("-C", submodule, "rev-list", "--max-count=1", "--all", "HEAD", "--not", "--remotes", "--tags")
+        )
+    except GitError as error:
+        if error.problem is GitProblem.TIMEOUT:
+            raise
+        return False
+    return not listed.stdout
+
+
+# Stashes
+
+
+async def stashes_not_rescued(clone: Clone, branches: Set[str | None]) -> list[str]:
+    """What was stashed on these branches (None: without one) and no rescue has yet, newest first. Raises GitError.
+
+    The list itself is left as it is: whoever stashes in another worktree at this moment holds no lock of ours.
+    """
+    if await clone.commit_at("refs/stash") is None:
+        return []
+    names = "|".join(re.escape(branch or "(no branch)") for branch in branches)
+    on_these = re.compile(rf"(\w+) (?:WIP on|On) (?:{names}): ")
+    listed = (await clone.run("reflog", "show", "--format=%H %gs", "refs/stash")).text.splitlines()
+    found = [matched[1] for line in listed if (matched := on_these.match(line))]
+    return [stash for stash in found if await clone.count(stash, "--not", f"--glob={refs.RESCUE_PREFIX}*")]

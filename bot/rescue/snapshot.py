@@ -25,12 +25,11 @@ class UnreadableError(GitError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`tree` is what is on disk, `staged` the index where it differs from HEAD; `nested` are untracked repositories."""
+    """`tree` is what is on disk, `staged` the index where it differs from HEAD."""
 
     tree: str
     staged: str | None
     changes: Sequence[Change]
-    nested: tuple[str, ...]
 
 
 async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None = None) -> Snapshot:
@@ -45,19 +44,19 @@ async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None 
         raise UnreadableError(seen.unseen)
     converted = await _converted(own, seen)
     own.verbatim()
-    nested = tuple(change.name for change in seen.changes if change.name.endswith("/"))
-    changed = {change.name for change in seen.changes}
+    # The name of a repository inside ends in `/`.
+    changed = {change.name for change in seen.changes if not change.name.endswith("/")}
     doubtful = changed | {entry.name for entry in seen.entries if entry.flagged}
-    files = set(existing_files(own.path, doubtful - set(nested)))
+    files = set(existing_files(own.path, doubtful))
     files |= {one.name for one in seen.entries if one.name not in doubtful and one.mode != SUBMODULE}
     stays = {one.name: one for one in seen.entries if one.stage == 0 and _stays(own.path, one, files)}
     # It starts with HEAD, whose trees git need not make again.
     await own.run("read-tree", head or "--empty", index=DISK)
-    await own.fill(DISK, sorted(_line(name, stays.get(name)) for name in changed - set(nested)))
+    await own.fill(DISK, sorted(_line(name, stays.get(name)) for name in changed))
     unlike = await _unlike(own, [stays[name] for name in converted & stays.keys() - changed])
     await _add(own, sorted(files & (changed | unlike) | (files - stays.keys())))
     staged = await _staged(own, head, seen) if any(change.is_staged for change in seen.changes) else None
-    return Snapshot(await own.tree(DISK), staged, seen.changes, nested)
+    return Snapshot(await own.tree(DISK), staged, seen.changes)
 
 
 async def _converted(own: ScratchGit, seen: Contents) -> Set[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.rescue import message as rescue_message
-from bot.rescue.message import Label, RescuedCommits
+from bot.rescue.message import RescuedCommits, RescueLabel
 
 # Nothing in a message can be a NUL.
 _FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"
@@ -18,7 +18,7 @@ class KnownRescue:
 
     ref: str
     sha: str
-    label: Label
+    label: RescueLabel
     kept: RescuedCommits
 
 
@@ -33,7 +33,7 @@ async def list_rescues(clone: Clone) -> list[KnownRescue]:
             continue
         told = rescue_message.read(message, parents.split())
         worktree_id, at = int(place[0]), place[1]
-        label, kept = told or (Label(worktree_id, None, (), at), RescuedCommits(head=sha))
+        label, kept = told or (RescueLabel(worktree_id, None, (), at), RescuedCommits(head=sha))
         found.append(KnownRescue(ref.strip(), sha, label, kept))
     return found
 

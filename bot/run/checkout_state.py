@@ -29,8 +29,8 @@ from bot.worktrees.sync import (
     OfIssue,
     Synced,
     UpToDate,
-    follow_head,
     sync,
+    sync_detached,
 )
 
 Words = tuple[tuple[str, ...], tuple[str, ...]]
@@ -84,7 +84,7 @@ async def restore_or_sync(
     if branch and await lock.clone.commit_at(refs.remote(branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
     if turn.pinned_sha is not None:
-        synced = await follow_head(lock, path, turn.pinned_sha, rescue)
+        synced = await sync_detached(lock, path, turn.pinned_sha, rescue)
     else:
         synced = await sync(lock, path, turn.worktree.branch, _issue(turn))
     unfinished = await entries.operation_in_progress(lock.clone, path)

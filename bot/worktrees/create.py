@@ -17,17 +17,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.worktrees.sync import Ahead as Ahead
-from bot.worktrees.sync import Dirty as Dirty
-from bot.worktrees.sync import Diverged as Diverged
-from bot.worktrees.sync import FastForwarded as FastForwarded
-from bot.worktrees.sync import NoRemoteBranch as NoRemoteBranch
-from bot.worktrees.sync import OffBranch as OffBranch
-from bot.worktrees.sync import Synced as Synced
-from bot.worktrees.sync import UpToDate as UpToDate
-from bot.worktrees.sync import bring_what_can_be_read
-from bot.worktrees.sync import follow_head as follow_head
-from bot.worktrees.sync import sync as sync
+from bot.worktrees.sync import import_readable_commits
 from bot.worktrees.unlink import unlink_worktree
 
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
@@ -61,7 +51,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
     state = await inspect(lock.clone, path)
     if isinstance(state, Valid) and (made := await _found(lock, state, start)) is not None:
         return made
-    await bring_what_can_be_read(lock, path)
+    await import_readable_commits(lock, path)
     checkout = await resolve(lock, start)
     if isinstance(checkout, Refused):
         return checkout
@@ -73,7 +63,7 @@ async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
     state = await inspect(lock.clone, path)
     mended = isinstance(state, Missing) and entries.restore_admin_directory(lock, path, branch)
     if mended:
-        await bring_what_can_be_read(lock, path, branch)
+        await import_readable_commits(lock, path, branch)
         state = await inspect(lock.clone, path)
     if isinstance(state, Valid) and state.head is None and state.branch == branch:
         return Examined(Missing("its branch has no commit any more"))
@@ -93,7 +83,7 @@ async def recreate(
     state = (await examine(lock, path, branch)).state
     if isinstance(state, Valid):
         return Created(branch, None, state.head or "")
-    await bring_what_can_be_read(lock, path, branch)
+    await import_readable_commits(lock, path, branch)
     candidates = (refs.local(branch), refs.remote(branch)) if branch else ()
     for revision in (*candidates, await _head_on_record(clone, path), tip):
         commit = await clone.commit_at(revision) if revision else None
@@ -192,7 +182,7 @@ async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
     """Makes the path free; the name under which what was there is kept, None where it held nothing."""
-    brought = await bring_what_can_be_read(lock, path)
+    brought = await import_readable_commits(lock, path)
     await entries.keep_head(lock, path, rescue)
     whole = not brought or await asyncio.to_thread(_holds_something, lock.clone, path)
     gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)

@@ -15,9 +15,9 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.rescue.contents import parse_entries
-from bot.rescue.save import KeepWhole, Label, Rescued
-from bot.rescue.stashes import not_rescued
-from bot.worktrees.unlink import admins, head_on_record, rescue_first, unlink_worktree, what_is_rescued
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import KeepDirectory, Rescued, stashes_not_rescued
+from bot.worktrees.unlink import admin_directories, head_on_record, rescue_first, rescued_commit, unlink_worktree
 
 _log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class NotRemoved:
     in_use: bool = False
 
 
-async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | NotRemoved:
+async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
     """Removes the worktree of the branch in `label`, after a fetch; its branch goes if GitHub or the rescue has it all.
 
     To be repeated with the same label if it was cut off: it ends the same. Raises InvalidNameError.
@@ -64,12 +64,12 @@ async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> R
         refs.local(label.branch)
     try:
         found = await rescue_first(lock, path, label, published=remote.counts)
-        departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepWhole))
+        departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     except (GitError, OSError) as error:
         return NotRemoved(f"it could not be examined or moved away: {error}")
-    if isinstance(found, KeepWhole):
+    if isinstance(found, KeepDirectory):
         _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
-    rescued = what_is_rescued(found)
+    rescued = rescued_commit(found)
     deleted = await _delete_branch(lock, path, label.branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
@@ -77,7 +77,7 @@ async def remove(lock: CloneLock, path: Path, label: Label, remote: Remote) -> R
     return Removed(rescued, departed.kept, deleted, departed.trashed)
 
 
-async def remove_if_clean(lock: CloneLock, path: Path, label: Label, remote: Remote) -> Removed | NotRemoved:
+async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
     """Removes the worktree, after a fetch, if that loses nothing that needs a rescue. Raises InvalidNameError."""
     try:
         await import_commits(lock, path, label.branch)
@@ -115,7 +115,7 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
     state = await clone.state_folder(path)
     if state is not None and os.path.lexists(state / "modules"):  # noqa: ASYNC240
         return "its submodules may have commits of their own"
-    if await not_rescued(clone, {branch}):
+    if await stashes_not_rescued(clone, {branch}):
         return "stashed changes"
     head = await entries.head_of(clone, path)
     for revision in (head, refs.local(branch) if branch else None):
@@ -160,4 +160,4 @@ async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | 
 
 def _checked_out(clone: Path, branch: str) -> bool:
     """Whether a worktree that is still there has the branch; `git worktree list` would take much longer to tell."""
-    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admins(clone))
+    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admin_directories(clone))

@@ -18,9 +18,17 @@ from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.contents import parse_entries
-from bot.rescue.save import KeepWhole, Label, Rescued
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import KeepDirectory, Rescued
 from bot.worktrees.create import recreate
-from bot.worktrees.unlink import admins, admins_of, head_on_record, rescue_first, unlink_worktree, what_is_rescued
+from bot.worktrees.unlink import (
+    admin_directories,
+    admin_directories_of,
+    head_on_record,
+    rescue_first,
+    rescued_commit,
+    unlink_worktree,
+)
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
@@ -71,7 +79,7 @@ class _NotInPlaceError(Exception):
 
 
 async def reset(
-    lock: CloneLock, path: Path, start: Start, label: Label, merged_head: str | None = None
+    lock: CloneLock, path: Path, start: Start, label: RescueLabel, merged_head: str | None = None
 ) -> WasReset | ResetRefused:
     """Resets the worktree of the branch in `label`, after a fetch. No branch of an issue is moved but forward: where it
     has commits of its own, or was merged (`merged_head`: the last commit GitHub says so of), its sequel is checked out.
@@ -91,13 +99,13 @@ async def reset(
     kept = trash.kept_folder(clone.data_dir) / trash.kept_name(path, label.at)
     trashed: tuple[Path, ...] = ()
     try:
-        if isinstance(found, KeepWhole):
+        if isinstance(found, KeepDirectory):
             raise _NotInPlaceError(found.why)
         submodules = await _in_place(lock, path, branch, base.commit)
     except _NotInPlaceError as problem:
         _log.info("worktree-made-anew", path=str(path), why=str(problem))
         submodules = problem.submodules
-        trashed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepWhole)).trashed
+        trashed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory)).trashed
         refused = await _anew(lock, path, branch, base.commit, label)
         if refused is not None:
             return ResetRefused(refused.next_step)
@@ -107,7 +115,7 @@ async def reset(
         base.base_branch,
         before,
         base.commit,
-        what_is_rescued(found),
+        rescued_commit(found),
         kept if os.path.lexists(kept) else None,  # noqa: ASYNC240
         submodules,
         trashed,
@@ -232,7 +240,7 @@ async def _what_is_left(lock: CloneLock, path: Path, branch: str | None, commit:
     return None
 
 
-async def _anew(lock: CloneLock, path: Path, branch: str | None, commit: str, label: Label) -> Refused | None:
+async def _anew(lock: CloneLock, path: Path, branch: str | None, commit: str, label: RescueLabel) -> Refused | None:
     clone = lock.clone
     if branch is not None:
         tip = await clone.commit_at(refs.local(branch))
@@ -250,5 +258,7 @@ async def _head(lock: CloneLock, path: Path) -> str | None:
 
 
 def _checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
-    own = admins_of(clone, path)
-    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admins(clone) if admin not in own)
+    own = admin_directories_of(clone, path)
+    return any(
+        head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admin_directories(clone) if admin not in own
+    )

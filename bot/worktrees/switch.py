@@ -13,7 +13,7 @@ from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import parse_entries
-from bot.rescue.stashes import not_rescued
+from bot.rescue.save import stashes_not_rescued
 from bot.sharing_rules import GitMisfit
 
 _INDEX = "threadtree-index"
@@ -77,7 +77,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
     changed = [name for _, name in await entries.changed_files(clone, path)]
     if changed and not (head and await _go_on(clone, path, head, theirs, changed)):
         return "uncommitted"
-    if await private_commits(lock, path) or await not_rescued(clone, {before}):
+    if await private_commits(lock, path) or await stashes_not_rescued(clone, {before}):
         return "only-here"
     return None
 

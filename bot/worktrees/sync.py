@@ -108,7 +108,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    brought = await bring_what_can_be_read(lock, path, branch)
+    brought = await import_readable_commits(lock, path, branch)
     if branch is None:
         return NoRemoteBranch()
     current = await entries.branch_of(clone, path)
@@ -138,13 +138,13 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     return FastForwarded(mine, theirs, behind) if behind else UpToDate()
 
 
-async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
+async def sync_detached(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
     """Moves a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
     `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    await bring_what_can_be_read(lock, path, None)
+    await import_readable_commits(lock, path, None)
     head = await entries.head_of(clone, path)
     if head is None or head == onto:
         return UpToDate()
@@ -156,11 +156,11 @@ async def follow_head(lock: CloneLock, path: Path, onto: str, rescue: str) -> Sy
         await clone.run("update-ref", rescue, head)
     if not await check_out(clone, path, None, onto):
         return Diverged(0, commits)
-    await bring_what_can_be_read(lock, path, None)
+    await import_readable_commits(lock, path, None)
     return FastForwarded(head, onto, commits)
 
 
-async def bring_what_can_be_read(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
+async def import_readable_commits(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
     """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
     view = lock.clone.existing_view(path)
     if view is None:

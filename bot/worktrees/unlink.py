@@ -17,8 +17,9 @@ from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
+from bot.rescue.message import RescueLabel
 from bot.rescue.restore import progress_file
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
+from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, read_rescue
 from bot.sandbox.view import private_folder
 
@@ -40,8 +41,8 @@ class Unlinked:
 
 
 async def rescue_first(
-    lock: CloneLock, path: Path, label: Label, *, published: bool = True
-) -> Rescued | NothingToRescue | KeepWhole:
+    lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
+) -> Rescued | NothingToRescue | KeepDirectory:
     """The rescue of what is at `path`; what an earlier call with the same label rescued, where nothing came since.
 
     Without `published` no commit counts as published. Raises GitError, OSError when it cannot be told what there is to
@@ -55,8 +56,8 @@ async def rescue_first(
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno not in _BROKEN:
             raise
-        return KeepWhole(f"it cannot be read: {error}", await _hold_head(clone, path, label, published))
-    if earlier is None or isinstance(found, KeepWhole):
+        return KeepDirectory(f"it cannot be read: {error}", await _hold_head(clone, path, label, published))
+    if earlier is None or isinstance(found, KeepDirectory):
         return found
     if isinstance(found, Rescued) and found.ref != earlier.ref:
         if await _adds(clone, found, earlier, published):
@@ -87,12 +88,12 @@ async def _blobs(clone: Clone, *commits: str | None) -> set[str]:
     return found
 
 
-def what_is_rescued(found: Rescued | NothingToRescue | KeepWhole) -> Rescued | None:
+def rescued_commit(found: Rescued | NothingToRescue | KeepDirectory) -> Rescued | None:
     """The commit among what a rescue found, if there is one."""
     match found:
         case Rescued():
             return found
-        case KeepWhole(rescued=rescued):
+        case KeepDirectory(rescued=rescued):
             return rescued
         case NothingToRescue():
             return None
@@ -107,7 +108,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     everything where it was.
     """
     clone = lock.clone
-    known = [(admin, f"worktrees/{admin.name}") for admin in admins_of(clone.path, path)]
+    known = [(admin, f"worktrees/{admin.name}") for admin in admin_directories_of(clone.path, path)]
     if (cage := clone.git.cage) is not None:
         private = private_folder(cage.data_dir, real_path(path))
         cage.remove_group(private.name)
@@ -142,7 +143,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     return Unlinked(place if whole else None, () if whole else tuple(to for _, to in moved))
 
 
-async def _earlier(clone: Clone, label: Label) -> Rescued | None:
+async def _earlier(clone: Clone, label: RescueLabel) -> Rescued | None:
     """What an attempt rescued that was cut off after the directory had left."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
     sha = await clone.commit_at(ref)
@@ -150,10 +151,10 @@ async def _earlier(clone: Clone, label: Label) -> Rescued | None:
     return Rescued(ref, sha, kept.files, kept.commits) if sha is not None and kept is not None else None
 
 
-async def _hold_head(clone: Clone, path: Path, label: Label, published: bool) -> Rescued | None:
+async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """A ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
-    for admin in admins_of(clone.path, path):
+    for admin in admin_directories_of(clone.path, path):
         head = head_on_record(admin)
         if (
             refs.is_commit(head)
@@ -176,7 +177,7 @@ def _open_up(path: Path) -> None:
         return
 
 
-def admins_of(clone: Path, path: Path) -> list[Path]:
+def admin_directories_of(clone: Path, path: Path) -> list[Path]:
     """git's folders for the worktree at `path`, whatever is there and in them. Where each names the other: that one."""
     try:
         linked = admin_directory(clone, path)
@@ -185,7 +186,7 @@ def admins_of(clone: Path, path: Path) -> list[Path]:
     if not isinstance(linked, Missing):
         return [linked]
     named = os.fsdecode(_read(path / ".git")).removeprefix("gitdir:").strip()
-    return [admin for admin in admins(clone) if _belongs(admin, path, named)]
+    return [admin for admin in admin_directories(clone) if _belongs(admin, path, named)]
 
 
 def _belongs(admin: Path, path: Path, named: str) -> bool:
@@ -196,7 +197,7 @@ def _belongs(admin: Path, path: Path, named: str) -> bool:
     return str(admin) == named or entries.is_unfinished(admin)
 
 
-def admins(clone: Path) -> list[Path]:
+def admin_directories(clone: Path) -> list[Path]:
     """git's folders for all worktrees of a clone."""
     try:
         return list((clone / "worktrees").iterdir())

@@ -10,7 +10,8 @@ from bot.clones import entries, trash
 from bot.clones.clone import clone_lock
 from bot.maintenance.expire import expire
 from bot.maintenance.repair import NO_WORKTREE, repair
-from bot.rescue.save import Label, Rescued, save_rescue
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import Rescued, save_rescue
 from bot.rescue.stored import list_rescues
 from bot.store import conversations, rescues, retention, turns
 from tests.support.git_repositories import SANDBOXES, git
@@ -121,7 +122,7 @@ async def rescued(node: Node, number: int, *, days: float, worktree_id: int | No
     at = node.ctx.clock() - timedelta(days=days)
     async with clone_lock(node.git.clone) as lock:
         made = await save_rescue(
-            lock, node.path(number), Label(worktree if worktree_id is None else worktree_id, None, (number,), at)
+            lock, node.path(number), RescueLabel(worktree if worktree_id is None else worktree_id, None, (number,), at)
         )
     assert isinstance(made, Rescued)
     if worktree_id is None:

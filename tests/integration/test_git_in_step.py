@@ -21,8 +21,8 @@ from bot.worktrees.sync import (
     OfIssue,
     Synced,
     UpToDate,
-    follow_head,
     sync,
+    sync_detached,
 )
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
@@ -272,7 +272,7 @@ async def test_a_new_head_of_a_fork_overwrites_no_ignored_file(world: GitReposit
 
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await follow_head(lock, world.path, newer, RESCUE) == Diverged(0, 1)
+        assert await sync_detached(lock, world.path, newer, RESCUE) == Diverged(0, 1)
 
     assert (world.path / "results").read_text() == "hours of work"
     assert world.agent("rev-parse", "HEAD") == head

@@ -18,7 +18,7 @@ from bot.clones import trash
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect
 from bot.model import DetachedHead, HeadBranch
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.worktrees.create import Created
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 from tests.support.failpoints import KilledError
@@ -26,7 +26,7 @@ from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-LABEL = Label(7, BRANCH, (1,), NOON)
+LABEL = RescueLabel(7, BRANCH, (1,), NOON)
 MAIN = Remote("main")
 NOBODY = 65534
 
@@ -39,7 +39,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
 
 
 async def removed(
-    world: GitRepositories, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+    world: GitRepositories, label: RescueLabel = LABEL, remote: Remote = MAIN, *, fetched: bool = True
 ) -> Removed:
     result = await tried(world, label, remote, fetched=fetched)
     assert isinstance(result, Removed), result
@@ -50,7 +50,7 @@ async def removed(
 
 
 async def tried(
-    world: GitRepositories, label: Label = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+    world: GitRepositories, label: RescueLabel = LABEL, remote: Remote = MAIN, *, fetched: bool = True
 ) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         if fetched:

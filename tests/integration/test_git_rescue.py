@@ -13,7 +13,8 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, photo, write
@@ -29,9 +30,9 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
     return world
 
 
-async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepDirectory:
     async with clone_lock(world.clone) as lock:
-        return await save_rescue(lock, world.path, Label(7, branch, (1, 2), AT))
+        return await save_rescue(lock, world.path, RescueLabel(7, branch, (1, 2), AT))
 
 
 async def kept(world: GitRepositories) -> Rescued:
@@ -40,9 +41,9 @@ async def kept(world: GitRepositories) -> Rescued:
     return found
 
 
-async def kept_whole(world: GitRepositories) -> KeepWhole:
+async def kept_whole(world: GitRepositories) -> KeepDirectory:
     found = await rescued(world)
-    assert isinstance(found, KeepWhole), found
+    assert isinstance(found, KeepDirectory), found
     return found
 
 
@@ -83,7 +84,7 @@ async def test_a_rescue_explains_itself(world: GitRepositories) -> None:
     assert (found.ref, found.files, found.commits) == (REF, 2, 1)
     assert git(world.clone.path, "rev-parse", REF) == found.sha
     (listed,) = await list_rescues(world.clone)
-    assert (listed.ref, listed.sha, listed.label) == (REF, found.sha, Label(7, BRANCH, (1, 2), AT))
+    assert (listed.ref, listed.sha, listed.label) == (REF, found.sha, RescueLabel(7, BRANCH, (1, 2), AT))
     assert (listed.kept.head, listed.kept.files, listed.kept.commits) == (commit, 2, 1)
     assert listed.kept.staged is not None
     assert git(world.clone.path, "show", f"{listed.kept.staged}:README.md") == "staged"
@@ -142,7 +143,7 @@ async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitReposit
     for name in ("x/y", "7/not-a-time", "7/20250102T030405.678901Z", "word/20250102T030405.678901Z"):
         git(world.clone.path, "update-ref", refs.RESCUE_PREFIX + name, tip)
     (listed,) = await list_rescues(world.clone)
-    assert (listed.label, listed.kept.head) == (Label(7, None, (), AT), tip)
+    assert (listed.label, listed.kept.head) == (RescueLabel(7, None, (), AT), tip)
 
 
 async def test_a_message_is_believed_only_about_its_own_parents(world: GitRepositories) -> None:
@@ -238,7 +239,7 @@ async def test_a_directory_that_is_gone_with_nothing(world: GitRepositories) -> 
 
 async def test_without_its_clone_a_directory_is_kept_whole(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path)
-    assert await rescued(world) == KeepWhole("its clone is gone")
+    assert await rescued(world) == KeepDirectory("its clone is gone")
     shutil.rmtree(world.path)
     assert await rescued(world) == NothingToRescue()
 
@@ -265,7 +266,7 @@ async def test_a_name_that_no_clone_should_have_is_kept_whole(tmp_path: Path) ->
     world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     write(world, "git~1")
-    assert isinstance(await rescued(world), KeepWhole)
+    assert isinstance(await rescued(world), KeepDirectory)
 
 
 async def test_a_full_disk_is_an_error_and_no_reason_to_keep_whole(tmp_path: Path) -> None:

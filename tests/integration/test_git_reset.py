@@ -11,14 +11,14 @@ from bot.clones import trash
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.rescue.save import Label
+from bot.rescue.message import RescueLabel
 from bot.worktrees.reset import ResetRefused, WasReset, reset
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 SEQUEL = "threadtree/issue-1-2"
-LABEL = Label(7, BRANCH, (1,), datetime(2026, 5, 1, 12, tzinfo=UTC))
+LABEL = RescueLabel(7, BRANCH, (1,), datetime(2026, 5, 1, 12, tzinfo=UTC))
 FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
 
 
@@ -30,7 +30,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
 
 
 async def tried(
-    world: GitRepositories, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+    world: GitRepositories, label: RescueLabel = LABEL, start: Start | None = None, merged_head: str | None = None
 ) -> WasReset | ResetRefused:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
@@ -38,7 +38,7 @@ async def tried(
 
 
 async def was_reset(
-    world: GitRepositories, label: Label = LABEL, start: Start | None = None, merged_head: str | None = None
+    world: GitRepositories, label: RescueLabel = LABEL, start: Start | None = None, merged_head: str | None = None
 ) -> WasReset:
     result = await tried(world, label, start, merged_head)
     assert isinstance(result, WasReset), result

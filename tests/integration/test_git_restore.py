@@ -15,15 +15,16 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git.errors import GitError
 from bot.model import DetachedHead
+from bot.rescue.message import RescueLabel
 from bot.rescue.restore import Restored, RestoreRefused, progress_file, restore
-from bot.rescue.save import KeepWhole, Label, NothingToRescue, Rescued, save_rescue
+from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
 from bot.worktrees.unlink import rescue_first, unlink_worktree
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo, write
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
-LABEL = Label(7, BRANCH, (1, 2), AT)
+LABEL = RescueLabel(7, BRANCH, (1, 2), AT)
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -33,7 +34,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
     return world
 
 
-async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepWhole:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepDirectory:
     async with clone_lock(world.clone) as lock:
         return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
 
@@ -280,7 +281,7 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     (world.path / "run.sh").chmod(0o755)
     (world.path / "ignored-too").write_text("1")
     os.mkfifo(world.path / "pipe")
-    assert isinstance(await rescued(world), KeepWhole)
+    assert isinstance(await rescued(world), KeepDirectory)
     before = photo(world.path)
     kept, state = world.root / "data" / "kept" / "issue-1.x", world.root / "data" / "kept" / "issue-1.x.git"
     modules = state / ("worktrees/issue-1/modules/lib" if world.clone.git.cage is None else "private/state/modules/lib")
@@ -312,7 +313,7 @@ async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
     (world.path / "README.md").unlink()
     async with clone_lock(world.clone) as lock:
         found = await rescue_first(lock, world.path, LABEL)
-        assert isinstance(found, KeepWhole)
+        assert isinstance(found, KeepDirectory)
         departed = unlink_worktree(lock, world.path, AT, whole=True)
     assert found.rescued is not None
     assert departed.kept is not None

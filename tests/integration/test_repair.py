@@ -14,7 +14,8 @@ from bot.clones.metadata import Metadata
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
 from bot.model import IssueBranch
-from bot.rescue.save import Label, Rescued, save_rescue
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import Rescued, save_rescue
 from bot.store import rescues
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import NODE, Node, prepared_node
@@ -282,7 +283,7 @@ async def test_a_rescue_without_a_row_is_on_record_again(each: Node) -> None:
     worktree = await each.add(1)
     (each.path(1) / "new.txt").write_text("not committed\n")
     async with clone_lock(each.git.clone) as lock:
-        label = Label(worktree, "threadtree/issue-1", (1,), each.ctx.clock() - timedelta(days=3))
+        label = RescueLabel(worktree, "threadtree/issue-1", (1,), each.ctx.clock() - timedelta(days=3))
         rescued = await save_rescue(lock, each.path(1), label)
         await save_rescue(lock, each.path(1), replace(label, worktree_id=10**6))
     assert isinstance(rescued, Rescued)

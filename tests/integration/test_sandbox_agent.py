@@ -14,8 +14,8 @@ from bot.clones.entries import Valid, inspect
 from bot.sandbox import agent_environment
 from bot.sandbox.cage import Bind
 from bot.worktrees.commit import Committed, commit_all, return_to_branch
-from bot.worktrees.create import FastForwarded, sync
 from bot.worktrees.push import Pushed, push
+from bot.worktrees.sync import FastForwarded, sync
 from tests.integration.test_acp_driver import ask, opened
 from tests.support.git_repositories import BOT, GIT, RESCUE, SEARCH_PATH, GitRepositories, git, usable_cage
 

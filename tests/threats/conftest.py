@@ -15,8 +15,8 @@ from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, return_to_branch
-from bot.worktrees.create import sync
 from bot.worktrees.push import push
+from bot.worktrees.sync import sync
 from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git
 from tests.support.patience import PATIENCE_SECONDS
 

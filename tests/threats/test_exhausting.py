@@ -14,8 +14,8 @@ from bot.clones import importing
 from bot.clones.clone import clone_lock
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.limits import Holder
-from bot.worktrees.create import NoRemoteBranch, sync
 from bot.worktrees.push import Pushed
+from bot.worktrees.sync import NoRemoteBranch, sync
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
