@@ -1,1 +1,1 @@
-"""Saving work before anything removes or resets a worktree, and bringing it back."""
+"""Rescues: work is saved before a worktree is removed or reset, and restored on request."""

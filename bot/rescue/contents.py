@@ -1,4 +1,4 @@
-"""What a worktree holds beside its HEAD: its index, and each file that differs, whatever flags the index carries."""
+"""The index of a worktree and each file that differs from HEAD, whatever flags the index carries."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _UNSEEN = "could not open directory"
 
 
 class IndexEntry(NamedTuple):
-    """A file of an index; of the many there can be, a tuple is made fastest.
+    """A file of an index. There can be very many, and a named tuple is the fastest to make.
 
     `stage` is 0 unless a merge left it unresolved. `flagged`: git was told not to look at it on disk; `skipped`: nor to
     expect it there (skip-worktree).
@@ -46,13 +46,13 @@ class Change:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the index alone holds something for it."""
+        """Whether the index holds content that HEAD does not."""
         return self.staged in _STAGED_STATES and not self.unresolved
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The files of the index, and what differs; `unseen` says which directory could not be looked into."""
+    """The files of the index, and what differs from HEAD. `unseen`: git's words on an unreadable directory."""
 
     entries: Sequence[IndexEntry]
     changes: Sequence[Change]
@@ -60,7 +60,7 @@ class Contents:
 
 
 async def read_state(own: ScratchGit, head: str | None) -> Contents:
-    """Compares HEAD, index and disk. An index that cannot be read counts as one of HEAD. Raises GitError, OSError."""
+    """Compare HEAD, index and disk. An index that cannot be read counts as equal to HEAD. Raises GitError, OSError."""
     entries = await _entries(own.clone, own.path)
     if entries is None:
         await own.run("read-tree", head or "--empty", index=_OF_HEAD)
@@ -85,7 +85,7 @@ async def read_state(own: ScratchGit, head: str | None) -> Contents:
 
 
 async def _entries(clone: Clone, path: Path) -> list[IndexEntry] | None:
-    """By the worktree's own git: it knows where the rest of a split index is. None if it cannot be read."""
+    """Read the index with the worktree's own git, which finds the rest of a split index. None if it cannot be read."""
     state = await clone.state_folder(path)
     if state is None or not _exists(state / "index"):
         return None
@@ -102,7 +102,7 @@ def _exists(path: Path) -> bool:
 
 
 def parse_entries(listed: bytes) -> list[IndexEntry]:
-    """The output of `git ls-files --stage -v -z`: https://git-scm.com/docs/git-ls-files."""
+    """Parse the output of `git ls-files --stage -v -z`: https://git-scm.com/docs/git-ls-files."""
     found: list[IndexEntry] = []
     for line in filter(None, os.fsdecode(listed).split("\0")):
         facts, name = line.split("\t", 1)
@@ -113,7 +113,7 @@ def parse_entries(listed: bytes) -> list[IndexEntry]:
 
 
 def parse_status(shown: bytes) -> list[Change]:
-    """The output of `git status --porcelain=v2 -z --no-renames`: https://git-scm.com/docs/git-status."""
+    """Parse the output of `git status --porcelain=v2 -z --no-renames`: https://git-scm.com/docs/git-status."""
     found: list[Change] = []
     for line in filter(None, os.fsdecode(shown).split("\0")):
         kind, _, rest = line.partition(" ")

@@ -1,4 +1,4 @@
-"""What a rescue commit says of itself: enough for a person who finds it, and for the index to be made again. Pure."""
+"""The message of a rescue commit: a person can understand it, and the rows of rescues can be rebuilt from it. Pure."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"\d{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class RescueLabel:
-    """What a rescue commit says of itself, so that it explains itself without the database."""
+    """Whose work a rescue commit holds, and from when. It is in the message, so no database is needed to read it."""
 
     worktree_id: int
     branch: str | None
@@ -24,7 +24,7 @@ class RescueLabel:
 
 @dataclass(frozen=True, slots=True)
 class RescuedCommits:
-    """What a rescue commit holds beside its tree. All but the numbers are commits that are among its parents.
+    """What a rescue commit holds beside its tree. The commits named here are among its parents.
 
     `staged` is the index where that differed from `head`; `tip` the branch's where `head` was not on it; `stashes` are
     the newest first; `others` were reached by nothing else. `files` were uncommitted, `commits` unpublished.
@@ -47,7 +47,7 @@ class RescuedCommits:
 
 
 def write(label: RescueLabel, kept: RescuedCommits) -> bytes:
-    """The message of a rescue commit. Branch names need not be UTF-8, so it is bytes."""
+    """Return the message of a rescue commit, as bytes: branch names need not be UTF-8."""
     place = f"on {label.branch}" if label.branch else "without a branch"
     threads = ", ".join(f"#{number}" for number in label.conversations) or "no thread"
     trailers = [
@@ -78,7 +78,7 @@ def write(label: RescueLabel, kept: RescuedCommits) -> bytes:
 
 
 def read(message: str, parents: Sequence[str]) -> tuple[RescueLabel, RescuedCommits] | None:
-    """What `write` wrote, None for any other message. A commit that is none of the `parents` is not believed."""
+    """Parse what `write` wrote; None for any other message. A commit that is not one of the `parents` is ignored."""
     found: dict[str, list[str]] = {}
     for key, value in _TRAILER.findall(message):
         found.setdefault(key.removeprefix("Threadtree-"), []).append(value)
@@ -122,7 +122,7 @@ def _number(found: Mapping[str, Sequence[str]], key: str) -> int:
 
 
 def place_of(ref: str) -> tuple[str, datetime] | None:
-    """The worktree and the time that a rescue's ref names, None for another ref."""
+    """Return the worktree and the time that a rescue's ref names; None for another ref."""
     worktree, _, time = ref.removeprefix(refs.RESCUE_PREFIX).partition("/")
     try:
         at = datetime.strptime(time, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)

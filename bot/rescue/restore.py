@@ -1,4 +1,4 @@
-"""A rescue comes back into a live worktree: missing commits on its branch, staged files staged, the rest as files."""
+"""A rescue is restored into a worktree: missing commits on its branch, staged files staged, other files uncommitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`commits` came to the branch; `files` that were not committed are as they were. Nothing was missing: both are 0.
+    """`commits` were added to the branch, and `files` are uncommitted as before. Both are 0 where nothing was missing.
 
-    `elsewhere` are commits that are not on the way of this branch: they are in the rescue only. `whole`: the directory
+    `elsewhere` are commits that only the rescue has, since this branch does not lead to them. `whole`: the directory
     that was kept came back.
     """
 
@@ -103,7 +103,7 @@ async def restore(
 
 
 async def _misplaced(lock: CloneLock, path: Path, branch: str | None) -> RestoreRefused | None:
-    """Whether there is no worktree, or one in the middle of something, or one on another branch."""
+    """Refuse where there is no worktree, where an operation of git is in progress, and on another branch."""
     clone = lock.clone
     if isinstance(admin_directory(clone.path, path), Missing):
         return RestoreRefused("no-worktree")
@@ -128,7 +128,7 @@ async def _position(clone: Clone, path: Path, rescued: RescuedCommits | None) ->
 
 
 async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
-    """The commit that the branch must have: where HEAD was if that continued the branch, else where the branch was."""
+    """Return the commit that the branch must have: HEAD's if HEAD continued the branch, else the branch's."""
     if rescued.head is None or rescued.tip is None:
         return rescued.head or rescued.tip
     return rescued.head if await clone.is_ancestor(rescued.tip, rescued.head) else rescued.tip
@@ -226,13 +226,13 @@ async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) ->
 
 
 def progress_file(data_dir: Path, path: Path) -> Path:
-    """The file that says which restore of the worktree at `path` has begun: in DATA_DIR, where no agent can write."""
+    """Return the file that names the restore that has begun at `path`. It is in DATA_DIR, where no agent can write."""
     return data_dir / "restoring" / private_folder(data_dir, real_path(path)).name
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """`token` names one operation and what it restores. What it left half done is then no work of anybody else's.
+    """`token` names one operation and what it restores. Its half-written files are no work that a restore must spare.
 
     The file stays at the end: the token means nothing to any other operation.
     """

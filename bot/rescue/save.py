@@ -1,4 +1,4 @@
-"""A rescue: the whole working state of a worktree as one commit in the clone, before anything removes or resets it."""
+"""A rescue is made: one commit in the clone holds the whole working state of a worktree."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """`sha` under `ref` holds everything: `files` that were not committed, `commits` that nobody had pushed."""
+    """The commit `sha` under `ref` holds `files` that were not committed and `commits` that were not pushed."""
 
     ref: str
     sha: str
@@ -56,9 +56,9 @@ class NothingToRescue:
 
 @dataclass(frozen=True, slots=True)
 class KeepDirectory:
-    """A commit cannot hold it (a nested repository, a dirty submodule, the clone is gone): keep the directory.
+    """A commit cannot hold everything (a nested repository, a dirty submodule, no clone): the directory must be kept.
 
-    Keep what git knew of it too. What a commit can hold of it is in `rescued`; nothing else has its commits.
+    git's own folders for it must be kept too. `rescued` is the commit of what a commit can hold.
     """
 
     why: str
@@ -68,7 +68,7 @@ class KeepDirectory:
 async def save_rescue(
     lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
 ) -> Rescued | NothingToRescue | KeepDirectory:
-    """Keeps what exists only here as a ref of the clone; the worktree stays as it is. Raises GitError, OSError.
+    """Save what exists only in this worktree under a ref of the clone; the worktree stays as it is.
 
     That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
     directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress. Without
@@ -139,7 +139,7 @@ async def _whole(
 
 
 async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
-    """The commits of a worktree whose files are not there, or not to be had. Raises GitError, OSError."""
+    """Rescue the commits of a worktree whose files are gone or cannot be read. Raises GitError, OSError."""
     clone = lock.clone
     entry = await entries.entry_of(clone, path)
     head = entry.head if entry else None
@@ -158,7 +158,7 @@ async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, publis
 
 
 def _files(changes: Sequence[Change]) -> int:
-    """How many of these a commit can hold: repositories inside, and what was changed there, it cannot."""
+    """Count the changes that a commit can hold: it holds no repository inside and no change in one."""
     return sum(not change.name.endswith("/") and not (change.inside and change.staged == ".") for change in changes)
 
 
@@ -169,7 +169,7 @@ def _is_needed(kept: RescuedCommits) -> bool:
 async def _commits(
     lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None, published: bool
 ) -> RescuedCommits:
-    """The commits to keep, all of them in the clone afterwards; `current` is the branch checked out."""
+    """Import the commits to rescue into the clone and return them; `current` is the branch checked out."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch)) if branch else None
     state = await clone.state_folder(path)
@@ -200,7 +200,7 @@ async def _only_here(clone: Clone, commits: Sequence[str | None], published: boo
 
 
 def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
-    """The objects that these files of git's own name. An agent could have written anything there."""
+    """Read the object names in these files of git. An agent can write anything there."""
     for name in files:
         try:
             descriptor = os.open(state / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -214,7 +214,7 @@ def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
 async def _commit(
     lock: CloneLock, own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits, author: Identity
 ) -> str:
-    """The rescue commit, in the clone but under no ref yet."""
+    """Make the rescue commit and import it into the clone. No ref names it yet."""
     signed = _signed(author, label.at)
     if taken.staged is not None:
         on_head = ("-p", kept.head) if kept.head else ()
@@ -229,7 +229,7 @@ async def _commit(
 
 
 async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> str:
-    """Puts the commit under a ref that did not exist; where a rescue of the same moment is, under the next one."""
+    """Put the commit under a new ref; where another rescue has that time, under the next microsecond."""
     while (found := await lock.clone.commit_at(ref := refs.rescue_ref(worktree, at))) not in (None, sha):
         at += timedelta(microseconds=1)
     if found is None:
@@ -248,7 +248,7 @@ def _signed(author: Identity, at: datetime) -> dict[str, str]:
 
 
 async def _reason_to_keep_directory(own: ScratchGit, seen: Contents) -> str | None:
-    """Why a commit would not hold all of it, or None. Ignored directories are not looked into.
+    """Return why a commit cannot hold everything, or None. Ignored directories are not searched.
 
     Raises GitError, OSError.
     """
@@ -268,7 +268,7 @@ async def _reason_to_keep_directory(own: ScratchGit, seen: Contents) -> str | No
 
 
 def _hidden_repository(own: ScratchGit, seen: Contents) -> str | None:
-    """A directory with tracked files in it that was made a repository: git's status says nothing of it."""
+    """Find a directory of tracked files that was made a repository: `git status` does not show it."""
     directories: set[str] = set()
     for entry in seen.entries:
         directory = entry.name.rpartition("/")[0]
@@ -283,7 +283,7 @@ def _is_repository(directory: Path) -> bool:
 
 
 async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
-    """Whether a submodule is empty, or has nothing that was not fetched."""
+    """Whether a submodule is empty, or has no commit that was made here."""
     place = own.path / submodule
     if not _is_repository(place):
         return not place.is_dir() or place.is_symlink() or not any(place.iterdir())
@@ -302,9 +302,10 @@ async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
 
 
 async def stashes_not_rescued(clone: Clone, branches: Set[str | None]) -> list[str]:
-    """What was stashed on these branches (None: without one) and no rescue has yet, newest first. Raises GitError.
+    """Return the stashes of these branches (None: a detached HEAD) that no rescue has, newest first. Raises GitError.
 
-    The list itself is left as it is: whoever stashes in another worktree at this moment holds no lock of ours.
+    All worktrees of a clone share the list, and an agent can stash at any time: it is not changed. In a cage each
+    worktree has a list of its own, see `importing`.
     """
     if await clone.commit_at("refs/stash") is None:
         return []

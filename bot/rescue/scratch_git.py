@@ -1,4 +1,4 @@
-"""A git directory of our own for a worktree: no setting, attribute or flag of the worktree's hides a file."""
+"""A scratch git directory for a worktree: no setting, attribute or flag of the worktree hides a file from it."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class ScratchGit:
         environment: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Completed:
-        """A git command on the worktree, with an index in `folder` or at a full path. Raises GitError, OSError."""
+        """Run git on the worktree, with an index in `folder` or at a full path. Raises GitError, OSError."""
         clone = real_path(self.clone.path)
         # Other systems' rules for names would refuse what is on this disk.
         settings = {"core.excludesFile": clone / "info" / "exclude", "core.protectNTFS": "false"}
@@ -65,11 +65,11 @@ class ScratchGit:
         )
 
     async def fill(self, index: str, entries: Iterable[tuple[str, str, str]]) -> None:
-        """Puts (mode, object, name) into an index of ours; mode "0" takes the name out. Raises GitError, OSError."""
+        """Put (mode, object, name) into a scratch index; mode "0" removes the name. Raises GitError, OSError."""
         await self.run("update-index", "--replace", "-z", "--index-info", index=index, input=index_lines(entries))
 
     async def tree(self, index: str) -> str:
-        """The tree object of an index of ours. Raises GitError, OSError."""
+        """Write the tree object of a scratch index. Raises GitError, OSError."""
         return (await self.run("write-tree", index=index)).text
 
     async def tree_of(self, revision: str | None) -> str:
@@ -77,19 +77,19 @@ class ScratchGit:
         return (await self.run("rev-parse", "--verify", f"{revision}^{{tree}}")).text if revision else EMPTY_TREE
 
     def verbatim(self) -> None:
-        """From now on no attribute changes bytes on their way to an object or back. Raises OSError."""
+        """Keep attributes from changing bytes between files and objects, from now on. Raises OSError."""
         (self.folder / "info").mkdir(exist_ok=True)
         (self.folder / "info" / "attributes").write_text(_VERBATIM)
 
 
 def index_lines(entries: Iterable[tuple[str, str, str]]) -> bytes:
-    """The input of `git update-index -z --index-info` for (mode, object, name); mode "0" takes the name out."""
+    """Return the input of `git update-index -z --index-info` for (mode, object, name); mode "0" removes the name."""
     return b"".join(os.fsencode(f"{mode} {sha}\t{name}") + b"\0" for mode, sha, name in entries)
 
 
 @contextlib.asynccontextmanager
 async def scratch_git_dir(clone: Clone, path: Path, head: str | None) -> AsyncIterator[ScratchGit]:
-    """Such a git directory with its HEAD at `head`, for as long as it is needed. Raises GitError, OSError."""
+    """Make a scratch git directory with its HEAD at `head`, and delete it at the end. Raises GitError, OSError."""
     admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
     if isinstance(admin, Missing) or state is None:
         raise GitError(GitProblem.NOT_FOUND, "worktree", "it is no worktree of this clone")

@@ -1,4 +1,4 @@
-"""All that a worktree holds as two trees: every file as it is on disk, byte for byte, and what is staged."""
+"""A snapshot of a worktree: one tree of every file on disk, byte for byte, and one of what is staged."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ _UNREADABLE = "Unable to process path"
 
 
 class UnreadableError(GitError):
-    """A file that cannot be made an object of git: no permission, or a name that git does not allow."""
+    """A file cannot become an object of git: no permission, or a name that git does not allow."""
 
     def __init__(self, why: str) -> None:
         super().__init__(GitProblem.OTHER, "snapshot", why)
@@ -33,9 +33,9 @@ class Snapshot:
 
 
 async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None = None) -> Snapshot:
-    """Makes objects of all files that are neither ignored nor in a repository of their own, and an index named DISK.
+    """Make objects of all files that are neither ignored nor in a repository inside, and an index named DISK.
 
-    It reads what differs from HEAD, and where attributes convert bytes, every one of those files.
+    It reads the files that differ from HEAD, and all files whose bytes attributes convert.
     Ignored files are left out unless they are tracked; so are empty directories, sockets and the like: git knows none
     of them. Raises UnreadableError, GitError, OSError.
     """
@@ -60,7 +60,7 @@ async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None 
 
 
 async def _converted(own: ScratchGit, seen: Contents) -> Set[str]:
-    """The files that git may take for unchanged although their bytes are not those of its objects."""
+    """Return the files that git can take for unchanged although their bytes differ from its objects."""
     names_seen = (*(entry.name for entry in seen.entries), *(change.name for change in seen.changes))
     if not any(name.endswith(".gitattributes") for name in names_seen):
         return frozenset()
@@ -70,7 +70,7 @@ async def _converted(own: ScratchGit, seen: Contents) -> Set[str]:
 
 
 async def _unlike(own: ScratchGit, entries: Sequence[IndexEntry]) -> Set[str]:
-    """Those whose bytes on disk are others."""
+    """Return the names of those entries whose bytes on disk differ."""
     if not entries:
         return frozenset()
     await own.fill(_COMPARED, ((one.mode, one.sha, one.name) for one in entries))
@@ -79,7 +79,7 @@ async def _unlike(own: ScratchGit, entries: Sequence[IndexEntry]) -> Set[str]:
 
 
 def _stays(path: Path, entry: IndexEntry, files: Set[str]) -> bool:
-    """Files that are there, and what is not read from the disk: submodules, what a sparse checkout left out."""
+    """Whether the tree has the entry: its file is there, it is a submodule, or a sparse checkout left it out."""
     if entry.mode == SUBMODULE:
         return entry.name in files or stat.S_ISDIR(_mode(path / entry.name))
     return entry.name in files or (entry.skipped and not os.path.lexists(path / entry.name))
@@ -100,7 +100,7 @@ async def _add(own: ScratchGit, names: Iterable[str]) -> None:
 
 
 async def _staged(own: ScratchGit, head: str | None, seen: Contents) -> str | None:
-    """The index as a tree. Where a merge left a conflict, the file of HEAD stands for it: nothing was staged there."""
+    """Return the index as a tree. A file in conflict is as in HEAD: nothing was staged for it."""
     unresolved = {change.name for change in seen.changes if change.unresolved}
     intended = {change.name for change in seen.changes if (change.staged, change.unstaged) == (".", "A")}
     entries = [(one.mode, one.sha, one.name) for one in seen.entries if one.stage == 0 and one.name not in intended]
@@ -118,7 +118,7 @@ async def _staged(own: ScratchGit, head: str | None, seen: Contents) -> str | No
 
 
 def existing_files(path: Path, names: Iterable[str]) -> list[str]:
-    """Those that are files or symbolic links themselves, not something seen through one."""
+    """Return the names that are files or symbolic links, and lie below no symbolic link."""
     directories = {""}
     return [name for name in sorted(names) if _is_file(path, name, directories)]
 

@@ -1,4 +1,4 @@
-"""The rescues of a clone, as its refs tell: what `rescues` in the database is the index of."""
+"""The rescues of a clone, read from its refs. The table `rescues` is their index."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"
 
 @dataclass(frozen=True, slots=True)
 class KnownRescue:
-    """A rescue under its ref. One that is a bare commit, kept while its directory was gone, has only a head in it."""
+    """A rescue and its ref. Where the directory was gone and only commits were rescued, it has only a head."""
 
     ref: str
     sha: str
@@ -23,7 +23,7 @@ class KnownRescue:
 
 
 async def list_rescues(clone: Clone) -> list[KnownRescue]:
-    """All rescues in a clone, by worktree and time. Refs with other names than a rescue's are not. Raises GitError."""
+    """Return all rescues in a clone, by worktree and time. Raises GitError."""
     listed = await clone.run("for-each-ref", f"--format={_FORMAT}", refs.RESCUE_PREFIX)
     fields = os.fsdecode(listed.stdout).split("\0")
     found: list[KnownRescue] = []
@@ -39,7 +39,7 @@ async def list_rescues(clone: Clone) -> list[KnownRescue]:
 
 
 async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
-    """What a rescue's commit holds beside its tree; None if there is no such commit. Raises GitError."""
+    """Return what a rescue's commit holds beside its tree; None if there is no such commit. Raises GitError."""
     if not refs.is_commit(sha) or await clone.commit_at(sha) is None:
         return None
     shown = os.fsdecode((await clone.run("show", "--no-patch", "--format=%P%x00%B", sha)).stdout)
@@ -49,13 +49,13 @@ async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
 
 
 async def rescue_bytes(clone: Clone, ref: str) -> int:
-    """The bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
+    """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
     arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", "--all")
     return int((await clone.run("rev-list", *arguments)).text)
 
 
 async def drop_rescue(lock: CloneLock, ref: str) -> None:
-    """Deletes the ref; git's housekeeping deletes the objects. One that is gone is no error.
+    """Delete the ref; git's housekeeping deletes the objects. A ref that is gone is no error.
 
     Raises GitError, InvalidNameError.
     """

@@ -1,4 +1,4 @@
-"""When something last changed in a worktree, by its files: a directory's own time tells nothing of a deep edit."""
+"""The time of the last change in a worktree, from its files: an edit deep inside changes no directory's time."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ async def last_change(clone: Clone, path: Path) -> datetime | None:
 
 
 def foreign_lock(clone: Path, path: Path) -> str | None:
-    """The reason that somebody gave to `git worktree lock`; None for no lock, and for the bot's own."""
+    """Return the reason of a `git worktree lock` that is not the bot's; None without such a lock."""
     admin = admin_directory(clone, path)
     if isinstance(admin, Missing):
         return None
@@ -37,7 +37,7 @@ def foreign_lock(clone: Path, path: Path) -> str | None:
 
 
 async def _by_git(clone: Clone, path: Path) -> datetime | None:
-    """None where git cannot tell, or only by making a cage's private folder first."""
+    """Return None where git cannot tell, or only after a cage's private folder is made."""
     admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return None
@@ -60,7 +60,7 @@ def _newest(top: Path, names: Iterable[str]) -> datetime | None:
 
 
 def _files(top: Path, name: str) -> Iterator[Path]:
-    """The file itself; of one that was deleted, the directory it was in; of a directory, all that is in it."""
+    """Yield the file itself; for a deleted file its directory; for a directory also everything in it."""
     path = top / name
     while not os.path.lexists(path) and path != top:
         path = path.parent

@@ -1,4 +1,4 @@
-"""What a turn left in its worktree becomes commits on the worktree's branch."""
+"""After a turn: its work becomes commits on the worktree's branch."""
 
 import os
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ async def return_to_branch(
 async def commit_all(
     lock: CloneLock, path: Path, message: str, author: Identity, co_author: Identity | None
 ) -> Committed | NothingToCommit | Unresolved:
-    """Commits what is neither ignored, nor over MAX_FILE_BYTES, nor a repository of its own. Raises GitError."""
+    """Commit what is neither ignored, nor over MAX_FILE_BYTES, nor a repository inside. Raises GitError."""
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
     await _import_head(lock, path)
@@ -131,7 +131,7 @@ def _bytes(file: Path) -> int:
 
 
 async def _stage(clone: Clone, path: Path, names: list[str]) -> None:
-    """Puts files into the index as they are on disk, gone ones too. Names go by stdin: argv has an end."""
+    """Stage files as they are on disk, deleted ones too. Names go to stdin, since argv has a limit."""
     listed = b"".join(os.fsencode(name) + b"\0" for name in names)
     arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
     await clone.on_worktree(path, *arguments, input=listed)

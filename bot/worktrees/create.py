@@ -1,4 +1,4 @@
-"""The worktree of a conversation: made, made again at the same path, and brought up to date before a turn."""
+"""A worktree is created, or created again at the same path."""
 
 import asyncio
 import os
@@ -38,14 +38,14 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is at a worktree's path. `mended`: git had lost its record of it, and has it again."""
+    """What is at a worktree's path. `mended`: git had lost its entry, which was restored."""
 
     state: Valid | Missing
     mended: bool = False
 
 
 async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Created | Refused:
-    """Makes the worktree, after a fetch. A finished one of the same start is returned as it is; anything else at `path`
+    """Create the worktree, after a fetch. A finished one of the same start is returned as it is; all else at `path`
     is kept, and commits that only it reached under the ref `rescue`. Raises GitError, InvalidNameError, OSError.
     """
     state = await inspect(lock.clone, path)
@@ -59,7 +59,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
 
 
 async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
-    """What is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
+    """Return what is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
     state = await inspect(lock.clone, path)
     mended = isinstance(state, Missing) and entries.restore_admin_directory(lock, path, branch)
     if mended:
@@ -75,7 +75,7 @@ async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
 async def recreate(
     lock: CloneLock, path: Path, branch: str | None, tip: str | None, rescue: str, start: Start | None = None
 ) -> Created | Refused:
-    """Makes a lost worktree again at the same path: from its branch with its commits, else the remote's, else where
+    """Create a lost worktree again at the same path: from its branch with its commits, else the remote's, else where
     its HEAD was, else `tip`, else from `start`. `branch` is None for a detached one. Raises GitError, InvalidNameError,
     OSError.
     """
@@ -97,7 +97,7 @@ async def recreate(
 
 
 async def _head_on_record(clone: Clone, path: Path) -> str | None:
-    """Where the worktree's HEAD is, or was before its branch went away under it."""
+    """Return the commit of the worktree's HEAD, or the last one in its log where its branch is gone."""
     entry, admin = await entries.entry_of(clone, path), find_admin_directory(clone.path, path)
     if entry is not None and entry.head is not None:
         return entry.head
@@ -105,7 +105,7 @@ async def _head_on_record(clone: Clone, path: Path) -> str | None:
 
 
 async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
-    """An earlier call finished, but its caller did not live to hear of it; None if it was one of another start."""
+    """Return the finished worktree of an earlier call that was cut off; None where that had another start."""
     base: str | None = None
     match start:
         case IssueBranch(number):
@@ -123,9 +123,9 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 
 async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) -> Created | Refused:
     clone = lock.clone
-    holder = await _holder(clone, path, checkout.branch)
-    if holder is not None and checkout.branch is not None:
-        advice = reasons.branch_checked_out(checkout.branch, holder.path.name)
+    other = await _other_worktree_on(clone, path, checkout.branch)
+    if other is not None and checkout.branch is not None:
+        advice = reasons.branch_checked_out(checkout.branch, other.path.name)
         return Refused(RefusedReason.BRANCH_IN_USE, advice)
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> N
 
 
 async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
-    """Registers and locks first, then fills the directory: what is cut off in between is known as unfinished."""
+    """Register and lock the worktree first, then write its files: what is cut off in between is known as unfinished."""
     branch = checkout.branch
     if branch is None:
         what = ["--detach", "--", str(path), checkout.commit]
@@ -173,24 +173,24 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
     reached("worktree-locked")
 
 
-async def _holder(clone: Clone, path: Path, branch: str | None) -> Entry | None:
-    """The other worktree that has this branch checked out: git allows one."""
+async def _other_worktree_on(clone: Clone, path: Path, branch: str | None) -> Entry | None:
+    """Return the other worktree that has this branch checked out: git allows only one."""
     wanted = real_path(path)
     others = (entry for entry in await entries.all_entries(clone) if entry.path != wanted)
     return next((entry for entry in others if branch is not None and entry.branch == branch), None)
 
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
-    """Makes the path free; the name under which what was there is kept, None where it held nothing."""
-    brought = await import_readable_commits(lock, path)
+    """Free the path; return the name under which its directory is kept, None where it held nothing."""
+    imported = await import_readable_commits(lock, path)
     await entries.keep_head(lock, path, rescue)
-    whole = not brought or await asyncio.to_thread(_holds_something, lock.clone, path)
+    whole = not imported or await asyncio.to_thread(_holds_something, lock.clone, path)
     gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)
     return gone.kept.name if gone.kept else None
 
 
 def _holds_something(clone: Clone, path: Path) -> bool:
-    """Whether there are files that nobody can tell to be elsewhere too."""
+    """Whether there are files that may exist only here."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

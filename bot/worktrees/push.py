@@ -1,4 +1,4 @@
-"""After a turn that is done: the branch is settled, what is left is committed, and exactly that branch is pushed."""
+"""After a turn that is done: its branch is pushed, and no other ref."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from bot.git.runner import Identity, failure
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The remote's branch has every commit now."""
+    """The remote took the branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Someone else's commits are in the way and do not merge; ours were pushed to `branch` instead."""
+    """Other commits on the remote do not merge with ours, which were pushed to `branch` instead."""
 
     branch: str
 
@@ -32,7 +32,7 @@ class NothingToPush:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The remote refused for a reason that merging does not cure (a hook, a rule of its own)."""
+    """The remote refused for a reason that a merge does not remove (a hook, a rule); `detail` is in its words."""
 
     detail: str
 
@@ -50,8 +50,8 @@ class DiffStat:
 
 
 async def push(lock: CloneLock, path: Path, branch: str, park_as: str, identity: Identity) -> PushResult:
-    """Pushes `branch` only, without force. When someone pushed meanwhile: merged once, else parked on `park_as`; parked
-    too when someone took commits out of it there, which a merge would bring back.
+    """Push `branch` only, without force. Where the remote has newer commits, merge once, else push to `park_as`;
+    to `park_as` too where commits were removed from the remote's branch, which a merge would bring back.
 
     `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
     """
@@ -77,7 +77,7 @@ async def push(lock: CloneLock, path: Path, branch: str, park_as: str, identity:
 
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
-    """What `after` changed since it left `before`; both object names or full refs. Raises GitError."""
+    """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
     # An amended first commit has no ancestor in common with what it was.
     base = (await clone.run("merge-base", before, after, check=False)).text or before
     listed = await clone.run(
@@ -88,7 +88,7 @@ async def changes(clone: Clone, before: str, after: str) -> DiffStat:
 
 
 async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
-    """The committed work of a detached worktree since `base`, as `git apply` takes it. Raises GitError."""
+    """Return the committed work of a detached worktree since `base`, as a patch for `git apply`. Raises GitError."""
     head = await entries.head_of(clone, path)
     if head is None:
         return b""
@@ -104,7 +104,7 @@ async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, af
 
 
 async def _push_ref(clone: Clone, branch: str, target: str) -> str | None:
-    """None when the remote took it, else what it said. Raises GitError for anything but a refusal."""
+    """Push; return None where the remote took it, else its words. Raises GitError for anything but a refusal."""
     refspec = f"{refs.local(branch)}:{refs.local(target)}"
     done = await clone.run("push", "--porcelain", "--no-verify", "origin", refspec, check=False)
     if done.status == 0:

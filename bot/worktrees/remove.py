@@ -1,4 +1,4 @@
-"""The end of a worktree: what exists only there is rescued, then it goes from disk and git within one rename each."""
+"""A worktree is removed: what exists only there is rescued, then its directory and git's entry are renamed away."""
 
 import os
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Gone on disk and in git. What was nowhere else is in `rescue`, or in the directory `kept`, or there is none.
+    """Gone on disk and in git. Work that was nowhere else is in `rescue` or in the directory `kept`.
 
     `trashed`: bytes to be deleted, see `trash.delete`.
     """
@@ -49,16 +49,16 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class NotRemoved:
-    """Still there, with all its work. `in_use`: because it has some that needs a rescue, which is nothing unusual."""
+    """Still there, with all its work. `in_use`: it has work that needs a rescue, so the reason is no error."""
 
     why: str
     in_use: bool = False
 
 
 async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
-    """Removes the worktree of the branch in `label`, after a fetch; its branch goes if GitHub or the rescue has it all.
+    """Remove the worktree of the branch in `label`, after a fetch, and its branch if its commits are elsewhere.
 
-    To be repeated with the same label if it was cut off: it ends the same. Raises InvalidNameError.
+    It can be repeated with the same label after it was cut off, and ends the same. Raises InvalidNameError.
     """
     if label.branch is not None:
         refs.local(label.branch)
@@ -78,7 +78,7 @@ async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote
 
 
 async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
-    """Removes the worktree, after a fetch, if that loses nothing that needs a rescue. Raises InvalidNameError."""
+    """Remove the worktree, after a fetch, if it has nothing that needs a rescue. Raises InvalidNameError."""
     try:
         await import_commits(lock, path, label.branch)
         why = await _reason_to_keep(lock, path, label.branch)
@@ -93,7 +93,7 @@ async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remot
 
 
 async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> str | None:
-    """Why removing this worktree would lose something, or None. Raises GitError, OSError when that cannot be told."""
+    """Return what a removal of this worktree would lose, or None. Raises GitError, OSError if that is unknown."""
     clone = lock.clone
     admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
@@ -129,7 +129,7 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
 async def _delete_branch(
     lock: CloneLock, path: Path, branch: str | None, rescued: Rescued | None, remote: Remote
 ) -> bool:
-    """Whether the local branch was there and went. What becomes of it never holds the removal up."""
+    """Delete the local branch; return whether it was deleted. A failure is logged and does not stop the removal."""
     clone = lock.clone
     try:
         tip = await clone.commit_at(refs.local(branch)) if branch is not None else None
@@ -147,10 +147,10 @@ async def _delete_branch(
 
 
 async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | None, remote: Remote) -> bool:
-    """Whether the rescue, GitHub's branch of that name or what it was merged into has all its commits."""
+    """Whether the rescue, GitHub's branch of that name or the branch it was merged into has all its commits."""
     theirs = await clone.commit_at(refs.remote(branch)) if remote.counts else None
-    for holder in (theirs, rescued.sha if rescued else None):
-        if holder is not None and await clone.is_ancestor(tip, holder):
+    for published in (theirs, rescued.sha if rescued else None):
+        if published is not None and await clone.is_ancestor(tip, published):
             return True
     if not remote.counts:
         return False
@@ -159,5 +159,5 @@ async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | 
 
 
 def _checked_out(clone: Path, branch: str) -> bool:
-    """Whether a worktree that is still there has the branch; `git worktree list` would take much longer to tell."""
+    """Whether a worktree has the branch checked out. `git worktree list` would take much longer."""
     return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admin_directories(clone))

@@ -1,4 +1,4 @@
-"""A worktree starts afresh at its path: what it holds is rescued, then it is as its base is on GitHub, nothing more."""
+"""A worktree is reset: what it holds is rescued, then it is made equal to its base on GitHub."""
 
 import itertools
 import os
@@ -55,14 +55,14 @@ class WasReset:
 
 @dataclass(frozen=True, slots=True)
 class ResetRefused:
-    """There is nothing to start from, or its branch is checked out elsewhere; `why` ends with the next step."""
+    """There is no commit to start from, or its branch is checked out elsewhere; `why` ends with the next step."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """Where the worktree is to be: at `commit`, on `branch`, or for an issue on it or the next that is free."""
+    """Where the worktree must be: at `commit`, on `branch`; for an issue on that or the next branch that is free."""
 
     branch: str | None
     commit: str
@@ -71,7 +71,7 @@ class _Base:
 
 
 class _NotInPlaceError(Exception):
-    """The directory cannot be made clean: a new one takes its place."""
+    """The directory cannot be made clean: a new one must take its place."""
 
     def __init__(self, why: str, submodules: str | None = None) -> None:
         super().__init__(why)
@@ -81,10 +81,11 @@ class _NotInPlaceError(Exception):
 async def reset(
     lock: CloneLock, path: Path, start: Start, label: RescueLabel, merged_head: str | None = None
 ) -> WasReset | ResetRefused:
-    """Resets the worktree of the branch in `label`, after a fetch. No branch of an issue is moved but forward: where it
-    has commits of its own, or was merged (`merged_head`: the last commit GitHub says so of), its sequel is checked out.
+    """Reset the worktree of the branch in `label`, after a fetch. An issue's branch only moves forward: if it has
+    commits of its own, or was merged (`merged_head`: the last merged commit, by GitHub), the issue's next branch is
+    checked out.
 
-    To be repeated with the same label if it was cut off: it ends the same. Raises GitError, OSError, InvalidNameError.
+    After it was cut off it can be repeated with the same label. Raises GitError, OSError, InvalidNameError.
     """
     clone = lock.clone
     base = await _base(lock, start, label.branch)
@@ -165,9 +166,9 @@ async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | N
 
 
 async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool) -> bool:
-    """Whether the branch can be at `commit` without leaving a commit behind; one that GitHub has only if `published`.
+    """Whether the branch can move to `commit` and lose no commit. A branch that GitHub has counts only if `published`.
 
-    One that is here and has nothing of its own may be what an attempt made that was cut off.
+    A local branch without commits of its own can be left from an attempt that was cut off.
     """
     clone = lock.clone
     theirs = await clone.commit_at(refs.remote(branch))
@@ -178,7 +179,7 @@ async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool
 
 
 async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
-    """Makes the directory what `commit` is; returns what git said of submodules. Raises _NotInPlaceError, OSError."""
+    """Make the directory equal to `commit`; return git's words on submodules. Raises _NotInPlaceError, OSError."""
     clone = lock.clone
     try:
         admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
@@ -206,14 +207,14 @@ async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str
 
 
 def _forget_what_goes_on(data_dir: Path, state: Path) -> None:
-    """The index, and every operation in progress, whatever git calls it."""
+    """Drop the index and every operation in progress."""
     for entry in list(state.iterdir()):
         if entry.name not in _AT_REST:
             trash.move_to_trash(data_dir, entry)
 
 
 async def _submodules(lock: CloneLock, path: Path, commit: str) -> str | None:
-    """Those that are checked out go to the commits of `commit`; what cannot be fetched is told."""
+    """Update submodules that are checked out to the commits in `commit`; return git's words where that fails."""
     clone = lock.clone
     if (await clone.run("cat-file", "-e", f"{commit}:.gitmodules", check=False)).status:
         return None
@@ -228,7 +229,7 @@ async def _submodules(lock: CloneLock, path: Path, commit: str) -> str | None:
 
 
 async def _what_is_left(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
-    """Why it is not yet what it is to be, ignored files and hidden ones included."""
+    """Return why the worktree does not equal `commit`, ignored and hidden files included; None where it does."""
     clone = lock.clone
     if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (commit, branch):
         return "its HEAD is not where it was put"

@@ -1,4 +1,4 @@
-"""What a worktree looks like on disk, for a list: nothing is fetched, and nothing is changed."""
+"""A worktree on disk, summarized for a list. Nothing is fetched or changed."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ class Summary:
 
 
 async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | None:
-    """How the worktree at `path` is now; None where nothing is there."""
+    """Summarize the worktree at `path`; None where nothing is there."""
     if not await asyncio.to_thread(path.is_dir):
         return None
     size = await asyncio.to_thread(used_bytes, (path,), sys.maxsize)

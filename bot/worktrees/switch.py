@@ -1,4 +1,4 @@
-"""A worktree goes to another branch: only where that leaves nothing behind and overwrites nothing."""
+"""A worktree is switched to another branch, only where that loses and overwrites nothing."""
 
 import os
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class DoesNotFit:
 
 
 async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switched | DoesNotFit:
-    """Checks out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
+    """Check out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
 
-    What was cut off on the way is gone on with. Raises GitError, InvalidNameError, OSError.
+    A switch that was cut off goes on. Raises GitError, InvalidNameError, OSError.
     """
     clone = lock.clone
     theirs = await clone.commit_at(refs.remote(after))
@@ -56,7 +56,7 @@ async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switch
 
 
 async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, theirs: str) -> GitMisfit | None:
-    """What the worktree holds that the commit `theirs` does not."""
+    """Return why the worktree would lose something that the commit `theirs` does not have."""
     clone = lock.clone
     if await entries.operation_in_progress(clone, path):
         return "unfinished"
@@ -83,7 +83,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
 
 
 async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> GitMisfit | None:
-    """Who has the branch already."""
+    """Return why the branch `after` cannot be checked out here."""
     ref = refs.local(after)
     known = await clone.commit_at(ref)
     shown = await clone.on_worktree(path, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
@@ -99,15 +99,15 @@ async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> G
 
 
 async def _hidden_edits(clone: Clone, path: Path) -> bool:
-    """Whether git was told not to see edits."""
+    """Whether git was told to ignore edits of some file."""
     listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
     return any(entry.flagged for entry in parse_entries(listed.stdout))
 
 
 async def _go_on(clone: Clone, path: Path, head: str, theirs: str, changed: list[str]) -> bool:
-    """Whether all that is not committed is what `theirs` has: git was cut off while it wrote files.
+    """Whether all uncommitted files are as in `theirs`: git was cut off while it wrote them.
 
-    Then the index says so, and git goes on from there.
+    The index is then set to that, and git can go on from there.
     """
     if any(name.endswith("/") for name in changed):
         return False

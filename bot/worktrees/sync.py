@@ -1,4 +1,4 @@
-"""A worktree and what people did on GitHub meanwhile: compared before a turn, and followed where that loses nothing."""
+"""Before a turn a worktree is compared with GitHub, and follows it where that loses nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class UpToDate:
 
 @dataclass(frozen=True, slots=True)
 class FastForwarded:
-    """Clean, and brought forward by `commits`."""
+    """Clean, and fast-forwarded by `commits`."""
 
     before: str
     after: str
@@ -43,7 +43,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Clean, but the branch and the remote's each have commits of their own; left as it is.
+    """Clean, but not fast-forwarded: both branches have commits of their own, or an ignored file is in the way.
 
     `rewritten`: the remote's has lost commits that it had, by a force push.
     """
@@ -64,7 +64,7 @@ class Dirty:
 
 @dataclass(frozen=True, slots=True)
 class OffBranch:
-    """HEAD is not on the worktree's branch (`current` is None when detached); left as it is."""
+    """HEAD is on another branch (`current`, None when detached); left as it is."""
 
     current: str | None
 
@@ -76,7 +76,7 @@ class NoRemoteBranch:
 
 @dataclass(frozen=True, slots=True)
 class BranchDeleted:
-    """The branch was on the remote and is not any more, and its commits are not in the base; left as it is."""
+    """The branch was deleted on the remote, and its commits are not in the base; left as it is."""
 
     files: int
 
@@ -95,20 +95,20 @@ Synced = UpToDate | FastForwarded | Ahead | Diverged | Dirty | OffBranch | NoRem
 
 @dataclass(frozen=True, slots=True)
 class OfIssue:
-    """Whose worktree it is, and the branch that its work goes into. Its merged branch is followed by another."""
+    """The issue that a worktree belongs to, and the branch its work goes into."""
 
     number: int
     base_branch: str | None
 
 
 async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | None = None) -> Synced:
-    """Compares with the remote's branch, after a fetch; fast-forwards when clean and behind. Raises GitError.
+    """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. Raises GitError.
 
     With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base.
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    brought = await import_readable_commits(lock, path, branch)
+    imported = await import_readable_commits(lock, path, branch)
     if branch is None:
         return NoRemoteBranch()
     current = await entries.branch_of(clone, path)
@@ -116,7 +116,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
         return await _continued_before(lock, path, branch, current, of) or OffBranch(current)
     files = len(await entries.changed_files(clone, path))
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
-    if not brought or mine is None:
+    if not imported or mine is None:
         # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
     if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
@@ -139,7 +139,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
 
 
 async def sync_detached(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
-    """Moves a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
+    """Move a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
     `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
     """
     clone = lock.clone
@@ -161,7 +161,7 @@ async def sync_detached(lock: CloneLock, path: Path, onto: str, rescue: str) -> 
 
 
 async def import_readable_commits(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
-    """Whether all commits of a worktree are in the clone now; `branch` is the one on record unless it is known."""
+    """Import the commits of a worktree; return whether that worked. Without `branch` the one on record counts."""
     view = lock.clone.existing_view(path)
     if view is None:
         return True
@@ -174,7 +174,7 @@ async def import_readable_commits(lock: CloneLock, path: Path, branch: str | Non
 
 
 async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> bool:
-    """False, with all as it was, where an ignored file is in the way: git would overwrite it without a word."""
+    """Fast-forward; return False, with everything as it was, where an ignored file is in the way."""
     clone = lock.clone
     if not await check_out(clone, path, branch, onto):
         return False
@@ -183,7 +183,7 @@ async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> 
 
 
 async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) -> Synced | None:
-    """For a clean worktree: to the issue's next branch if this one was merged, forward if it has no commit; or None."""
+    """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
     clone = lock.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     was = theirs or await branch_history.last_pushed(clone, branch)
@@ -200,22 +200,22 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
 
 
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
-    """Whether everything on the branch was on GitHub and is in the base now."""
+    """Whether all commits of the branch were pushed and are in the base now."""
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     was = theirs or await branch_history.last_pushed(clone, branch)
     known = await clone.commit_at(was) if was else None
     if mine is None or known is None or not await clone.is_ancestor(mine, known):
-        return False  # there is work that nobody has seen
+        return False  # there is work that was not pushed
     if theirs:
         return await clone.is_ancestor(known, base.tip)
-    # What a squash brought is looked for only where the branch is gone: that takes the reading of many commits.
+    # A squash is looked for only where the branch is gone: many commits must be read for that.
     return await is_merged(clone, known, base.tip, None)
 
 
 async def _continued_before(
     lock: CloneLock, path: Path, branch: str, current: str | None, of: OfIssue | None
 ) -> Synced | None:
-    """A step to the issue's next branch that was cut off before its row said so; None if HEAD is elsewhere."""
+    """Finish a move to the issue's next branch that was cut off before its row was written, or return None."""
     clone = lock.clone
     was, now = (refs.sequel_of(name, of.number) if of and name else None for name in (branch, current))
     if of is None or current is None or was is None or now is None or now <= was:
@@ -230,7 +230,7 @@ async def _continued_before(
 
 
 async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
-    """The branch on record as the remote has it; where it is gone the default branch has another name now."""
+    """Return the base branch as the remote has it; where that is gone, the default branch."""
     known = await lock.clone.commit_at(refs.remote(of.base_branch)) if of.base_branch else None
     if of.base_branch is not None and known is not None:
         return DefaultBranch(of.base_branch, known)
@@ -239,7 +239,7 @@ async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
 
 
 async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
-    """Checks out the issue's next branch; the merged one stays where it was. None where another worktree has it."""
+    """Check out the issue's next branch; the merged one stays. None where that is not possible."""
     clone = lock.clone
     checkout = await resolve(lock, IssueBranch(of.number))
     if not isinstance(checkout, Checkout) or checkout.branch is None or await _is_held(clone, checkout.branch):

@@ -1,4 +1,4 @@
-"""How a worktree leaves its path: rescued first, then renamed away with all that git knows of it, whatever its shape.
+"""A worktree is taken from its path: rescued first, then renamed away with git's folders, whatever its shape.
 
 git's own `worktree remove` refuses some of the shapes, and looks at all worktrees of the clone each time.
 """
@@ -31,9 +31,9 @@ _BROKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Unlinked:
-    """Nothing is at the path, and git knows of nothing there. `trashed`: bytes to be deleted.
+    """Nothing is at the path, and git has no entry for it. `trashed`: what must be deleted.
 
-    `kept`: where the directory is, if it was kept whole, and beside it in `<kept>.git` what git knew of it.
+    `kept`: the directory, if it was kept whole; git's folders for it are beside it in `<kept>.git`.
     """
 
     kept: Path | None
@@ -80,7 +80,7 @@ async def _adds(clone: Clone, found: Rescued, earlier: Rescued, published: bool)
 
 
 async def _blobs(clone: Clone, *commits: str | None) -> set[str]:
-    """The contents of all files of these commits, as object names."""
+    """Return the contents of all files of these commits, as object names."""
     found: set[str] = set()
     for commit in filter(None, commits):
         listed = await clone.run("ls-tree", "-r", "-z", "--full-tree", commit)
@@ -89,7 +89,7 @@ async def _blobs(clone: Clone, *commits: str | None) -> set[str]:
 
 
 def rescued_commit(found: Rescued | NothingToRescue | KeepDirectory) -> Rescued | None:
-    """The commit among what a rescue found, if there is one."""
+    """Return the rescue commit, if there is one."""
     match found:
         case Rescued():
             return found
@@ -102,9 +102,9 @@ def rescued_commit(found: Rescued | NothingToRescue | KeepDirectory) -> Rescued 
 
 
 def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Unlinked:
-    """Takes away what is at `path`, after its rescue: to the trash, or with `whole` to where it is kept.
+    """Move what is at `path` away, after its rescue: to the trash, or with `whole` to DATA_DIR/kept.
 
-    Repeated with the same `at`, it goes on where it was cut off. Raises OSError (a mount, another file system) with
+    After it was cut off it can be repeated with the same `at`. Raises OSError (a mount, another file system) with
     everything where it was.
     """
     clone = lock.clone
@@ -144,7 +144,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
 
 
 async def _earlier(clone: Clone, label: RescueLabel) -> Rescued | None:
-    """What an attempt rescued that was cut off after the directory had left."""
+    """Return the rescue of an attempt that was cut off after the directory was moved."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
     sha = await clone.commit_at(ref)
     kept = await read_rescue(clone, sha) if sha is not None else None
@@ -152,7 +152,7 @@ async def _earlier(clone: Clone, label: RescueLabel) -> Rescued | None:
 
 
 async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
-    """A ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
+    """Make a ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
     for admin in admin_directories_of(clone.path, path):
         head = head_on_record(admin)
@@ -168,7 +168,7 @@ async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bo
 
 
 def _open_up(path: Path) -> None:
-    """A directory that its owner may not enter hides what it is."""
+    """Give the owner all permissions on the directory: without them it cannot be examined."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -178,7 +178,7 @@ def _open_up(path: Path) -> None:
 
 
 def admin_directories_of(clone: Path, path: Path) -> list[Path]:
-    """git's folders for the worktree at `path`, whatever is there and in them. Where each names the other: that one."""
+    """Return git's folders for the worktree at `path`, whatever they hold: one, if it and `path` name each other."""
     try:
         linked = admin_directory(clone, path)
     except OSError:
@@ -193,12 +193,12 @@ def _belongs(admin: Path, path: Path, named: str) -> bool:
     pointer = _read(admin / "gitdir").strip()
     if pointer:
         return pointer == os.fsencode(real_path(path) / ".git")
-    # It names no place any more. Nobody is making one now: the clone is locked.
+    # It names no place any more. No worktree is being made now: the clone is locked.
     return str(admin) == named or entries.is_unfinished(admin)
 
 
 def admin_directories(clone: Path) -> list[Path]:
-    """git's folders for all worktrees of a clone."""
+    """Return git's folders for all worktrees of a clone."""
     try:
         return list((clone / "worktrees").iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -206,7 +206,7 @@ def admin_directories(clone: Path) -> list[Path]:
 
 
 def head_on_record(admin: Path) -> str:
-    """What git's folder of a worktree says is checked out: a commit, or `ref: ` and a ref; empty if it says nothing."""
+    """Return what git's folder of a worktree says is checked out: a commit, `ref: ` and a ref, or an empty string."""
     return os.fsdecode(_read(admin / "HEAD")).strip()
 
 
