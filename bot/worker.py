@@ -14,7 +14,7 @@ from procrastinate.exceptions import ConnectorException
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
-from bot.maintenance.retention_rules import policy_for
+from bot.maintenance.retention_rules import Policy, policy_for
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.reply.outbox import Sender
@@ -30,110 +30,78 @@ LONGEST_ROUND_SECONDS = 20.0
 _log = structlog.get_logger()
 
 
-class Housekeeper:
-    """Every TICK_SECONDS: heartbeat, cut-off turns, lost doorbells, stalled jobs, ended sessions.
+async def keep_house(
+    ctx: NodeContext, app: procrastinate.App, runner: Runner, settings: Settings, stopping: asyncio.Event
+) -> None:
+    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled."""
 
-    Every SWEEP_INTERVAL_SECONDS, in a task of its own: repair, prune and deletion of old rows.
-    """
-
-    def __init__(
-        self,
-        ctx: NodeContext,
-        app: procrastinate.App,
-        runner: Runner,
-        settings: Settings,
-    ) -> None:
-        self._ctx = ctx
-        self._pool = ctx.pool
-        self._app = app
-        self._runner = runner
-        self._settings = settings
-        self._clock = ctx.clock
-        self._cleaning: asyncio.Task[None] | None = None
-
-    async def keep(self, stopping: asyncio.Event) -> None:
-        """Run until `stopping`. An outage of the database only delays it."""
-        loop = asyncio.get_running_loop()
-        clean_at = loop.time()
-        try:
-            while not stopping.is_set():
-                try:
-                    await self._tick()
-                    if loop.time() >= clean_at and self._cleaning is None:
-                        clean_at = loop.time() + self._settings.sweep_interval_seconds
-                        self._cleaning = asyncio.create_task(self._clean(), name="sweep")
-                        self._cleaning.add_done_callback(self._cleaned)
-                except Exception as problem:  # noqa: BLE001 - the next tick comes whatever this one met
-                    log_failure("tick", problem)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), timeout=TICK_SECONDS)
-        finally:
-            if self._cleaning is not None:
-                self._cleaning.cancel()
-                await asyncio.gather(self._cleaning, return_exceptions=True)
-
-    async def _tick(self) -> None:
-        async with self._pool.acquire() as connection:
-            await upkeep.heartbeat(connection, self._settings.node_name)
-            for writer in await upkeep.ring_forgotten_writers(connection, self._clock()):
+    async def tick() -> None:
+        """Find cut-off turns, lost doorbells, stalled jobs and ended sessions, and give a sign of life."""
+        async with ctx.pool.acquire() as connection:
+            await upkeep.heartbeat(connection, ctx.node)
+            for writer in await upkeep.ring_forgotten_writers(connection, ctx.clock()):
                 _log.info("outbox-rung", writer=writer)
             for guid in await upkeep.decide_forgotten_deliveries(connection):
                 _log.warning("delivery-forgotten", delivery=guid)
-            await delete_old_sessions(connection, self._settings.session_ttl_seconds, self._clock())
-        await self._runner.recover()
-        self._runner.ring()
-        await retry_stalled_jobs(self._app)
+            await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
+        await runner.recover()
+        runner.ring()
+        await retry_stalled_jobs(app)
 
-    async def _clean(self) -> None:
-        """Delete what has expired. WORKTREE_PRUNE_ENABLED=false spares the worktrees, not rescues, homes and trash."""
-        settings, ctx = self._settings, self._ctx
-        async with self._pool.acquire() as connection:
+    async def sweep() -> None:
+        """Delete what has expired. WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash."""
+        async with ctx.pool.acquire() as connection:
             await upkeep.delete_old(connection, timedelta(days=settings.delivery_retention_days))
         await repair(ctx)
-        policy = policy_for(
-            self._clock(),
-            detached_days=settings.worktree_headless_expiry_days,
-            branch_days=settings.worktree_branch_expiry_days,
-            orphan_days=settings.worktree_orphan_expiry_days,
-            rescue_days=settings.rescue_expiry_days,
-        )
+        policy = retention_policy(settings, ctx.clock())
         if not settings.worktree_prune_enabled:
             await expire(ctx, policy)
             return
         with worker_lock(ctx.workers) as worker:
             await prune(ctx, policy, worker)
 
-    def _cleaned(self, task: asyncio.Task[None]) -> None:
-        self._cleaning = None
-        if task.cancelled() or (problem := task.exception()) is None:
-            return
-        log_failure("sweep", problem)
+    sweeping = asyncio.create_task(_repeat("sweep", sweep, settings.sweep_interval_seconds, stopping), name="sweep")
+    try:
+        await _repeat("tick", tick, TICK_SECONDS, stopping)
+    finally:
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
 
 
-class OutboxRounds:
-    """What an outbox job does: it sends what is due or soon will be, while it holds the writer's lock."""
-
-    def __init__(
-        self, sender: Sender, clock: Callable[[], datetime], sleep: Callable[[float], Awaitable[None]]
-    ) -> None:
-        self._sender = sender
-        self._clock = clock
-        self._sleep = sleep
-
-    async def go(self, writer: str) -> None:
-        """Send what is due. What is due later is left to housekeeping: a job that waits would block the writer."""
+async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float, stopping: asyncio.Event) -> None:
+    """Do `work` every `seconds` until `stopping`. After a failure the next round comes all the same."""
+    while not stopping.is_set():
         try:
-            while True:
-                drained = await self._sender.drain(writer)
-                if drained.next_due is None:
-                    return
-                wait = (drained.next_due - self._clock()).total_seconds()
-                if wait > LONGEST_ROUND_SECONDS:
-                    return
-                # Short, because something more urgent may come meanwhile.
-                await self._sleep(min(max(wait, 0.05), 1.0))
-        except DATABASE_AWAY as problem:
-            raise RetryLaterError(2, type(problem).__name__) from problem
+            await work()
+        except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
+            log_failure(name, problem)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), timeout=seconds)
+
+
+def retention_policy(settings: Settings, now: datetime, older_than: timedelta | None = None) -> Policy:
+    """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
+    return policy_for(
+        now,
+        detached_days=settings.worktree_headless_expiry_days,
+        branch_days=settings.worktree_branch_expiry_days,
+        orphan_days=settings.worktree_orphan_expiry_days,
+        rescue_days=settings.rescue_expiry_days,
+        older_than=older_than,
+    )
+
+
+async def send_due(sender: Sender, writer: str) -> None:
+    """Send what is due now or soon. What is due later is left to housekeeping: a waiting job would block the writer."""
+    try:
+        while (next_due := (await sender.drain(writer)).next_due) is not None:
+            wait = (next_due - sender.clock()).total_seconds()
+            if wait > LONGEST_ROUND_SECONDS:
+                return
+            # Short, because something more urgent may come meanwhile.
+            await sender.sleep(min(max(wait, 0.05), 1.0))
+    except DATABASE_AWAY as problem:
+        raise RetryLaterError(2, type(problem).__name__) from problem
 
 
 @asynccontextmanager

@@ -1,23 +1,33 @@
-"""`threadtree sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
+"""`threadtree worktrees|sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Final, Generic, TypeVar
+from pathlib import Path
+from typing import Final, Generic, TypeVar, get_args
 
 import orjson
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from bot.cli.running import open_connection, run
-from bot.store import listings
+from bot.cli.running import fail, run_on_database, run_on_node
+from bot.messages.formatting import format_count, format_duration
+from bot.model import WorktreeState
+from bot.node.context import NodeContext
+from bot.store import listings, rescues
 from bot.store.database import Connection
+from bot.store.rescues import Rescue
+from bot.worktrees.summary import Summary, summarize
 
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000
 """More columns than any line has."""
+SUMMARIES_AT_ONCE: Final = 4
+STATES: Final = (*get_args(WorktreeState), "missing")
 Row = TypeVar("Row")
 
 
@@ -25,39 +35,77 @@ Row = TypeVar("Row")
 class _Listing(Generic[Row]):
     """One list: where its rows come from, and the columns of its table."""
 
-    name: str
     fetch: Callable[[Connection, int | None], Awaitable[list[Row]]]
-    headers: tuple[str, ...]
     whole: int
     """The number of columns, from the left, that are never wrapped, so that they can be copied."""
-    cells: Callable[[Row], tuple[str, ...]]
+    columns: dict[str, Callable[[Row], object]]
+
+    def show(self, name: str, *, json: bool, limit: int | None) -> None:
+        """Print the newest rows: a table of at most ROWS_FOR_PEOPLE, or all fields of all rows as JSON."""
+        wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
+        rows = run_on_database(lambda connection: self.fetch(connection, wanted))
+        if json:
+            _print_json(rows)
+        elif rows:
+            shown = rows[: limit or ROWS_FOR_PEOPLE]
+            cells = [[_text(column(row)) for column in self.columns.values()] for row in shown]
+            print_table(self.columns, self.whole, cells)
+            _tell_of_more(rows, shown)
+        else:
+            typer.echo(f"No {name} yet.", err=True)
 
 
-def list_rows(listing: _Listing[Row], *, json: bool, limit: int | None) -> None:
-    """Print the newest rows: a table of at most ROWS_FOR_PEOPLE, or all fields of all rows as JSON."""
+SESSIONS: _Listing[listings.Session] = _Listing(
+    listings.sessions,
+    2,
+    {
+        "ID": lambda row: row.id,
+        "LAST (UTC)": lambda row: row.last_active_at,
+        "CONVERSATION": lambda row: row.conversation,
+        "AGENT": lambda row: row.agent,
+        "STATE": lambda row: "active" if row.active else _joined("ended:", row.end_reason),
+    },
+)
+TURNS: _Listing[listings.Turn] = _Listing(
+    listings.turns,
+    3,
+    {
+        "ID": lambda row: row.id,
+        "STATE": lambda row: row.state,
+        "ENDED (UTC)": lambda row: row.finished_at,
+        "CONVERSATION": lambda row: row.conversation,
+        "BY": lambda row: row.requested_by,
+        "REASON": lambda row: row.reason,
+    },
+)
+DELIVERIES: _Listing[listings.Delivery] = _Listing(
+    listings.deliveries,
+    3,
+    {
+        "GUID": lambda row: row.guid,
+        "STATE": lambda row: row.state,
+        "AT (UTC)": lambda row: row.received_at,
+        "WHAT": lambda row: _joined(row.event, row.action, row.conversation, row.error),
+    },
+)
+LISTINGS: dict[str, _Listing[listings.Session] | _Listing[listings.Turn] | _Listing[listings.Delivery]] = {
+    "sessions": SESSIONS,
+    "turns": TURNS,
+    "deliveries": DELIVERIES,
+}
 
-    async def fetched() -> list[Row]:
-        async with open_connection() as connection:
-            return await listing.fetch(connection, limit if json or limit else ROWS_FOR_PEOPLE + 1)
 
-    rows = run(fetched())
-    if json:
-        typer.echo(orjson.dumps(rows, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
-    else:
-        _show(listing, rows, limit or ROWS_FOR_PEOPLE)
+def _print_json(rows: Sequence[object]) -> None:
+    typer.echo(orjson.dumps(rows, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
 
 
-def _show(listing: _Listing[Row], rows: Sequence[Row], limit: int) -> None:
-    if not rows:
-        typer.echo(f"No {listing.name} yet.", err=True)
-        return
-    print_table(listing.headers, listing.whole, [listing.cells(row) for row in rows[:limit]])
-    if len(rows) > limit:
-        typer.echo(f"There are more than these {limit}: --limit N shows N.", err=True)
+def _tell_of_more(rows: Sequence[object], shown: Sequence[object]) -> None:
+    if len(rows) > len(shown):
+        typer.echo(f"There are more than these {len(shown)}: --limit N shows N.", err=True)
 
 
 def print_table(
-    headers: Sequence[str], whole: int, rows: Iterable[Sequence[str]], *, last_is_whole: bool = False
+    headers: Iterable[str], whole: int, rows: Iterable[Sequence[str]], *, last_is_whole: bool = False
 ) -> None:
     """Print a table on stdout. The first `whole` columns are never wrapped, so that they can be copied; nor is the
     last one with `last_is_whole` where stdout is no terminal: the lines are then as long as they must be.
@@ -73,50 +121,130 @@ def print_table(
     console.print(table)
 
 
-def _when(time: datetime | None) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M") if time else ""
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    return "" if value is None else str(value)
 
 
 def _joined(*words: str | None) -> str:
     return " ".join(word for word in words if word)
 
 
-SESSIONS: _Listing[listings.Session] = _Listing(
-    name="sessions",
-    fetch=listings.sessions,
-    headers=("ID", "LAST (UTC)", "CONVERSATION", "AGENT", "STATE"),
-    whole=2,
-    cells=lambda row: (
+# Worktrees
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A worktree, and what is `on_disk`: None on other nodes and where it is unknown."""
+
+    row: listings.Worktree
+    state: str
+    on_disk: Summary | None
+
+
+def print_worktrees(
+    *, json: bool, limit: int | None, with_disk: bool, every: bool, repository: str | None, state: str | None
+) -> None:
+    """Print the newest worktrees that match, without removed ones unless `every` or `state` asks for them."""
+    if state is not None and state not in STATES:
+        fail(f"{state!r} is no state; choose one of {', '.join(STATES)}.", 2)
+    # Whether a worktree is missing is known only after a look at the disk.
+    stored_state = "ready" if state == "missing" else state
+    wanted = None if state == "missing" else limit if json or limit else ROWS_FOR_PEOPLE + 1
+
+    async def listed(ctx: NodeContext) -> tuple[list[_Listed], list[Rescue], Path]:
+        async with ctx.pool.acquire() as connection:
+            rows = await listings.worktrees(
+                connection, wanted, with_removed=every, repository=repository, state=stored_state
+            )
+            rescued = await rescues.latest(connection)
+        return await _look_at_disk(ctx, rows, with_disk), rescued, ctx.data_dir
+
+    found, rescued, data_dir = run_on_node(listed)
+    matching = [one for one in found if state is None or one.state == state]
+    if json:
+        _print_json([_as_json(one, rescued) for one in matching[:limit]])
+        return
+    ids = {one.row.id for one in matching}
+    filtered = repository is not None or state is not None
+    shown = matching[: limit or ROWS_FOR_PEOPLE]
+    _print_tables(shown, [one for one in rescued if not filtered or one.worktree_id in ids], data_dir)
+    _tell_of_more(matching, shown)
+
+
+async def _look_at_disk(ctx: NodeContext, rows: Sequence[listings.Worktree], with_disk: bool) -> list[_Listed]:
+    """Add what is on disk to the worktrees of this node, if `with_disk`."""
+    at_once = asyncio.Semaphore(SUMMARIES_AT_ONCE)
+
+    async def one(row: listings.Worktree) -> _Listed:
+        if not with_disk or row.node != ctx.node or row.state == "removed":
+            return _Listed(row, row.state, None)
+        async with at_once:
+            summary = await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
+        return _Listed(row, "missing" if summary is None and row.state == "ready" else row.state, summary)
+
+    with Console(stderr=True).status(f"Reading {format_count(len(rows), 'worktree')}"):
+        return await asyncio.gather(*map(one, rows))
+
+
+def _as_json(listed: _Listed, rescued: Sequence[Rescue]) -> dict[str, object]:
+    row = asdict(listed.row)
+    del row["folder"]
+    unknown = dict.fromkeys(field.name for field in fields(Summary))
+    on_disk = asdict(listed.on_disk) if listed.on_disk else unknown
+    of_this = [_rescue_as_json(rescue) for rescue in rescued if rescue.worktree_id == listed.row.id]
+    return {**row, "state": listed.state, **on_disk, "rescues": of_this}
+
+
+def _rescue_as_json(rescue: Rescue) -> dict[str, object]:
+    names = ("files", "commits", "bytes", "created_at", "restored_at")
+    return {"name": _name(rescue), **{name: getattr(rescue, name) for name in names}}
+
+
+def _name(rescue: Rescue) -> str:
+    """Return its ref in the clone, or its directory in DATA_DIR/kept."""
+    return rescue.ref or rescue.kept or ""
+
+
+def _print_tables(shown: Sequence[_Listed], rescued: Sequence[Rescue], data_dir: Path) -> None:
+    if shown:
+        headers = ("ID", "STATE", "USED BY", "BRANCH", "ON DISK", "PATH")
+        print_table(headers, 2, [_cells(one, data_dir) for one in shown], last_is_whole=True)
+        typer.echo(f"Paths are relative to {data_dir}.", err=True)
+    else:
+        typer.echo("No worktrees; --all includes removed ones.", err=True)
+    if rescued:
+        typer.echo("\nRescued work; `threadtree worktrees restore ID` brings back the latest of a worktree:")
+        cells = [_rescue_cells(one) for one in rescued]
+        print_table(("ID", "AGE", "SIZE", "WHAT", "KEPT AS"), 3, cells, last_is_whole=True)
+
+
+def _cells(listed: _Listed, data_dir: Path) -> tuple[str, ...]:
+    row = listed.row
+    path = Path(row.path)
+    return (
         str(row.id),
-        _when(row.last_active_at),
-        row.conversation,
-        row.agent,
-        "active" if row.active else _joined("ended:", row.end_reason),
-    ),
-)
-TURNS: _Listing[listings.Turn] = _Listing(
-    name="turns",
-    fetch=listings.turns,
-    headers=("ID", "STATE", "ENDED (UTC)", "CONVERSATION", "BY", "REASON"),
-    whole=3,
-    cells=lambda row: (
-        str(row.id),
-        row.state,
-        _when(row.finished_at),
-        row.conversation,
-        row.requested_by,
-        row.reason or "",
-    ),
-)
-DELIVERIES: _Listing[listings.Delivery] = _Listing(
-    name="deliveries",
-    fetch=listings.deliveries,
-    headers=("GUID", "STATE", "AT (UTC)", "WHAT"),
-    whole=3,
-    cells=lambda row: (
-        row.guid,
-        row.state,
-        _when(row.received_at),
-        _joined(row.event, row.action, row.conversation, row.error),
-    ),
-)
+        listed.state,
+        " ".join(row.conversations) or f"{row.codebase}: none",
+        row.branch or "(detached)",
+        _on_disk(listed.on_disk),
+        str(path.relative_to(data_dir) if path.is_relative_to(data_dir) else path),
+    )
+
+
+def _on_disk(summary: Summary | None) -> str:
+    """The size, and the difference to what is committed and to GitHub's branch."""
+    if summary is None:
+        return ""
+    counts = [(summary.changed_files, "changed"), (summary.ahead, "ahead"), (summary.behind, "behind")]
+    return ", ".join([decimal(summary.bytes), *(f"{count} {word}" for count, word in counts if count)])
+
+
+def _rescue_cells(rescue: Rescue) -> tuple[str, ...]:
+    counts = [(rescue.files, "file"), (rescue.commits, "commit")]
+    words = [format_count(count, noun) for count, noun in counts if count]
+    if rescue.restored_at:
+        words.append("restored")
+    age = format_duration(datetime.now(UTC) - rescue.created_at)
+    return str(rescue.worktree_id), age, decimal(rescue.bytes), ", ".join(words), _name(rescue)

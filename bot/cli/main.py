@@ -5,7 +5,7 @@ Errors are one line on stderr: status 2 for what the operator gave wrongly, else
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,14 +16,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
 sessions = typer.Typer(help="The agents' contexts, one active per conversation.", no_args_is_help=True)
 turns = typer.Typer(help="The requests to the agent and how they ended.", no_args_is_help=True)
 deliveries = typer.Typer(help="The webhooks that were received.", no_args_is_help=True)
-worktrees = typer.Typer(help="The checkouts that conversations work in.", no_args_is_help=True)
-app.add_typer(worktrees, name="worktrees")
-app.add_typer(sessions, name="sessions")
-app.add_typer(turns, name="turns")
-app.add_typer(deliveries, name="deliveries")
+for name, group in {"worktrees": worktrees, "sessions": sessions, "turns": turns, "deliveries": deliveries}.items():
+    app.add_typer(group, name=name)
 
 
 def main() -> None:
@@ -71,7 +69,7 @@ def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run web and worker in one process, after applying the migrations."""
     from bot.cli import processes
 
-    processes.serve(worktree_prune=not no_worktree_prune)
+    processes.start("serve", worktree_prune=not no_worktree_prune)
 
 
 @app.command()
@@ -79,7 +77,7 @@ def web() -> None:
     """Run only the web process: it stores deliveries for a worker."""
     from bot.cli import processes
 
-    processes.web()
+    processes.start("web")
 
 
 @app.command()
@@ -87,7 +85,7 @@ def worker(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run only a worker: it decides, runs turns and answers."""
     from bot.cli import processes
 
-    processes.worker(worktree_prune=not no_worktree_prune)
+    processes.start("worker", worktree_prune=not no_worktree_prune)
 
 
 @app.command()
@@ -95,7 +93,7 @@ def migrate() -> None:
     """Apply the migrations that the database lacks."""
     from bot.cli import processes
 
-    processes.bring_schema_up()
+    processes.migrate()
 
 
 @app.command()
@@ -125,9 +123,17 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the steps and checks as one JSON document.")] = False,
 ) -> None:
     """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
-    from bot.cli.demo import play
+    import logging
 
-    play(keep=keep, json=json)
+    from bot.cli.running import run, stop_signals
+    from bot.demo.command import run_demo
+    from bot.settings import search_path
+
+    async def played() -> bool:
+        return await run_demo(search_path(), stop_signals(), keep=keep, json=json)
+
+    if not run(played(), logging.ERROR):
+        sys.exit(1)
 
 
 # Lists
@@ -138,34 +144,23 @@ Limit = Annotated[
 ]
 
 
-@sessions.command("list")
-def list_sessions(json: Json = False, limit: Limit = None) -> None:
-    """List the agents' contexts, the newest first."""
-    from bot.cli import listings
+def _list_command(group: typer.Typer, name: str, description: str) -> None:
+    @group.command("list", help=f"List {description}, the newest first.")
+    def list_rows(json: Json = False, limit: Limit = None) -> None:
+        from bot.cli.listings import LISTINGS
 
-    listings.list_rows(listings.SESSIONS, json=json, limit=limit)
-
-
-@turns.command("list")
-def list_turns(json: Json = False, limit: Limit = None) -> None:
-    """List the requests to the agent and how they ended, the newest first."""
-    from bot.cli import listings
-
-    listings.list_rows(listings.TURNS, json=json, limit=limit)
+        LISTINGS[name].show(name, json=json, limit=limit)
 
 
-@deliveries.command("list")
-def list_deliveries(json: Json = False, limit: Limit = None) -> None:
-    """List the webhooks that were received, the newest first."""
-    from bot.cli import listings
-
-    listings.list_rows(listings.DELIVERIES, json=json, limit=limit)
+_list_command(sessions, "sessions", "the agents' contexts")
+_list_command(turns, "turns", "the requests to the agent and how they ended")
+_list_command(deliveries, "deliveries", "the webhooks that were received")
 
 
 @deliveries.command("replay")
 def replay_delivery(guid: str) -> None:
     """Handle a stored delivery once more. What it did before is not done twice."""
-    from bot.cli.deliveries import replay
+    from bot.cli.processes import replay
 
     replay(guid)
 
@@ -192,7 +187,7 @@ def list_worktrees(
     ] = None,
 ) -> None:
     """List the checkouts, the newest first, and what was rescued from them."""
-    from bot.cli.worktrees_list import print_worktrees
+    from bot.cli.listings import print_worktrees
 
     print_worktrees(json=json, limit=limit, with_disk=not no_disk, every=every, repository=repository, state=state)
 
@@ -205,28 +200,17 @@ def create_worktree(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N"
     create(thread)
 
 
-@worktrees.command("reset")
-def reset_worktree(worktree: Worktree) -> None:
-    """Rescue what GitHub does not have, then reset the worktree to its base."""
-    from bot.cli.worktrees import operate
+def _operation_command(kind: Literal["reset", "remove", "restore"], description: str) -> None:
+    @worktrees.command(kind, help=description)
+    def operate_on_worktree(worktree: Worktree) -> None:
+        from bot.cli.worktrees import operate
 
-    operate(worktree, "reset")
-
-
-@worktrees.command("remove")
-def remove_worktree(worktree: Worktree) -> None:
-    """Rescue what GitHub does not have, then remove the worktree."""
-    from bot.cli.worktrees import operate
-
-    operate(worktree, "remove")
+        operate(worktree, kind)
 
 
-@worktrees.command("restore")
-def restore_worktree(worktree: Worktree) -> None:
-    """Bring back the latest rescue of the worktree."""
-    from bot.cli.worktrees import operate
-
-    operate(worktree, "restore")
+_operation_command("reset", "Rescue what GitHub does not have, then reset the worktree to its base.")
+_operation_command("remove", "Rescue what GitHub does not have, then remove the worktree.")
+_operation_command("restore", "Bring back the latest rescue of the worktree.")
 
 
 @worktrees.command("touch")
@@ -245,7 +229,7 @@ def prune_worktrees(
     json: ReportAsJson = False,
 ) -> None:
     """Remove worktrees that were not used for a long time, after a rescue."""
-    from bot.cli.maintenance import prune_worktrees
+    from bot.cli.worktrees import prune_worktrees
 
     prune_worktrees(older_than, dry_run=dry_run, force=force, json=json)
 
@@ -256,7 +240,7 @@ def repair_worktrees(
     json: ReportAsJson = False,
 ) -> None:
     """Make rows, directories and git's records agree."""
-    from bot.cli.maintenance import repair_worktrees
+    from bot.cli.worktrees import repair_worktrees
 
     repair_worktrees(worktree, json=json)
 
@@ -264,6 +248,6 @@ def repair_worktrees(
 @sessions.command("prune")
 def prune_sessions(older_than: OlderThan = None, json: ReportAsJson = False) -> None:
     """Delete sessions that ended longer ago than SESSION_TTL_SECONDS."""
-    from bot.cli.maintenance import prune_sessions
+    from bot.cli.worktrees import prune_sessions
 
     prune_sessions(older_than, json=json)

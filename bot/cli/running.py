@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -31,15 +31,35 @@ def run(
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(work)
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        problem: BaseException = group
+        while isinstance(problem, BaseExceptionGroup):
+            problem = problem.exceptions[0]
+        raise problem from group
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one problem of a group worth a line."""
-    problem: BaseException = group
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    return problem
+def run_on_database(work: Callable[["Connection"], Awaitable[T]]) -> T:
+    """Run a command that needs nothing but a connection to the bot's database."""
+    from bot.settings import load
+    from bot.store.database import database
+
+    async def opened() -> T:
+        async with ready_database(load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
+            return await work(connection)
+
+    return run(opened())
+
+
+def run_on_node(work: Callable[["NodeContext"], Awaitable[T]]) -> T:
+    """Run a command that works on this node's worktrees."""
+    from bot.compose.parts import node_context
+    from bot.settings import load
+
+    async def opened() -> T:
+        settings = load()
+        async with ready_database(settings) as dsn, node_context(settings, dsn) as ctx:
+            return await work(ctx)
+
+    return run(opened())
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
@@ -52,7 +72,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
     """Return the lines and the exit status for an error that the operator can correct; None for a bug."""
     import asyncpg
 
-    from bot.compose.database import CannotStartError
+    from bot.compose.parts import CannotStartError
     from bot.github.errors import GitHubError
     from bot.postgres.embedded import EmbeddedPostgresError
     from bot.settings import SettingsError
@@ -78,34 +98,23 @@ def stop_signals() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def ready_database(settings: "Settings") -> AsyncIterator[str]:
-    """The address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
-    from bot.compose.database import database_url
+async def database_url(settings: "Settings") -> AsyncIterator[str]:
+    """The address of the database: the one that is set, or the embedded Postgres, started if it does not run yet."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    from bot.postgres.embedded import embedded_postgres
 
-    async with database_url(settings) as dsn:
-        if settings.database_url is None:
-            from bot.store.migrate import migrate
-
-            await migrate(dsn)
+    async with embedded_postgres(settings.with_data_dir().data_dir / "postgres", settings.postgres_bin_dir) as dsn:
         yield dsn
 
 
 @asynccontextmanager
-async def open_connection() -> AsyncIterator["Connection"]:
-    """A connection to the bot's database."""
-    from bot.settings import load
-    from bot.store.database import database
+async def ready_database(settings: "Settings") -> AsyncIterator[str]:
+    """The address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
+    from bot.store.migrate import migrate
 
-    async with ready_database(load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def open_node() -> AsyncIterator["NodeContext"]:
-    """What work on this node's worktrees needs."""
-    from bot.compose.parts import node_context
-    from bot.settings import load
-
-    settings = load()
-    async with ready_database(settings) as dsn, node_context(settings, dsn) as ctx:
-        yield ctx
+    async with database_url(settings) as dsn:
+        if settings.database_url is None:
+            await migrate(dsn)
+        yield dsn

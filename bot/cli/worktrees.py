@@ -1,25 +1,38 @@
-"""`threadtree worktrees create|reset|remove|restore|touch`: one worktree's life, from the command line."""
+"""`threadtree worktrees create|reset|remove|restore|touch|prune|repair` and `sessions prune`."""
 
 import asyncio
 import re
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import orjson
 import typer
+from rich.console import Console
+from rich.filesize import decimal
 
-from bot.cli.running import fail, open_node, run
+from bot.cli.listings import print_table
+from bot.cli.running import fail, run_on_database, run_on_node
 from bot.clones import metadata
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import NodePaths
+from bot.maintenance.prune import Progress, Report, prune
+from bot.maintenance.reconcile_rules import Action
+from bot.maintenance.repair import repair
+from bot.maintenance.retention_rules import parse_age
+from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
 from bot.operations import execute
+from bot.settings import load
 from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
 from bot.store.operations import OperationKind, RequestedBy
+from bot.worker import retention_policy
 
 OPERATOR = "the operator"
 _THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
@@ -31,42 +44,78 @@ def create(thread: str) -> None:
     named = _THREAD.fullmatch(thread)
     if named is None:
         fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
-
-    async def created() -> None:
-        async with open_node() as ctx:
-            await _create(ctx, named["owner"], named["name"], int(named["number"]))
-
-    run(created())
+    run_on_node(lambda ctx: _create(ctx, named["owner"], named["name"], int(named["number"])))
 
 
 def operate(worktree: str, kind: OperationKind) -> None:
     """Reset, remove or restore a worktree; exit status 1 where that fails, 2 for an unknown worktree."""
 
-    async def operated() -> None:
-        async with open_node() as ctx:
-            found = await find(ctx, worktree)
-            async with ctx.pool.acquire() as connection, connection.transaction():
-                operation_id = await operations.enqueue(connection, found.id, kind, RequestedBy(OPERATOR, ctx.clock()))
-            await _carry_out(ctx, operation_id)
+    async def operated(ctx: NodeContext) -> None:
+        await _operate(ctx, (await _find(ctx, worktree)).id, kind)
 
-    run(operated())
+    run_on_node(operated)
 
 
 def touch(worktree: str) -> None:
     """Count a worktree as used now, in its row and in the metadata beside it."""
 
-    async def touched() -> None:
-        async with open_node() as ctx:
-            found = await find(ctx, worktree)
-            now = ctx.clock()
-            async with ctx.pool.acquire() as connection:
-                path = await retention.touch(connection, found.id, now)
-            if path is None:
-                fail(f"Worktree {found.id} is {found.state}; only a live one can be touched.")
-            await asyncio.to_thread(_touch_metadata, Path(path), now)
+    async def touched(ctx: NodeContext) -> None:
+        found = await _find(ctx, worktree)
+        now = ctx.clock()
+        async with ctx.pool.acquire() as connection:
+            path = await retention.touch(connection, found.id, now)
+        if path is None:
+            fail(f"Worktree {found.id} is {found.state}; only a live one can be touched.")
+        await asyncio.to_thread(_touch_metadata, Path(path), now)
         typer.echo(f"Worktree {found.id} counts as used now.")
 
-    run(touched())
+    run_on_node(touched)
+
+
+def prune_worktrees(older_than: str | None, *, dry_run: bool, force: bool, json: bool) -> None:
+    """Prune and report; exit status 1 where a worktree could not be pruned."""
+    age = _age(older_than)
+
+    async def pruned(ctx: NodeContext) -> Report:
+        policy = retention_policy(load(), ctx.clock(), age)
+        with worker_lock(ctx.workers) as worker, _progress() as progress:
+            return await prune(ctx, policy, worker, dry_run=dry_run, force=force, progress=progress)
+
+    report = run_on_node(pruned)
+    if json:
+        typer.echo(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
+    else:
+        _print(report)
+    if report.aborted is not None:
+        fail(f"{report.aborted} --force goes on all the same.")
+    if report.errors:
+        raise typer.Exit(1)
+
+
+def repair_worktrees(worktree: str | None, *, json: bool) -> None:
+    """Repair one worktree or all of this node, and print what was done."""
+
+    async def repaired(ctx: NodeContext) -> list[tuple[str, Action]]:
+        only = (await _find(ctx, worktree)).id if worktree is not None else None
+        with _progress() as progress:
+            return await repair(ctx, only, progress)
+
+    done = run_on_node(repaired)
+    if json:
+        rows = [{"path": path, "action": action.value} for path, action in done]
+        typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+    elif done:
+        print_table(("ACTION", "PATH"), 2, [(action.value, path) for path, action in done], last_is_whole=True)
+    else:
+        typer.echo("Nothing to repair.")
+
+
+def prune_sessions(older_than: str | None, *, json: bool) -> None:
+    """Delete old ended sessions and print how many."""
+    age = _age(older_than)
+    ttl = load().session_ttl_seconds if age is None else age.total_seconds()
+    count = run_on_database(lambda connection: retention.delete_old_sessions(connection, ttl, datetime.now(UTC)))
+    typer.echo(orjson.dumps({"deleted": count}) if json else f"Deleted {format_count(count, 'ended session')}.")
 
 
 def _touch_metadata(path: Path, now: datetime) -> None:
@@ -75,7 +124,7 @@ def _touch_metadata(path: Path, now: datetime) -> None:
         metadata.write(path, replace(known, updated_at=now))
 
 
-async def find(ctx: NodeContext, named: str) -> FoundWorktree:
+async def _find(ctx: NodeContext, named: str) -> FoundWorktree:
     """Return the worktree of this node with this id or path; end the command if there is none."""
     worktree_id = int(named) if _ID.fullmatch(named) else None
     async with ctx.pool.acquire() as connection:
@@ -104,18 +153,48 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
-    async with ctx.pool.acquire() as connection, connection.transaction():
-        asker = RequestedBy(OPERATOR, ctx.clock())
-        operation_id = await operations.enqueue(connection, assigned.worktree_id, "create", asker)
-    await _carry_out(ctx, operation_id)
-    found = await find(ctx, str(assigned.worktree_id))
+    await _operate(ctx, assigned.worktree_id, "create")
+    found = await _find(ctx, str(assigned.worktree_id))
     typer.echo(f"Worktree {found.id}: {found.path}")
 
 
-async def _carry_out(ctx: NodeContext, operation_id: int) -> None:
-    """Execute the operation, or wait for the worker that has begun it; print how it ended."""
+async def _operate(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:
+    """Execute an operation, or wait for the worker that has begun it; print how it ended."""
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        operation_id = await operations.enqueue(connection, worktree_id, kind, RequestedBy(OPERATOR, ctx.clock()))
     with worker_lock(ctx.workers) as worker:
         operation = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
     if operation.state == "failed":
         fail(operation.outcome or "The operation failed.")
     typer.echo(operation.outcome)
+
+
+def _age(text: str | None) -> timedelta | None:
+    try:
+        return None if text is None else parse_age(text)
+    except ValueError as error:
+        fail(str(error), 2)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A status line on the terminal; nothing where stderr is no terminal."""
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+def _print(report: Report) -> None:
+    verdict = "WOULD REMOVE" if report.dry_run else "REMOVED"
+    rows = [
+        *((verdict, line) for line in report.deleted),
+        *(("KEPT", line) for line in report.skipped),
+        *(("FAILED", line) for line in report.errors),
+    ]
+    if rows:
+        cells = [(word, str(line.id or ""), line.why, line.path) for word, line in rows]
+        print_table(("", "ID", "WHY", "PATH"), 2, cells, last_is_whole=True)
+    would_be = "would be " if report.dry_run else ""
+    typer.echo(
+        f"{len(report.deleted)} {would_be}removed, {len(report.skipped)} kept, {len(report.errors)} failed; "
+        f"{decimal(report.bytes_reclaimed)} {would_be}freed."
+    )

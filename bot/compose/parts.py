@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import httpx
 import structlog
 
-from bot.compose.database import CannotStartError
 from bot.git.credential_server import credential_server
 from bot.git.runner import Git
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
@@ -27,6 +26,10 @@ GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger()
+
+
+class CannotStartError(Exception):
+    """The process cannot start with these settings; the message names the next step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,29 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from enum import Enum, auto
 
 import structlog
+import uvicorn
+from starlette.applications import Starlette
 
 from bot.agents.driver import Limits
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
-from bot.compose.database import CannotStartError
-from bot.compose.parts import Surroundings, open_cage, open_git, open_github, require_current_schema
-from bot.compose.web import run_web
+from bot.compose.parts import CannotStartError, Surroundings, open_cage, open_git, open_github, require_current_schema
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
 from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
 from bot.handlers.context import NodePaths
+from bot.health import database_probe, health_routes
 from bot.node.process_lock import worker_lock
+from bot.receive.endpoint import Receiver
+from bot.receive.inbox import Inbox
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
@@ -29,7 +33,7 @@ from bot.store import upkeep
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
-from bot.worker import Housekeeper, OutboxRounds, listen_for_stops, open_engine
+from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
 WEB_CONNECTIONS = 6
 WORKER_CONNECTIONS = 16
@@ -65,7 +69,7 @@ async def run(
         try:
             async with asyncio.TaskGroup() as group:
                 if Role.WEB in roles:
-                    group.create_task(run_web(settings, pool, stopping, on_listening), name="web")
+                    group.create_task(_run_web(settings, pool, stopping, on_listening), name="web")
                 if Role.WORKER in roles:
                     group.create_task(_run_worker(settings, dsn, pool, stopping, around), name="worker")
         except BaseExceptionGroup as problems:
@@ -73,6 +77,62 @@ async def run(
                 if isinstance(problem, CannotStartError):
                     raise problem from problems
             raise
+
+
+async def _run_web(
+    settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
+) -> None:
+    """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError."""
+    async with Inbox(pool) as inbox:
+        receiver = Receiver(inbox, settings.webhook_secrets, settings.platform)
+        app = Starlette(routes=[receiver.route(), *health_routes(database_probe(pool))])
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=10,
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve([_listener(settings)]))
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            if server.started:
+                host, port = server.servers[0].sockets[0].getsockname()[:2]
+                on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process, which has more to stop than a server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """The socket to listen on. uvicorn's own would end the process when the port is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotStartError(
+            f"HOST {settings.host} and PORT {settings.port} cannot be listened on ({error.strerror}); "
+            "choose others, or stop the program that listens there."
+        ) from error
+    # asyncio sets this only on sockets it made itself; without it every answer waits for the peer's delayed ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, around: Surroundings) -> None:
@@ -123,8 +183,10 @@ async def _run_loops(
     paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
     decider = Decider(ctx.pool, ctx.github, settings.platform, ctx.policy, paths, around.clock, around.sleep)
     sender = Sender(ctx.pool, ctx.github, ctx.secrets, around.clock, around.sleep)
-    rounds = OutboxRounds(sender, around.clock, around.sleep)
     turns_ended = asyncio.Event()
+
+    async def send(writer: str) -> None:
+        await send_due(sender, writer)
 
     async def ring() -> None:
         runner.ring()
@@ -133,7 +195,7 @@ async def _run_loops(
         await runner.serve(stopping, settings.shutdown_grace_seconds)
         turns_ended.set()
 
-    app = engine(dsn, Handlers(decider.decide, rounds.go, ring))
+    app = engine(dsn, Handlers(decider.decide, send, ring))
     async with open_engine(app):
         async with ctx.pool.acquire() as connection:
             await upkeep.heartbeat(connection, settings.node_name)
@@ -142,7 +204,7 @@ async def _run_loops(
             group.create_task(run_pool(app, turns_queue(settings.node_name), 1, stopping), name="doorbell")
             group.create_task(run_turns(), name="turns")
             group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
-            group.create_task(Housekeeper(ctx, app, runner, settings).keep(turns_ended), name="housekeeping")
+            group.create_task(keep_house(ctx, app, runner, settings, turns_ended), name="housekeeping")
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
 
