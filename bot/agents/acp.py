@@ -9,7 +9,7 @@ from acp import RequestError
 from acp.schema import SessionNotification
 
 from bot.agents.acp_link import Link, error_text
-from bot.agents.acp_open import OpenTimeouts, SessionOptions, open_session
+from bot.agents.acp_open import OpenTimeouts, open_session
 from bot.agents.acp_progress import AcpProgress, Answered
 from bot.agents.driver import (
     AgentDriver,
@@ -23,6 +23,7 @@ from bot.agents.driver import (
     Outcome,
     TimedOut,
 )
+from bot.agents.presets import SessionOptions
 from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
 from bot.messages import reasons
 

@@ -5,14 +5,14 @@ Set-up: https://agentclientprotocol.com/protocol/initialization and …/session-
 
 import asyncio
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
 
 from bot.agents.acp_link import Link, as_object, error_text
 from bot.agents.driver import Launch, Opened, OpenFailed
+from bot.agents.presets import SessionOptions
 from bot.agents.process import AgentProcess
 from bot.sandbox import command_of
 
@@ -37,20 +37,6 @@ class OpenTimeouts:
     answer_seconds: float = 60
     quiet_seconds: float = 0.5
     busy_seconds: float = 2
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """What differs from agent to agent in a session.
-
-    `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
-    `replays_after_load`: the agent answers `session/load` first and sends the session's past afterwards, against the
-    protocol (https://agentclientprotocol.com/protocol/session-setup#loading-sessions).
-    """
-
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    mode: str | None = None
-    replays_after_load: bool = False
 
 
 async def open_session(

@@ -1,8 +1,8 @@
 """The driver for each agent, with the checks before a session of it is opened."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from bot.agents.acp import acp_agent
-from bot.agents.acp_open import SessionOptions
 from bot.agents.driver import AgentDriver, Launch, OpenFailed
-from bot.agents.presets import Preset, plugin_of_repository, preset
+from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
@@ -21,10 +19,19 @@ Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger()
 
 
-def driver_for(
+@asynccontextmanager
+async def driver_for(
     agent: str, launch: Launch, clock: Clock = lambda: datetime.now(UTC), sleep: Sleep = asyncio.sleep
-) -> AbstractAsyncContextManager[AgentDriver]:
-    """Return a driver for this value of AGENT. When the context ends, the agent's process group has ended."""
+) -> AsyncIterator[AgentDriver]:
+    """Yield a driver for this value of AGENT. When the context ends, the agent's process group has ended."""
+    # The first driver of a protocol imports its library, which takes a second or two.
+    async with await asyncio.to_thread(_driver, agent, launch, clock, sleep) as driver:
+        yield driver
+
+
+def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AbstractAsyncContextManager[AgentDriver]:
+    from bot.agents.acp import acp_agent  # most processes never start an agent
+
     chosen = preset(agent)
     if chosen is None:
         # How an unknown agent answers `session/load` is not known either.
@@ -38,6 +45,8 @@ def driver_for(
 
 
 def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[AgentDriver]:
+    from bot.agents.acp import acp_agent
+
     if find_spec("claude_agent_sdk") is None:
         failure = OpenFailed("The Claude Agent SDK is not installed.", f"Install it: {chosen.install}", "")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
+from typing import Any
 
-from bot.agents.acp_open import SessionOptions
 from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
 
 CLAUDE_SDK = "claude-agent-sdk>=0.2.186,<0.3"
@@ -60,6 +60,20 @@ GEMINI = ModelApi(
         ("GET", f"/v1(beta)?/models(/{_MODEL})?"),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What differs from agent to agent in a session.
+
+    `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
+    `replays_after_load`: the agent answers `session/load` first and sends the session's past afterwards, against the
+    protocol (https://agentclientprotocol.com/protocol/session-setup#loading-sessions).
+    """
+
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    mode: str | None = None
+    replays_after_load: bool = False
 
 
 @dataclass(frozen=True, slots=True)

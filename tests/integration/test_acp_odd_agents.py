@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from bot.agents.acp import acp_agent
-from bot.agents.acp_open import OpenTimeouts, SessionOptions
+from bot.agents.acp_open import OpenTimeouts
 from bot.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.agents.presets import SessionOptions
 from bot.sandbox import agent_argv
 from tests.support import misbehaving_agent
 from tests.support.patience import PATIENCE_SECONDS
