@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import asyncpg
 import structlog
 
 from bot.store import deliveries
@@ -19,8 +18,6 @@ GROUP_SIZE = 16
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
 
-# InternalClientError: asyncpg raises it on a connection that is about to close.
-_AWAY = (*DATABASE_AWAY, asyncpg.InternalClientError)
 _log = structlog.get_logger()
 
 
@@ -118,7 +115,7 @@ class Inbox:
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:
             stored = await self._commit([waiting.delivery for waiting in group])
-        except _AWAY as problem:
+        except DATABASE_AWAY as problem:
             _log.warning("inbox-unavailable", deliveries=len(group), problem=type(problem).__name__)
             for waiting in group:
                 waiting.tell(Unavailable("the database is away"))
@@ -137,7 +134,7 @@ class Inbox:
         """Try twice: only its use shows that an idle connection was lost."""
         try:
             return await self._attempt(rows)
-        except _AWAY:
+        except DATABASE_AWAY:
             # The other connections of the pool may be lost too.
             await self._pool.expire_connections()
             return await self._attempt(rows)
@@ -148,5 +145,10 @@ class Inbox:
             watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
             try:
                 return await deliveries.store(connection, rows)
+            except Exception as problem:
+                if connection.is_closed():
+                    # asyncpg also raises an AttributeError where its connection is closed between two steps.
+                    raise ConnectionError("the connection was closed") from problem
+                raise
             finally:
                 watchdog.cancel()

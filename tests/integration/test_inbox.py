@@ -114,6 +114,23 @@ async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_no
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
 
 
+async def test_a_connection_that_is_closed_between_two_steps_counts_as_an_outage(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_statement = asyncpg.Connection._get_statement
+
+    async def close_afterwards(connection: asyncpg.Connection, *arguments: Any, **options: Any) -> Any:
+        statement = await get_statement(connection, *arguments, **options)
+        connection.terminate()
+        return statement
+
+    async with Inbox(pool) as inbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncpg.Connection, "_get_statement", close_afterwards)
+            assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
+        assert await inbox.store(delivery("g-1")) == Stored()
+
+
 async def test_the_answer_comes_within_its_time(pool: Pool) -> None:
     async with Inbox(pool, answer_seconds=0.1) as inbox, holding(pool, "1"):
         assert isinstance(await inbox.store(delivery("g-1")), Unavailable)
