@@ -162,7 +162,11 @@ async def test_a_repository_inside_is_kept_whole(world: GitRepositories, where: 
         world.agent("-C", where, "commit", "-q", "--allow-empty", "-m", "its own")
     found = await kept_whole(world)
     assert f"{where}/" in found.why
-    assert found.rescued is None
+    assert found.rescued is not None
+    assert (found.rescued.files, found.rescued.commits) == (0, 0)
+    kept = await read_rescue(world.clone, found.rescued.sha)
+    assert kept is not None
+    assert kept.head == world.agent("rev-parse", "HEAD"), "the commit that the directory was at is on record"
     write(world, "new")
     found = await kept_whole(world)
     assert found.rescued is not None
