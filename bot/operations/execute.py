@@ -28,6 +28,7 @@ from bot.store.operations import ClaimedOperation, OperationClaim, OperationStat
 from bot.store.turns import ClaimLostError
 
 POLL_SECONDS = 0.5
+WAITING = "Waiting for a worker, which carries this out or what was requested before it."
 ABANDONED = "It was cancelled before it began."
 
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
@@ -111,56 +112,31 @@ async def _requeue(ctx: NodeContext, operation: ClaimedOperation) -> None:
 async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Progress) -> OperationStatus:
     """Carry out an operation here under the process lock `worker`, or wait for a worker; return how it ended.
 
-    `progress` gets what it waits for. If this is cancelled before the operation began, the operation is abandoned.
+    What waits before it in its worktree is carried out too, since no worker may run. If this is cancelled before the
+    operation began, the operation is abandoned.
     """
-    said, begun = "", False
+    begun, told = False, False
     try:
         while True:
+            await recover(ctx, lambda claim: not is_alive(ctx.workers, claim.worker))
             async with ctx.pool.acquire() as connection:
-                claimed = await operations.claim_next(connection, ctx.node, worker, operation_id)
                 status = await operations.status_of(connection, operation_id)
+                if status.state in ("done", "failed"):
+                    return status
+                claimed = await operations.claim_next(connection, ctx.node, worker, status.worktree_id)
             if claimed is not None:
-                begun = True
+                begun = begun or claimed.id == operation_id
                 await carry_out(ctx, claimed)
                 continue
-            if status.state in ("done", "failed"):
-                return status
-            if await _carry_out_ahead(ctx, worker, status):
-                continue
-            if (words := _waits_for(ctx, status)) != said:
-                said = words
-                progress(words)
+            if not told:
+                told = True
+                progress(WAITING)
             await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
         if not begun:
             async with ctx.pool.acquire() as connection:
                 await operations.abandon(connection, operation_id, ABANDONED)
         raise
-
-
-async def _carry_out_ahead(ctx: NodeContext, worker: str, status: OperationStatus) -> bool:
-    """Carry out what was enqueued before, since no worker may run that does it; False if there was nothing."""
-    await recover(ctx, lambda claim: not is_alive(ctx.workers, claim.worker))
-    if status.operation_ahead is None:
-        return False
-    async with ctx.pool.acquire() as connection:
-        ahead = await operations.claim_next(connection, ctx.node, worker, status.operation_ahead)
-    if ahead is None:
-        return False
-    await carry_out(ctx, ahead)
-    return True
-
-
-def _waits_for(ctx: NodeContext, status: OperationStatus) -> str:
-    if status.node != ctx.node:
-        return f"Waiting for a worker of the node {status.node}, where the worktree is."
-    if status.state == "running":
-        return "A worker carries it out."
-    if status.being_removed:
-        return "Waiting for the removal of what is at the worktree's path."
-    if status.turns_ahead or status.turn_running:
-        return "Waiting for earlier requests; they need a worker that runs."
-    return "Waiting for an earlier operation."
 
 
 async def recover(ctx: NodeContext, is_gone: Callable[[OperationClaim], bool]) -> bool:

@@ -35,12 +35,12 @@ where t.id = (select max(id) from turns where conversation_id = $1 and state = '
 """
 
 CLAIM = """
--- The oldest operation of this node that is due, or the operation $4 where an operator waits for it: no turn runs in
--- its worktree, nothing that was enqueued before it is unfinished, and its path is not being removed.
+-- The oldest operation that is due on this node, or in the worktree $4: no turn runs in its worktree, nothing that was
+-- enqueued before it is unfinished, and its path is not being removed.
 with next as (
     select o.id from operations o
     join worktrees w on w.id = o.worktree_id and w.node = $1
-    where o.state = 'queued' and ($4::bigint is null or o.id = $4)
+    where o.state = 'queued' and ($4::bigint is null or w.id = $4)
       and not exists (select from turns t where t.worktree_id = w.id
                       and (t.state = 'running' or (t.state = 'queued' and t.id <= o.after_turn)))
       and not exists (select from operations e where e.worktree_id = w.id and e.id < o.id
@@ -99,16 +99,10 @@ update operations set state = 'failed', outcome = $2, finished_at = now() where 
 """
 
 STATUS = """
-select o.state, o.outcome, w.node,
-       exists (select from turns t where t.worktree_id = w.id and t.state = 'running') as running,
-       (select count(*) from turns t where t.worktree_id = w.id
-        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead,
-       (select min(e.id) from operations e where e.worktree_id = w.id and e.id < o.id
-                                             and e.state in ('queued', 'running')) as operation_ahead,
-       exists (select from worktrees x where x.node = w.node and x.path = w.path and x.state = 'removing')
-           as being_removed
-from operations o join worktrees w on w.id = o.worktree_id
-where o.id = $1
+select o.worktree_id, o.state, o.outcome,
+       (select count(*) from turns t where t.worktree_id = o.worktree_id
+        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead
+from operations o where o.id = $1
 """
 
 
@@ -153,15 +147,12 @@ class ClaimedOperation:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """The state of an operation: its end, or what goes before it."""
+    """The state of an operation: its end, or how many turns go before it."""
 
+    worktree_id: int
     state: OperationState
     outcome: str | None
-    node: str
-    turn_running: bool
     turns_ahead: int
-    operation_ahead: int | None
-    being_removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +189,12 @@ async def restore_before_newest_turn(connection: Connection, conversation_id: in
 
 
 async def claim_next(
-    connection: Connection, node: str, worker: str, operation_id: int | None = None
+    connection: Connection, node: str, worker: str, worktree_id: int | None = None
 ) -> ClaimedOperation | None:
-    """Claim the next operation of the node, or that one, in one statement; None when there is none to carry out."""
+    """Claim the next operation of the node, or of that worktree; None when there is none to carry out."""
     token = uuid4()
     async with claims_of_node(connection, node):
-        claimed = await connection.fetchval(CLAIM, node, token, worker, operation_id)
+        claimed = await connection.fetchval(CLAIM, node, token, worker, worktree_id)
         row = None if claimed is None else await connection.fetchrow(CLAIMED, claimed)
     return _claimed(row) if row else None
 
@@ -270,13 +261,4 @@ async def abandon(connection: Connection, operation_id: int, outcome: str) -> No
 
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Return the state of an operation."""
-    row = await connection.fetchrow(STATUS, operation_id)
-    return OperationStatus(
-        row["state"],
-        row["outcome"],
-        row["node"],
-        row["running"],
-        row["turns_ahead"],
-        row["operation_ahead"],
-        row["being_removed"],
-    )
+    return OperationStatus(**await connection.fetchrow(STATUS, operation_id))

@@ -423,7 +423,7 @@ async def test_an_operator_waits_for_the_request_that_runs(world: World, databas
         standing, said = await resetting
 
     assert standing.state == "done"
-    assert said[0] == "Waiting for earlier requests; they need a worker that runs."
+    assert said == [execute.WAITING]
     await issue.hears("Finished.")
 
 

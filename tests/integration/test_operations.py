@@ -38,8 +38,8 @@ async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", con
     return await operations.enqueue(world.db, worktree, kind, RequestedBy("maria", NOON, conversation, target))
 
 
-async def claim(world: TurnRows, node: str = NODE, operation: int | None = None) -> ClaimedOperation | None:
-    return await operations.claim_next(world.db, node, WORKER, operation)
+async def claim(world: TurnRows, node: str = NODE, worktree: int | None = None) -> ClaimedOperation | None:
+    return await operations.claim_next(world.db, node, WORKER, worktree)
 
 
 async def claimed(world: TurnRows) -> ClaimedOperation:
@@ -145,7 +145,6 @@ async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(
 async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(world: TurnRows) -> None:
     _, worktree = await world.home()
     first, second = await ask(world, worktree, "reset"), await ask(world, worktree, "remove")
-    assert await claim(world, operation=second) is None
 
     operation = await claimed(world)
     assert operation.id == first
@@ -157,20 +156,20 @@ async def test_operations_of_a_worktree_are_done_in_the_order_they_were_asked(wo
 
 async def test_an_operation_belongs_to_the_node_of_its_worktree(world: TurnRows) -> None:
     _, worktree = await world.home(node="there")
-    operation = await ask(world, worktree)
+    await ask(world, worktree)
 
     assert await claim(world) is None
-    assert await claim(world, operation=operation) is None
+    assert await claim(world, worktree=worktree) is None
     assert await claim(world, node="there") is not None
 
 
-async def test_an_operator_claims_the_one_that_they_asked_for(world: TurnRows) -> None:
+async def test_an_operator_claims_what_is_due_in_the_worktree_they_named(world: TurnRows) -> None:
     _, first = await world.home()
     _, second = await world.home()
     await ask(world, first)
     mine = await ask(world, second)
 
-    operation = await claim(world, operation=mine)
+    operation = await claim(world, worktree=second)
 
     assert operation is not None
     assert operation.id == mine
@@ -182,9 +181,8 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRow
     await conversations.release_worktree(world.db, worktree)
     removal = await removals.claim_next(world.db, NODE, WORKER)
     assert removal is not None
-    operation = await ask(world, worktree, "restore")
+    await ask(world, worktree, "restore")
     assert await claim(world) is None
-    assert (await operations.status_of(world.db, operation)).being_removed
 
     await world.db.execute("update worktrees set state = 'removed', claim = null, worker = null")
 
