@@ -13,15 +13,13 @@ from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.maintenance.inventory import folders_on_disk
 from bot.maintenance.reconcile_rules import started_from
-from bot.maintenance.repair import NO_WORKTREE, take_away
+from bot.maintenance.repair import NO_WORKTREE, folders_on_disk, take_away
 from bot.maintenance.retention_rules import Policy, exceeds_safety_limit
 from bot.node.context import NodeContext
 from bot.rescue.message import RescueLabel
 from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
-from bot.store.reconciliation import RemovedRow
 from bot.store.rescues import Rescue
 
 _log = structlog.get_logger()
@@ -70,21 +68,23 @@ async def _row_for_rescues(
     start = started_from(known, entry.head if entry else None)
     if start is None:
         return None
-    row = RemovedRow(
-        platform=known.platform,
-        repository_id=known.repository_id,
-        folder=folder,
-        node=ctx.node,
-        path=str(path),
-        branch=known.branch,
-        base_branch=known.base,
-        owner=next(iter(known.conversations), 0),
-        start=start,
-        created_at=known.created_at,
-    )
     async with ctx.pool.acquire() as connection:
         earlier = await reconciliation.removed_at(connection, ctx.node, str(path))
-        return earlier if earlier is not None else await reconciliation.record_removed(connection, row)
+        if earlier is not None:
+            return earlier
+        return await reconciliation.record_removed(
+            connection,
+            platform=known.platform,
+            repository_id=known.repository_id,
+            folder=folder,
+            node=ctx.node,
+            path=str(path),
+            branch=known.branch,
+            base_branch=known.base,
+            owner=next(iter(known.conversations), 0),
+            start=start,
+            created_at=known.created_at,
+        )
 
 
 async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, assert_never
+from typing import Literal
 
 from bot.clones.metadata import Metadata
 from bot.git import refs
@@ -18,9 +18,6 @@ class Action(StrEnum):
 
     LOCK = "locked it"
     REBUILD_METADATA = "rebuilt its metadata"
-    LEAVE = "left for its next turn, which makes it again"
-    WAIT = "left alone: it is in use"
-    FINISH_REMOVAL = "finished its removal"
     KEEP_WHOLE = "kept the directory, which is no worktree of this clone"
     ADOPT = "adopted as an orphan"
     DROP_ENTRY = "rescued its HEAD and dropped git's entry"
@@ -29,10 +26,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is at the path of a worktree. `row` is the live one of this path, else the one its metadata names, if any.
-
-    `busy`: a turn or an operation waits or runs there, or its removal is claimed.
-    """
+    """What is at the path of a worktree. `row` is the state of the live row; `busy`: something waits or runs there."""
 
     row: WorktreeState | None
     directory: bool
@@ -42,52 +36,21 @@ class Place:
 
 
 def decide(place: Place) -> tuple[Action, ...]:
-    """Return the actions for a place, in order; none where all agree."""
-    if place.busy:
-        return (Action.WAIT,)
-    match place.row:
-        case "ready":
-            return _ready(place)
-        case "reserved":
-            return _reserved(place)
-        case "removing":
-            return (Action.FINISH_REMOVAL,)
-        case "lost":
-            return ()
-        case None | "removed":
-            return _without_live_row(place)
-        case _:
-            assert_never(place.row)
-
-
-def _ready(place: Place) -> tuple[Action, ...]:
-    if not place.directory:
-        return (Action.LEAVE,)
-    match place.entry:
-        case "unknown" | "unfinished":
-            return (Action.LEAVE,)
-        case "absent":
-            return (Action.KEEP_WHOLE,)
-        case "locked":
-            return _metadata_of_ready(place)
-        case "unlocked":
-            return (Action.LOCK, *_metadata_of_ready(place))
-        case _:
-            assert_never(place.entry)
-
-
-def _metadata_of_ready(place: Place) -> tuple[Action, ...]:
-    return () if place.metadata == "ok" else (Action.REBUILD_METADATA,)
-
-
-def _reserved(place: Place) -> tuple[Action, ...]:
-    """Nothing is there yet, or an unfinished checkout: the turn that makes the worktree takes it over."""
-    if place.directory and place.entry == "absent":
+    """Return the actions for a place, in order; none where all agree, or where its next turn makes it again."""
+    if place.row is None:
+        return _without_row(place)
+    if place.busy or not place.directory:
+        return ()
+    if place.entry == "absent":
         return (Action.KEEP_WHOLE,)
-    return (Action.LEAVE,) if place.directory or place.entry not in ("absent", "unknown") else ()
+    if place.row != "ready":
+        # An unfinished checkout: the turn that makes the worktree takes it over.
+        return ()
+    lock = (Action.LOCK,) if place.entry == "unlocked" else ()
+    return lock if place.metadata == "ok" else (*lock, Action.REBUILD_METADATA)
 
 
-def _without_live_row(place: Place) -> tuple[Action, ...]:
+def _without_row(place: Place) -> tuple[Action, ...]:
     if place.directory:
         return (Action.ADOPT,)
     is_entry = place.entry in ("unlocked", "locked", "unfinished")

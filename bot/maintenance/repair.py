@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -11,15 +12,13 @@ import structlog
 
 from bot.clones import entries, metadata, trash
 from bot.clones.clone import Clone, CloneLock, clone_lock
-from bot.clones.metadata import Metadata
+from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.maintenance.inventory import Found, folders_on_disk, take_inventory
-from bot.maintenance.reconcile_rules import Action, decide
+from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
-from bot.operations.remove import remove_all
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory
 from bot.rescue.stored import list_rescues
@@ -27,43 +26,48 @@ from bot.store import reconciliation, rescues, retention
 from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
 
 Progress = Callable[[str], None]
-# Shown to an operator who asked, but not logged every hour.
-UNCHANGED = frozenset({Action.LEAVE, Action.WAIT})
 # The id in the rescues of what has no row: rows count from 1.
 NO_WORKTREE = 0
+METADATA_STATES: dict[type, MetadataState] = {Metadata: "ok", Absent: "missing", Corrupt: "corrupt"}
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A place, and what its repair needs."""
+
+    path: Path
+    place: Place
+    row: WorktreeRow | None
+    entry: entries.Entry | None
+    metadata: Metadata | Absent | Corrupt
 
 
 async def repair(
     ctx: NodeContext, only: int | None = None, progress: Progress = lambda _: None
 ) -> list[tuple[str, Action]]:
-    """Repair all worktrees of this node, or one; return (path, what was done) for those where not all agreed.
+    """Repair all worktrees of this node, or one; return (path, what was done).
 
     One `git worktree list` per clone, under its lock. A clone or a place that cannot be repaired is logged and skipped.
     Every step can be repeated. Raises only what a database raises that is away.
     """
     async with ctx.pool.acquire() as connection:
-        path = await reconciliation.path_of(connection, only, ctx.node) if only is not None else None
-        folders = set(await reconciliation.folders(connection, ctx.node, only))
+        located = await reconciliation.locate(connection, ctx.node, only)
+    folders = {folder for folder, _ in located}
     if only is None:
         folders |= await asyncio.to_thread(folders_on_disk, ctx.data_dir)
-    elif path is None:
-        return []
     done: list[tuple[str, Action]] = []
     for number, folder in enumerate(sorted(folders), start=1):
         progress(f"{folder} ({number} of {len(folders)})")
         try:
             async with clone_lock(ctx.clone(folder)) as lock:
-                done += await _repair_clone(ctx, lock, folder, path)
+                done += await _repair_clone(ctx, lock, folder, None if only is None else located[0][1])
                 await _index_rescues(ctx, lock.clone, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
-    if any(action == Action.FINISH_REMOVAL for _, action in done):
-        with worker_lock(ctx.workers) as worker:
-            await remove_all(ctx, worker)
     if only is None:
         await _forget_former_orphans(ctx)
-    _log.info("worktrees-repaired", clones=len(folders), repaired=sum(action not in UNCHANGED for _, action in done))
+    _log.info("worktrees-repaired", clones=len(folders), repaired=len(done))
     return done
 
 
@@ -93,27 +97,103 @@ async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: st
     worktree tells whether a turn that had the lock before runs.
     """
     done: list[tuple[str, Action]] = []
-    for found in await take_inventory(ctx, lock.clone, folder, only):
+    for found in await _take_inventory(ctx, lock.clone, folder, only):
         for action in decide(found.place):
             try:
-                applied = await _apply(ctx, lock, action, found)
+                changed = await _apply(ctx, lock, action, found)
             except (GitError, OSError, refs.InvalidNameError) as problem:
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
-            if applied is None:
-                continue
-            done.append((str(found.path), applied))
-            if applied not in UNCHANGED:
-                _log.info("worktree-repaired", path=str(found.path), action=applied)
+            if changed:
+                done.append((str(found.path), action))
+                _log.info("worktree-repaired", path=str(found.path), action=action)
     return done
 
 
-async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: Found) -> Action | None:
-    """Apply an action and return it; None if there was nothing to do any more. Raises GitError, OSError."""
+async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str | None) -> list[_Found]:
+    """Return every place of the clone in `folder`, or the one at the path `only`, ordered by path.
+
+    The caller holds the clone's lock. Rows are read after disk and git, since a row is written before its checkout is
+    made. Worktrees that are being removed, of another node, or lost are left out. Opens one directory.
+    """
+    directory = ctx.data_dir / "worktrees" / folder
+    records = await _records(clone, directory)
+    on_disk = await asyncio.to_thread(_places_on_disk, directory)
+    async with ctx.pool.acquire() as connection:
+        rows = await reconciliation.live_in(connection, folder, ctx.node)
+        without_row = {*on_disk, *(records or ())} - rows.keys()
+        without_row -= await retention.claimed_paths(connection, sorted(without_row))
+    paths = [path for path in sorted(rows.keys() | without_row) if only is None or path == only]
+    return await asyncio.to_thread(lambda: [_examine(path, rows.get(path), records) for path in paths])
+
+
+def _examine(path: str, live: tuple[WorktreeRow, bool] | None, records: Mapping[str, entries.Entry] | None) -> _Found:
+    row, busy = live or (None, False)
+    known = metadata.read(Path(path))
+    entry = records.get(path) if records is not None else None
+    place = Place(
+        row=row.state if row else None,
+        directory=os.path.lexists(path),
+        entry=_entry_state(entry) if records is not None else "unknown",
+        metadata=METADATA_STATES[type(known)],
+        busy=busy,
+    )
+    return _Found(Path(path), place, row, entry, known)
+
+
+def _entry_state(entry: entries.Entry | None) -> EntryState:
+    if entry is None:
+        return "absent"
+    if entry.lock_reason is None:
+        return "unlocked"
+    return "unfinished" if entry.lock_reason in entries.UNFINISHED else "locked"
+
+
+async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | None:
+    """Return git's entries for worktrees directly in `directory`, by path; None without a clone that git can read."""
+    if not await asyncio.to_thread(clone.path.is_dir):
+        return None
+    try:
+        listed = await entries.all_entries(clone)
+    except GitError as problem:
+        _log.warning("clone-unreadable", clone=str(clone.path), error=str(problem))
+        return None
+    parent = await asyncio.to_thread(directory.resolve)
+    return {str(directory / entry.path.name): entry for entry in listed if entry.path.parent == parent}
+
+
+def _places_on_disk(directory: Path) -> set[str]:
+    """Return the paths in the folder; a file `<name>.json` stands for the worktree beside it."""
+    try:
+        with os.scandir(directory) as found:
+            children = [(child.path, child.is_file(follow_symlinks=False)) for child in found]
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {path.removesuffix(".json") if is_file else path for path, is_file in children}
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as found:
+            return [child.name for child in found if child.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def folders_on_disk(data_dir: Path) -> set[str]:
+    """Return the `owner/repo` folders with worktrees, and those of the clones. Opens a directory per owner."""
+    found: set[str] = set()
+    for root, suffix in ((data_dir / "worktrees", ""), (data_dir / "repos", ".git")):
+        for owner in _folders(root):
+            names = _folders(root / owner)
+            found |= {f"{owner}/{name.removesuffix(suffix)}" for name in names if name.endswith(suffix)}
+    return found
+
+
+async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Found) -> bool:
+    """Apply an action; False if there was nothing to do any more. Raises GitError, OSError, InvalidNameError."""
     path, row = found.path, found.row
     match action:
-        case Action.LEAVE | Action.WAIT | Action.FINISH_REMOVAL:
-            pass
         case Action.LOCK:
             await lock.clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
         case Action.REBUILD_METADATA:
@@ -124,23 +204,29 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: Found
                 label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())
                 await take_away(ctx, lock, path, label, whole=True)
         case Action.ADOPT:
-            return action if await _adopt(ctx, found) else None
+            return await _adopt(ctx, found)
         case Action.DROP_ENTRY:
-            users = found.known.conversations if isinstance(found.known, Metadata) else ()
-            branch = found.entry.branch if found.entry else None
-            label = RescueLabel(row.id if row else NO_WORKTREE, branch, users, ctx.clock())
-            await take_away(ctx, lock, path, label, whole=False)
+            await _drop_entry(ctx, lock, found)
         case Action.DELETE_METADATA:
             await asyncio.to_thread(metadata.delete, path)
         case _:
             assert_never(action)
-    return action
+    return True
 
 
-async def _adopt(ctx: NodeContext, found: Found) -> bool:
+async def _drop_entry(ctx: NodeContext, lock: CloneLock, found: _Found) -> None:
+    async with ctx.pool.acquire() as connection:
+        earlier = await reconciliation.removed_at(connection, ctx.node, str(found.path))
+    users = found.metadata.conversations if isinstance(found.metadata, Metadata) else ()
+    branch = found.entry.branch if found.entry else None
+    label = RescueLabel(earlier if earlier is not None else NO_WORKTREE, branch, users, ctx.clock())
+    await take_away(ctx, lock, found.path, label, whole=False)
+
+
+async def _adopt(ctx: NodeContext, found: _Found) -> bool:
     """Record an orphan; its age counts from its last use, where its metadata tells that. False if it was known."""
     now = ctx.clock()
-    since = min(found.known.updated_at, now) if isinstance(found.known, Metadata) else now
+    since = min(found.metadata.updated_at, now) if isinstance(found.metadata, Metadata) else now
     async with ctx.pool.acquire() as connection:
         return await retention.adopt(connection, ctx.node, str(found.path), since)
 

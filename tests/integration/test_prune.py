@@ -150,7 +150,7 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
     known, row = metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
     assert (known.id, known.conversations, known.branch) == (str(worktree), (1,), "threadtree/issue-1")
-    assert (known.created_at, known.updated_at) == (row.worktree.created_at, row.worktree.updated_at)
+    assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
     assert [line.id for line in (await node.sweep()).deleted] == [worktree]
 
 

@@ -84,7 +84,7 @@ async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, conte
     known, row = metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
     assert (known.id, known.full_name, known.conversations) == (str(worktree), "octo/hello", (1,))
-    assert (known.created_at, known.updated_at) == (row.worktree.created_at, row.worktree.updated_at)
+    assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
     assert await mended(node) == {}
 
 
@@ -95,7 +95,7 @@ async def test_what_is_gone_waits_for_its_next_turn(node: Node, gone: str) -> No
     if gone != "directory":
         shutil.rmtree(node.git.clone.path / "worktrees" / "issue-1")
 
-    assert await mended(node) == {"issue-1": [Action.LEAVE]}
+    assert await mended(node) == {}
     assert await node.states() == {worktree: "ready"}
 
 
@@ -112,14 +112,14 @@ async def test_a_directory_that_is_no_worktree_is_kept_whole(each: Node) -> None
     assert [(each.ctx.data_dir / "kept" / name / "new.txt").read_text() for name in kept] == ["not committed\n"]
     assert not each.path(1).exists()
     assert commit in git(each.git.clone.path, "rev-list", "--all")
-    assert await mended(each) == {"issue-1": [Action.LEAVE]}
+    assert await mended(each) == {}
 
 
 async def test_without_its_clone_nothing_is_moved(node: Node) -> None:
     await node.add(1)
     shutil.rmtree(node.git.clone.path)
 
-    assert await mended(node) == {"issue-1": [Action.LEAVE]}
+    assert await mended(node) == {}
     assert node.path(1).is_dir()
 
 
@@ -128,17 +128,18 @@ async def test_one_with_a_turn_is_left_to_it(node: Node) -> None:
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
     await TurnRows(node.db).ask(await node.db.fetchval("select id from conversations"))
 
-    assert await mended(node) == {"issue-1": [Action.WAIT]}
+    assert await mended(node) == {}
     assert await lock_of(node, 1) is None
 
 
-async def test_a_removal_that_was_left_is_finished(node: Node) -> None:
+async def test_one_that_is_being_removed_is_left_to_its_removal(node: Node) -> None:
     worktree = await node.add(1)
     await node.db.execute("update worktrees set state = 'removing', removal = 'command'")
+    (node.path(1) / "new.txt").write_text("not committed\n")
 
-    assert await mended(node) == {"issue-1": [Action.FINISH_REMOVAL]}
-    assert await node.states() == {worktree: "removed"}
-    assert not node.path(1).exists()
+    assert await mended(node) == {}
+    assert await node.states() == {worktree: "removing"}
+    assert (node.path(1) / "new.txt").exists()
 
 
 # Rows that were lost
@@ -148,7 +149,7 @@ async def test_a_removal_that_was_left_is_finished(node: Node) -> None:
 async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node: Node, *, detached: bool) -> None:
     worktree = await node.add(1, detached=detached)
     await node.write_metadata(worktree)
-    updated_at = (await node.row(worktree)).worktree.updated_at
+    updated_at = (await node.row(worktree)).updated_at
     await forget_row(node, worktree)
 
     assert await mended(node) == {"issue-1": [Action.ADOPT]}

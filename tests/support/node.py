@@ -13,11 +13,11 @@ from bot.clones import metadata
 from bot.clones.metadata import metadata_of
 from bot.maintenance.prune import Report, prune
 from bot.maintenance.retention_rules import Policy, policy_for
-from bot.model import DetachedHead, IssueBranch, Repository, Start
+from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
-from bot.store import conversations, reconciliation
-from bot.store.database import Connection, database
+from bot.store import conversations
+from bot.store.database import Connection, database, worktree_of
 from tests.support.git_repositories import GitRepositories, git
 
 NODE = "here"
@@ -76,19 +76,19 @@ class Node:
         at = self.ctx.clock() - timedelta(days=days)
         await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
         row = await self.row(worktree)
-        path = Path(row.worktree.path)
+        path = Path(row.path)
         await self.write_metadata(worktree)
         state = self.git.clone.path / "worktrees" / path.name
         if self.git.clone.git.cage is not None:
             state = self.git.view(path).state
         set_times(path, at, state / "index", state / "HEAD")
 
-    async def row(self, worktree: int) -> reconciliation.RowInUse:
-        return (await reconciliation.by_id(self.db, [worktree], NODE))[worktree]
+    async def row(self, worktree: int) -> WorktreeRow:
+        return worktree_of(await self.db.fetchrow("select * from worktree_rows where worktree_id = $1", worktree))
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)
-        metadata.write(Path(row.worktree.path), metadata_of(row.worktree))
+        metadata.write(Path(row.path), metadata_of(row))
 
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}

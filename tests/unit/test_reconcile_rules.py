@@ -11,7 +11,7 @@ from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, P
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeState
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ROWS: tuple[WorktreeState | None, ...] = (None, *get_args(WorktreeState))
+ROWS: tuple[WorktreeState | None, ...] = (None, "reserved", "ready")
 ENTRIES: tuple[EntryState, ...] = get_args(EntryState)
 METADATA: tuple[MetadataState, ...] = get_args(MetadataState)
 ALL = [
@@ -29,8 +29,8 @@ def place(*, row: WorktreeState | None, directory: bool, entry: bool, metadata: 
 EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
     (True, True, True, ()),
     (True, True, False, (A.KEEP_WHOLE,)),
-    (True, False, True, (A.LEAVE,)),
-    (True, False, False, (A.LEAVE,)),
+    (True, False, True, ()),
+    (True, False, False, ()),
     (False, True, True, (A.ADOPT,)),
     (False, True, False, (A.ADOPT,)),
     (False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)),
@@ -51,15 +51,15 @@ def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, acti
         (Place("ready", True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
         (Place("ready", True, "unlocked", "ok"), (A.LOCK,)),
         (Place("ready", True, "unlocked", "corrupt"), (A.LOCK, A.REBUILD_METADATA)),
-        (Place("ready", True, "unfinished", "ok"), (A.LEAVE,)),
-        (Place("ready", True, "unknown", "missing"), (A.LEAVE,)),
-        (Place("ready", False, "unknown", "ok"), (A.LEAVE,)),
+        (Place("ready", True, "unfinished", "ok"), ()),
+        (Place("ready", True, "unknown", "missing"), (A.REBUILD_METADATA,)),
+        (Place("ready", False, "unknown", "ok"), ()),
         # One that was asked for and not made.
         (Place("reserved", False, "absent", "missing"), ()),
         (Place("reserved", False, "absent", "ok"), ()),
-        (Place("reserved", True, "unfinished", "missing"), (A.LEAVE,)),
-        (Place("reserved", True, "locked", "ok"), (A.LEAVE,)),
-        (Place("reserved", False, "locked", "missing"), (A.LEAVE,)),
+        (Place("reserved", True, "unfinished", "missing"), ()),
+        (Place("reserved", True, "locked", "ok"), ()),
+        (Place("reserved", False, "locked", "missing"), ()),
         (Place("reserved", True, "absent", "missing"), (A.KEEP_WHOLE,)),
         # One whose row is gone.
         (Place(None, True, "locked", "missing"), (A.ADOPT,)),
@@ -70,10 +70,6 @@ def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, acti
         (Place(None, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
         (Place(None, False, "unknown", "ok"), ()),
         (Place(None, False, "absent", "missing"), ()),
-        # One that was removed does not come back by itself.
-        (Place("removed", True, "locked", "ok"), (A.ADOPT,)),
-        (Place("removed", False, "locked", "missing"), (A.DROP_ENTRY,)),
-        (Place("removed", False, "absent", "ok"), (A.DELETE_METADATA,)),
     ],
 )
 def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
@@ -81,7 +77,7 @@ def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
 
 
 def test_no_combination_falls_through() -> None:
-    assert len(ALL) == 6 * 2 * 5 * 3 * 2
+    assert len(ALL) == 3 * 2 * 5 * 3 * 2
     for case in ALL:
         assert all(isinstance(action, Action) for action in decide(case)), case
 
@@ -89,13 +85,8 @@ def test_no_combination_falls_through() -> None:
 @pytest.mark.parametrize("case", ALL)
 def test_the_rules_that_hold_for_all(case: Place) -> None:
     actions = decide(case)
-    if case.busy:
-        assert actions == (A.WAIT,)
-        return
-    if case.row == "lost":
+    if case.busy and case.row is not None:
         assert actions == ()
-    if case.row == "removing":
-        assert actions == (A.FINISH_REMOVAL,)
     if case.directory:
         # Nothing that may hold work is ever given up: it stays, is kept whole, or is known as a stranger.
         assert A.DROP_ENTRY not in actions
@@ -103,7 +94,7 @@ def test_the_rules_that_hold_for_all(case: Place) -> None:
     if case.entry == "unknown":
         # Without its clone nothing is known to be wrong with a worktree.
         assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.LOCK}
-    if case.row in ("ready", "reserved", "removing", "lost"):
+    if case.row is not None:
         assert not set(actions) & {A.ADOPT, A.DROP_ENTRY, A.DELETE_METADATA}
 
 
