@@ -20,9 +20,9 @@ from bot.clones import metadata
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import NodePaths
-from bot.maintenance.prune import Progress, Report, prune
+from bot.maintenance.prune import Report, prune
 from bot.maintenance.reconcile_rules import Action
-from bot.maintenance.repair import repair
+from bot.maintenance.repair import Progress, repair
 from bot.maintenance.retention_rules import parse_age
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext

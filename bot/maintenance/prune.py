@@ -2,20 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import structlog
 
 from bot.clones import metadata, trash
-from bot.clones.clone import clone_lock
-from bot.clones.metadata import Absent, Corrupt, Metadata
+from bot.clones.metadata import Metadata
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.expire import end_orphan, expire
+from bot.maintenance.repair import METADATA_STATES, Progress, repair
 from bot.maintenance.retention_rules import (
     Due,
     Facts,
@@ -27,6 +25,7 @@ from bot.maintenance.retention_rules import (
     judge,
     kind_of,
 )
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.operations.remove import remove_claimed
 from bot.store import removals, retention
@@ -36,7 +35,6 @@ from bot.worktrees.activity import foreign_lock, last_change
 from bot.worktrees.remove import Removed
 
 CHECKED_AT_ONCE = 4
-Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
 
@@ -90,15 +88,10 @@ class _Prune:
     async def run(self, *, force: bool) -> Report:
         ctx, report = self._ctx, self._report
         async with ctx.pool.acquire() as connection:
-            candidates = await retention.candidates(
-                connection,
-                ctx.node,
-                detached=self._policy.expired_before(Kind.DETACHED),
-                branch=self._policy.expired_before(Kind.BRANCH),
-                orphan=self._policy.expired_before(Kind.ORPHAN),
-            )
+            old = await retention.candidates(connection, ctx.node, max(map(self._policy.expired_before, Kind)))
             total = await retention.count_live(connection, ctx.node)
-        due = await self._judge_all(candidates)
+        # Files of worktrees that are not old by their row are not read.
+        due = await self._judge_all([one for one in old if self._is_old(one.worktree)])
         if exceeds_safety_limit(len(due), total) and not force:
             report.aborted = (
                 f"{len(due)} of {total} worktrees would go at once. Did the clock jump? Nothing was removed."
@@ -114,6 +107,9 @@ class _Prune:
         counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
         _log.info("prune-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
         return report
+
+    def _is_old(self, worktree: WorktreeRow) -> bool:
+        return worktree.updated_at < self._policy.expired_before(kind_of(worktree.start, worktree.conversations))
 
     async def _judge_all(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return those that are due by their rows, metadata and files."""
@@ -132,8 +128,8 @@ class _Prune:
             if isinstance(facts, BaseException):
                 raise facts
             verdict = judge(facts, self._policy)
-            if facts.metadata_is_lost and not self._report.dry_run:
-                await self._rebuild_metadata(candidate)
+            if facts.directory and facts.metadata != "ok" and not self._report.dry_run:
+                await repair(self._ctx, candidate.worktree.id)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             self._failed(candidate, problem)
             return False
@@ -193,34 +189,20 @@ class _Prune:
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
             row_at=candidate.worktree.updated_at,
             directory=os.path.lexists(path),  # noqa: ASYNC240
-            metadata=_STATES[type(known)],
+            metadata=METADATA_STATES[type(known)],
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
             changed_at=await last_change(clone, path),
-            turns=candidate.turns,
-            operation=candidate.operation,
+            busy=candidate.busy,
             locked=foreign_lock(clone.path, path),
         )
-
-    async def _rebuild_metadata(self, candidate: Candidate) -> None:
-        """Rebuild it under the clone's lock, which a turn takes before it touches the worktree."""
-        ctx, path = self._ctx, Path(candidate.worktree.path)
-        async with (
-            clone_lock(ctx.clone(candidate.worktree.folder)),
-            ctx.pool.acquire() as connection,
-            connection.transaction(),
-        ):
-            if await retention.lock_if_idle(connection, candidate.worktree.id) is None:
-                return
-            if not isinstance(await asyncio.to_thread(metadata.read, path), Metadata):
-                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(candidate.worktree))
-                _log.info("metadata-rebuilt", path=candidate.worktree.path)
 
     async def _end_orphans(self) -> None:
         ctx, report = self._ctx, self._report
         async with ctx.pool.acquire() as connection:
-            due = await retention.due_orphans(connection, ctx.node, self._policy.expired_before(Kind.ORPHAN))
-        for path in due:
-            line = Line(None, path, f"An orphan for {describe(self._policy.orphan)}.")
+            orphans = await retention.orphans(connection, ctx.node)
+        before = self._policy.expired_before(Kind.ORPHAN)
+        for path in [path for path, since in orphans.items() if since < before]:
+            line = Line(None, path, f"An orphan for {describe(self._policy.kept_for[Kind.ORPHAN])}.")
             try:
                 if report.dry_run or await end_orphan(ctx, Path(path)):
                     report.deleted.append(line)
@@ -248,6 +230,3 @@ class _Prune:
     def _failed(self, candidate: Candidate, problem: Exception) -> None:
         self._report.errors.append(Line(candidate.worktree.id, candidate.worktree.path, str(problem)))
         _log.warning("prune-error", worktree=candidate.worktree.id, path=candidate.worktree.path, error=str(problem))
-
-
-_STATES: dict[type, Literal["ok", "missing", "corrupt"]] = {Metadata: "ok", Absent: "missing", Corrupt: "corrupt"}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from bot.clones.metadata import Metadata
 from bot.git import refs
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeState
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unfinished", "unknown"]
@@ -26,9 +26,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is at the path of a worktree. `row` is the state of the live row; `busy`: something waits or runs there."""
+    """What is at the path of a worktree. `row`: there is a live one; `busy`: something waits or runs there."""
 
-    row: WorktreeState | None
+    row: bool
     directory: bool
     entry: EntryState
     metadata: MetadataState
@@ -37,15 +37,12 @@ class Place:
 
 def decide(place: Place) -> tuple[Action, ...]:
     """Return the actions for a place, in order; none where all agree, or where its next turn makes it again."""
-    if place.row is None:
+    if not place.row:
         return _without_row(place)
     if place.busy or not place.directory:
         return ()
     if place.entry == "absent":
         return (Action.KEEP_WHOLE,)
-    if place.row != "ready":
-        # An unfinished checkout: the turn that makes the worktree takes it over.
-        return ()
     lock = (Action.LOCK,) if place.entry == "unlocked" else ()
     return lock if place.metadata == "ok" else (*lock, Action.REBUILD_METADATA)
 

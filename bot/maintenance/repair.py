@@ -132,7 +132,7 @@ def _examine(path: str, live: tuple[WorktreeRow, bool] | None, records: Mapping[
     known = metadata.read(Path(path))
     entry = records.get(path) if records is not None else None
     place = Place(
-        row=row.state if row else None,
+        row=row is not None,
         directory=os.path.lexists(path),
         entry=_entry_state(entry) if records is not None else "unknown",
         metadata=METADATA_STATES[type(known)],

@@ -1,12 +1,12 @@
 """Which worktrees have been without activity for too long. Pure (DESIGN.md §4, retention)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Literal
 
+from bot.maintenance.reconcile_rules import MetadataState
 from bot.model import DetachedHead, Start
 
 SAFETY_LIMIT = 10
@@ -27,24 +27,12 @@ class Policy:
     """How long each kind is kept without activity, and how long rescues are kept, at the aware time `now`."""
 
     now: datetime
-    detached: timedelta
-    branch: timedelta
-    orphan: timedelta
+    kept_for: Mapping[Kind, timedelta]
     rescue: timedelta
-
-    def kept_for(self, kind: Kind) -> timedelta:
-        """Return how long a worktree of this kind is kept without activity."""
-        match kind:
-            case Kind.DETACHED:
-                return self.detached
-            case Kind.BRANCH:
-                return self.branch
-            case Kind.ORPHAN:
-                return self.orphan
 
     def expired_before(self, kind: Kind) -> datetime:
         """Return the time of the last activity before which a worktree is due."""
-        return self.now - self.kept_for(kind)
+        return self.now - self.kept_for[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +46,11 @@ class Facts:
     kind: Kind
     row_at: datetime
     directory: bool = True
-    metadata: Literal["ok", "missing", "corrupt"] = "ok"
+    metadata: MetadataState = "ok"
     metadata_at: datetime | None = None
     changed_at: datetime | None = None
-    turns: bool = False
-    operation: bool = False
+    busy: bool = False
     locked: str | None = None
-
-    @property
-    def metadata_is_lost(self) -> bool:
-        """Whether the metadata must be rebuilt, and no turn or operation is about to write it."""
-        return self.directory and self.metadata != "ok" and not self.turns and not self.operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +77,9 @@ def policy_for(
     older_than: timedelta | None = None,
 ) -> Policy:
     """Return the policy of these expiries in days; `older_than` replaces the three of worktrees."""
-    days = (timedelta(days=number) for number in (detached_days, branch_days, orphan_days))
-    detached, branch, orphan = (older_than if older_than is not None else age for age in days)
-    return Policy(now, detached, branch, orphan, timedelta(days=rescue_days))
+    days = {Kind.DETACHED: detached_days, Kind.BRANCH: branch_days, Kind.ORPHAN: orphan_days}
+    kept_for = {kind: timedelta(days=number) if older_than is None else older_than for kind, number in days.items()}
+    return Policy(now, kept_for, timedelta(days=rescue_days))
 
 
 def parse_age(text: str) -> timedelta:
@@ -109,7 +91,7 @@ def parse_age(text: str) -> timedelta:
 
 
 def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
-    """Return the kind of a worktree, by the rule of `store.retention.CANDIDATES`."""
+    """Return the kind of a worktree, by what its row says."""
     if not conversations:
         return Kind.ORPHAN
     return Kind.DETACHED if isinstance(start, DetachedHead) else Kind.BRANCH
@@ -117,16 +99,14 @@ def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
 
 def judge(facts: Facts, policy: Policy) -> Due | Skip:
     """Decide whether a worktree is due. Activity is the newest of row, metadata and files; the future counts as now."""
-    if facts.turns:
-        return Skip("A turn is waiting or running.")
-    if facts.operation:
-        return Skip("An operation is waiting or running.")
+    if facts.busy:
+        return Skip("A turn or an operation is waiting or running.")
     if facts.locked is not None:
         return Skip(f"It was locked by hand: {facts.locked or 'no reason given'}.")
     times = (facts.row_at, facts.metadata_at, facts.changed_at)
     active = min(max(time for time in times if time is not None), policy.now)
     idle = policy.now - active
-    kept_for = policy.kept_for(facts.kind)
+    kept_for = policy.kept_for[facts.kind]
     if idle < kept_for:
         return Skip(f"Last activity {describe(idle)} ago; {_KINDS[facts.kind]} is kept for {describe(kept_for)}.")
     if facts.directory and facts.metadata != "ok":

@@ -9,19 +9,10 @@ from bot.store.database import Connection, worktree_of
 from bot.store.worktrees import lock_worktree
 
 CANDIDATES = """
--- By the activity in their rows, which is indexed: files of worktrees that are not old by their row are not read.
--- $2: no younger one is due, whatever its kind; $3, $4, $5: those at a commit, on a branch, used by no conversation.
-with old as materialized (
-    select * from worktree_rows
-    where node = $1 and worktree_state in ('reserved', 'ready') and worktree_updated_at < $2
-)
-select w.*,
-       exists (select from turns t where t.worktree_id = w.worktree_id and t.state in ('queued', 'running')) as turns,
-       exists (select from operations o where o.worktree_id = w.worktree_id and o.state in ('queued', 'running'))
-           as operation
-from old w
-where w.worktree_updated_at < case when w.conversations = '{}' then $5::timestamptz
-                                   when w.start_kind = 'detached' then $3 else $4 end
+-- By the activity in their rows, which is indexed.
+select w.*, exists (select from worktree_busy busy where busy.worktree_id = w.worktree_id) as busy
+from worktree_rows w
+where w.node = $1 and w.worktree_state in ('reserved', 'ready') and w.worktree_updated_at < $2
 order by w.worktree_updated_at, w.worktree_id
 """
 
@@ -74,11 +65,7 @@ insert into orphans (node, path, seen_at) values ($1, $2, $3) on conflict do not
 """
 
 ORPHANS = """
-select path, seen_at from orphans where node = $1 order by path
-"""
-
-DUE_ORPHANS = """
-select path from orphans where node = $1 and seen_at < $2 order by seen_at, path
+select path, seen_at from orphans where node = $1 order by seen_at, path
 """
 
 FORGET_ORPHANS = """
@@ -93,19 +80,15 @@ select path from worktrees where path = any ($1::text[]) and state in ('reserved
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worktree that is old by its row; `turns`, `operation`: whether any wait or run there."""
+    """A worktree that is old by its row; `busy`: a turn or an operation waits or runs there."""
 
     worktree: WorktreeRow
-    turns: bool
-    operation: bool
+    busy: bool
 
 
-async def candidates(
-    connection: Connection, node: str, *, detached: datetime, branch: datetime, orphan: datetime
-) -> list[Candidate]:
-    """Return the node's live worktrees without activity in their rows since the time for their kind, oldest first."""
-    rows = await connection.fetch(CANDIDATES, node, max(detached, branch, orphan), detached, branch, orphan)
-    return [Candidate(worktree_of(row), row["turns"], row["operation"]) for row in rows]
+async def candidates(connection: Connection, node: str, before: datetime) -> list[Candidate]:
+    """Return the node's live worktrees without activity in their rows since that time, oldest first."""
+    return [Candidate(worktree_of(row), row["busy"]) for row in await connection.fetch(CANDIDATES, node, before)]
 
 
 async def touch(connection: Connection, worktree_id: int, now: datetime) -> str | None:
@@ -164,13 +147,8 @@ async def adopt(connection: Connection, node: str, path: str, since: datetime) -
 
 
 async def orphans(connection: Connection, node: str) -> dict[str, datetime]:
-    """Return the node's orphans, and the time from which their age counts."""
+    """Return the node's orphans, and the time from which their age counts, oldest first."""
     return {row["path"]: row["seen_at"] for row in await connection.fetch(ORPHANS, node)}
-
-
-async def due_orphans(connection: Connection, node: str, before: datetime) -> list[str]:
-    """Return the paths of orphans that are older than that time, oldest first."""
-    return [row["path"] for row in await connection.fetch(DUE_ORPHANS, node, before)]
 
 
 async def forget_orphans(connection: Connection, node: str, paths: Sequence[str]) -> None:

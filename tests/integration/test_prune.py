@@ -176,7 +176,7 @@ async def test_one_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
 
     report = await node.sweep(force=True)
 
-    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "A turn is waiting or running.")]
+    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "A turn or an operation is waiting or running.")]
     assert node.path(1).is_dir()
 
 
@@ -400,7 +400,7 @@ async def test_one_with_an_operation_waits_for_it(node: Node) -> None:
 
     report = await node.sweep()
 
-    assert [line.why for line in report.skipped] == ["An operation is waiting or running."]
+    assert [line.why for line in report.skipped] == ["A turn or an operation is waiting or running."]
 
 
 @contextmanager

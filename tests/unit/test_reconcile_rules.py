@@ -8,20 +8,19 @@ import pytest
 
 from bot.clones.metadata import Metadata
 from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeState
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ROWS: tuple[WorktreeState | None, ...] = (None, "reserved", "ready")
 ENTRIES: tuple[EntryState, ...] = get_args(EntryState)
 METADATA: tuple[MetadataState, ...] = get_args(MetadataState)
 ALL = [
     Place(row, directory, entry, metadata, busy)
-    for row, directory, entry, metadata, busy in product(ROWS, (True, False), ENTRIES, METADATA, (True, False))
+    for row, directory, entry, metadata, busy in product((True, False), (True, False), ENTRIES, METADATA, (True, False))
 ]
 A = Action
 
 
-def place(*, row: WorktreeState | None, directory: bool, entry: bool, metadata: MetadataState = "ok") -> Place:
+def place(*, row: bool, directory: bool, entry: bool, metadata: MetadataState = "ok") -> Place:
     return Place(row, directory, "locked" if entry else "absent", metadata)
 
 
@@ -40,36 +39,29 @@ EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
 
 @pytest.mark.parametrize(("row", "directory", "entry", "actions"), EIGHT)
 def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, actions: tuple[Action, ...]) -> None:
-    assert decide(place(row="ready" if row else None, directory=directory, entry=entry)) == actions
+    assert decide(place(row=row, directory=directory, entry=entry)) == actions
 
 
 @pytest.mark.parametrize(
     ("case", "actions"),
     [
         # A worktree in use.
-        (Place("ready", True, "locked", "missing"), (A.REBUILD_METADATA,)),
-        (Place("ready", True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
-        (Place("ready", True, "unlocked", "ok"), (A.LOCK,)),
-        (Place("ready", True, "unlocked", "corrupt"), (A.LOCK, A.REBUILD_METADATA)),
-        (Place("ready", True, "unfinished", "ok"), ()),
-        (Place("ready", True, "unknown", "missing"), (A.REBUILD_METADATA,)),
-        (Place("ready", False, "unknown", "ok"), ()),
-        # One that was asked for and not made.
-        (Place("reserved", False, "absent", "missing"), ()),
-        (Place("reserved", False, "absent", "ok"), ()),
-        (Place("reserved", True, "unfinished", "missing"), ()),
-        (Place("reserved", True, "locked", "ok"), ()),
-        (Place("reserved", False, "locked", "missing"), ()),
-        (Place("reserved", True, "absent", "missing"), (A.KEEP_WHOLE,)),
+        (Place(True, True, "locked", "missing"), (A.REBUILD_METADATA,)),
+        (Place(True, True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
+        (Place(True, True, "unlocked", "ok"), (A.LOCK,)),
+        (Place(True, True, "unlocked", "corrupt"), (A.LOCK, A.REBUILD_METADATA)),
+        (Place(True, True, "unfinished", "ok"), ()),
+        (Place(True, True, "unknown", "missing"), (A.REBUILD_METADATA,)),
+        (Place(True, False, "unknown", "ok"), ()),
         # One whose row is gone.
-        (Place(None, True, "locked", "missing"), (A.ADOPT,)),
-        (Place(None, True, "locked", "corrupt"), (A.ADOPT,)),
-        (Place(None, True, "unfinished", "ok"), (A.ADOPT,)),
-        (Place(None, True, "unknown", "ok"), (A.ADOPT,)),
-        (Place(None, False, "locked", "missing"), (A.DROP_ENTRY,)),
-        (Place(None, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
-        (Place(None, False, "unknown", "ok"), ()),
-        (Place(None, False, "absent", "missing"), ()),
+        (Place(False, True, "locked", "missing"), (A.ADOPT,)),
+        (Place(False, True, "locked", "corrupt"), (A.ADOPT,)),
+        (Place(False, True, "unfinished", "ok"), (A.ADOPT,)),
+        (Place(False, True, "unknown", "ok"), (A.ADOPT,)),
+        (Place(False, False, "locked", "missing"), (A.DROP_ENTRY,)),
+        (Place(False, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
+        (Place(False, False, "unknown", "ok"), ()),
+        (Place(False, False, "absent", "missing"), ()),
     ],
 )
 def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
@@ -77,7 +69,7 @@ def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
 
 
 def test_no_combination_falls_through() -> None:
-    assert len(ALL) == 3 * 2 * 5 * 3 * 2
+    assert len(ALL) == 2 * 2 * 5 * 3 * 2
     for case in ALL:
         assert all(isinstance(action, Action) for action in decide(case)), case
 
@@ -85,7 +77,7 @@ def test_no_combination_falls_through() -> None:
 @pytest.mark.parametrize("case", ALL)
 def test_the_rules_that_hold_for_all(case: Place) -> None:
     actions = decide(case)
-    if case.busy and case.row is not None:
+    if case.busy and case.row:
         assert actions == ()
     if case.directory:
         # Nothing that may hold work is ever given up: it stays, is kept whole, or is known as a stranger.
@@ -94,7 +86,7 @@ def test_the_rules_that_hold_for_all(case: Place) -> None:
     if case.entry == "unknown":
         # Without its clone nothing is known to be wrong with a worktree.
         assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.LOCK}
-    if case.row is not None:
+    if case.row:
         assert not set(actions) & {A.ADOPT, A.DROP_ENTRY, A.DELETE_METADATA}
 
 
