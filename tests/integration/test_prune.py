@@ -176,7 +176,9 @@ async def test_one_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
 
     report = await node.sweep(force=True)
 
-    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "A turn or an operation is waiting or running.")]
+    assert [(line.id, line.why) for line in report.skipped] == [
+        (worktree, "A turn or an operation is waiting or running.")
+    ]
     assert node.path(1).is_dir()
 
 
