@@ -29,7 +29,6 @@ from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.operations.remove import remove_claimed
 from bot.store import removals, retention
-from bot.store.removals import ClaimedRemoval
 from bot.store.retention import Candidate
 from bot.worktrees.activity import foreign_lock, last_change
 from bot.worktrees.remove import Removed
@@ -152,7 +151,15 @@ class _Prune:
             self._report.bytes_reclaimed += size
             self._deleted(candidate)
             return
-        claimed = await self._claim(candidate)
+        async with ctx.pool.acquire() as connection:
+            claimed = await removals.claim_for(
+                connection,
+                ctx.node,
+                candidate.worktree.id,
+                self._worker,
+                "retention",
+                last_activity=candidate.worktree.updated_at,
+            )
         if claimed is None:
             self._skipped(candidate, Skip("It is used again, or is being removed already."))
             return
@@ -172,14 +179,6 @@ class _Prune:
         async with ctx.pool.acquire() as connection:
             await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
         self._skipped(candidate, Skip(result.why))
-
-    async def _claim(self, candidate: Candidate) -> ClaimedRemoval | None:
-        """Return None if the row changed since it was judged."""
-        ctx = self._ctx
-        async with ctx.pool.acquire() as connection, connection.transaction():
-            if await retention.lock_if_idle(connection, candidate.worktree.id) != candidate.worktree.updated_at:
-                return None
-            return await removals.claim_for(connection, ctx.node, candidate.worktree.id, self._worker, "retention")
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Raises GitError, OSError, InvalidNameError."""

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -19,10 +18,11 @@ from bot.git.errors import GitError
 from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.operations.shared import record_rescue
 from bot.rescue.message import RescueLabel
-from bot.rescue.save import KeepDirectory
+from bot.rescue.save import KeepDirectory, Rescued
 from bot.rescue.stored import list_rescues
-from bot.store import reconciliation, rescues, retention
+from bot.store import reconciliation, retention
 from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
 
 Progress = Callable[[str], None]
@@ -79,14 +79,10 @@ async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Rescue
     found = await rescue_first(lock, path, label)
     commit, whole = rescued_commit(found), whole or isinstance(found, KeepDirectory)
     size = await asyncio.to_thread(trash.size_of, path) if whole else 0
-    note = partial(rescues.record, worktree_id=label.worktree_id, at=label.at, conversations=label.conversations)
     # In one transaction: no row is written for a directory that was not kept.
     async with ctx.pool.acquire() as connection, connection.transaction():
-        if commit is not None:
-            await note(connection, ref=commit.ref, files=commit.files, commits=commit.commits)
         departed = await asyncio.to_thread(unlink_worktree, lock, path, label.at, whole=whole)
-        if departed.kept is not None:
-            await note(connection, kept=departed.kept.name, size=size)
+        await record_rescue(connection, label, commit, departed.kept, size)
         reached("taken-away")
 
 
@@ -238,15 +234,9 @@ async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
         ids = await reconciliation.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
         indexed = await reconciliation.indexed(connection, sorted(ids))
         for one in known:
-            label, kept = one.label, one.kept
-            if label.worktree_id in ids and one.ref not in indexed:
-                await rescues.record(
-                    *(connection, label.worktree_id, label.at),
-                    ref=one.ref,
-                    files=kept.files,
-                    commits=kept.commits,
-                    conversations=label.conversations,
-                )
+            if one.label.worktree_id in ids and one.ref not in indexed:
+                rescued = Rescued(one.ref, one.sha, one.kept.files, one.kept.commits)
+                await record_rescue(connection, one.label, rescued, None, 0)
                 _log.info("rescue-indexed", ref=one.ref)
 
 

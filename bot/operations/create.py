@@ -30,19 +30,12 @@ class Made:
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CannotBeMade:
-    """There is no checkout; `words` are the reason and the next step."""
-
-    words: str
-
-
 async def create_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Create the checkout, unless it is there."""
     async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
         made = await make(ctx, lock, operation)
-    if isinstance(made, CannotBeMade):
-        return Outcome("failed", made.words)
+    if isinstance(made, Outcome):
+        return made
     return Outcome("done", worktree_replies.was_made(made.branch), write=record_checkout(operation, made))
 
 
@@ -61,8 +54,11 @@ def record_checkout(operation: ClaimedOperation, made: Made) -> Callable[[Connec
 
 async def make(
     ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
-) -> Made | CannotBeMade:
-    """Fetch the clone and make the checkout, from the commit `rescue` where GitHub lacks what that has."""
+) -> Made | Outcome:
+    """Fetch the clone and make the checkout, from the commit `rescue` where GitHub lacks what that has.
+
+    An Outcome says why that is impossible.
+    """
     path = Path(operation.worktree.path)
     if (unfetched := await fetched(ctx, lock, operation)) is not None:
         return unfetched
@@ -71,16 +67,20 @@ async def make(
         return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
-        return CannotBeMade(reasons.no_worktree(made.next_step))
+        return _impossible(reasons.no_worktree(made.next_step))
     await asyncio.to_thread(record_use, operation.worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
-async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> CannotBeMade | None:
+async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> Outcome | None:
     """Bring the clone up to date; return why that is impossible."""
     full_name = operation.worktree.repository.full_name
     updated = await update(lock, f"{ctx.server_url}/{full_name}.git")
-    return CannotBeMade(reasons.cannot_fetch(full_name)) if isinstance(updated, NoAccess) else None
+    return _impossible(reasons.cannot_fetch(full_name)) if isinstance(updated, NoAccess) else None
+
+
+def _impossible(words: str) -> Outcome:
+    return Outcome("failed", words, words)
 
 
 async def _checkout(

@@ -68,7 +68,7 @@ async def remove_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outc
 
 async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
     """Return what was rescued since the operation was enqueued, also by an earlier attempt."""
-    found = await rescues.of_worktree(connection, operation.worktree.id, 2)
+    found = await rescues.of_worktree(connection, operation.worktree.id)
     last = [one for one in found if one.created_at == found[0].created_at >= operation.created_at]
     files, commits = sum(one.files for one in last), sum(one.commits for one in last)
     return Saved(files, commits, any(one.kept is not None for one in last)) if last else None

@@ -27,7 +27,7 @@ async def reset_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     clone = ctx.clone(worktree.folder)
     async with clone_lock(clone) as lock:
         if (unfetched := await fetched(ctx, lock, operation)) is not None:
-            return Outcome("failed", unfetched.words)
+            return unfetched
         result = await reset(lock, Path(worktree.path), start_again(worktree), label, merged)
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_replies.refused(operation.kind, result.why))

@@ -1,7 +1,6 @@
 """Bring back what was rescued last, into a worktree without changes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bot.clones import trash
@@ -10,7 +9,7 @@ from bot.messages import notices, worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.operations.create import CannotBeMade, make, record_checkout
+from bot.operations.create import make, record_checkout
 from bot.operations.shared import Outcome, failed
 from bot.rescue.restore import RestoreRefused, restore
 from bot.store import operations, rescues, worktrees
@@ -22,13 +21,14 @@ from bot.store.rescues import Rescue
 async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Bring back the latest rescue; a removed worktree is made again for it."""
     found = await persist(ctx.pool, lambda connection: _rescued_for(connection, operation))
-    if found is None:
+    if not found:
         return Outcome("done", worktree_replies.nothing_to_restore())
-    rescue, commit, kept = found.latest, found.commit, found.kept
-    if rescue.node != ctx.node:
-        return failed(operation, f"it is on the node {rescue.node}", "The operator of the bot can get it there.")
+    commit = next((one.ref for one in found if one.ref is not None), None)
+    kept = next((one.kept for one in found if one.kept is not None), None)
+    if found[0].node != ctx.node:
+        return failed(operation, f"it is on the node {found[0].node}", "The operator of the bot can get it there.")
     if operation.worktree.state == "removed":
-        if not await persist(ctx.pool, lambda connection: _revive(connection, operation, rescue)):
+        if not await persist(ctx.pool, lambda connection: _revive(connection, operation, found[0])):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
         operation = replace(operation, worktree=replace(operation.worktree, state="reserved"))
     async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
@@ -36,8 +36,8 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
         if commit is not None and sha is None:
             return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
         made = await make(ctx, lock, operation, sha)
-        if isinstance(made, CannotBeMade):
-            return Outcome("failed", made.words, made.words)
+        if isinstance(made, Outcome):
+            return made
         directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
         operation_id = operation.claim.operation_id
         restored = await restore(lock, Path(operation.worktree.path), made.branch, sha, directory, operation_id)
@@ -51,45 +51,28 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
 
     async def write(connection: Connection) -> None:
         await write_row(connection)
-        for one in found.rescues:
+        for one in found:
             await rescues.mark_restored(connection, one.id, now)
 
     words = worktree_replies.was_restored(back, made.branch, restored.elsewhere)
     return Outcome("done", words, notices.restored_before_turn(back), write)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rescued:
-    """What was rescued together with `latest`: a commit, a directory that was kept, or both."""
+async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> list[Rescue]:
+    """Return what was rescued last by the thread that asked: a commit, a directory that was kept, or both.
 
-    latest: Rescue
-    rescues: Sequence[Rescue]
-
-    @property
-    def commit(self) -> str | None:
-        """Its ref."""
-        return next((one.ref for one in self.rescues if one.ref is not None), None)
-
-    @property
-    def kept(self) -> str | None:
-        """The directory's name."""
-        return next((one.kept for one in self.rescues if one.kept is not None), None)
-
-
-async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> _Rescued | None:
-    """Return the latest rescue of the thread that asked; before a turn the one it must find; for an operator the
-    worktree's.
+    Before a turn it is what that must find; for an operator it is the worktree's.
     """
     if operation.turn_conversation_id is not None:
         latest = await rescues.pending_restore(connection, operation.turn_conversation_id)
     elif operation.conversation_id is not None:
         latest = next(iter(await rescues.of_conversation(connection, operation.conversation_id, 1)), None)
     else:
-        latest = next(iter(await rescues.of_worktree(connection, operation.worktree.id, 1)), None)
+        latest = next(iter(await rescues.of_worktree(connection, operation.worktree.id)), None)
     if latest is None:
-        return None
+        return []
     of_worktree = await rescues.of_worktree(connection, latest.worktree_id)
-    return _Rescued(latest, [one for one in of_worktree if one.created_at == latest.created_at])
+    return [one for one in of_worktree if one.created_at == latest.created_at]
 
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:

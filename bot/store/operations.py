@@ -5,8 +5,6 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID, uuid4
 
-from asyncpg import Record
-
 from bot.model import Target, WorktreeRow
 from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
@@ -196,10 +194,8 @@ async def claim_next(
     async with claims_of_node(connection, node):
         claimed = await connection.fetchval(CLAIM, node, token, worker, worktree_id)
         row = None if claimed is None else await connection.fetchrow(CLAIMED, claimed)
-    return _claimed(row) if row else None
-
-
-def _claimed(row: Record) -> ClaimedOperation:
+    if row is None:
+        return None
     return ClaimedOperation(
         claim=OperationClaim(row["id"], row["claim"], row["worker"]),
         kind=row["kind"],

@@ -1,7 +1,7 @@
 """Worktrees that are being removed: claimed like turns, one at a time, and queued again when the process died."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID, uuid4
 
@@ -10,7 +10,7 @@ from asyncpg import Record
 from bot.model import WorktreeRow
 from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
-from bot.store.worktrees import lock_worktree
+from bot.store.worktrees import end_sessions, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged"]
 
@@ -25,7 +25,7 @@ CLAIM_FOR = """
 -- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
 -- afterwards.
 update worktrees w set state = 'removing', removal = $5, claim = $3, worker = $4, updated_at = now()
-where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready')
+where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready') and w.updated_at = coalesce($7, w.updated_at)
   and not exists (select from turns t where t.worktree_id = w.id
                   and (t.state = 'running' or (t.state = 'queued' and $6::bigint is null)))
   and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $6
@@ -82,11 +82,6 @@ DETACH_CONVERSATIONS = """
 update conversations set worktree_id = null, updated_at = now() where worktree_id = $1
 """
 
-END_SESSIONS = """
-update sessions set active = false, ended_at = now(), end_reason = 'worktree-removed'
-where active and conversation_id in (select id from conversations where worktree_id = $1)
-"""
-
 CLAIMED_ON_NODE = """
 select id, worker from worktrees where node = $1 and state = 'removing' and claim is not null
 """
@@ -120,16 +115,25 @@ async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedR
 
 
 async def claim_for(
-    connection: Connection, node: str, worktree_id: int, worker: str, removal: Removal, operation_id: int | None = None
+    connection: Connection,
+    node: str,
+    worktree_id: int,
+    worker: str,
+    removal: Removal,
+    operation_id: int | None = None,
+    last_activity: datetime | None = None,
 ) -> ClaimedRemoval | None:
     """Decide and claim the removal of a live worktree; None while a turn or an operation needs it.
 
     `operation_id`: the running operation that removes it; turns and operations behind it do not count.
+    `last_activity`: None too if the row was used since.
     """
     token = uuid4()
     async with connection.transaction():
         await lock_worktree(connection, worktree_id)
-        row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id)
+        row = await connection.fetchrow(
+            CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id, last_activity
+        )
         return await _claimed(connection, token, row)
 
 
@@ -161,7 +165,7 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
             waits = await connection.fetchval(HAS_QUEUED_WORK, worktree_id)
         await connection.execute(FINISH, worktree_id, removal.token, waits)
         if not purged:
-            await connection.execute(END_SESSIONS, worktree_id)
+            await end_sessions(connection, worktree_id, "worktree-removed")
         if not purged and not waits:
             await connection.execute(DETACH_CONVERSATIONS, worktree_id)
         await defer(connection, turns_bell(node))

@@ -19,10 +19,6 @@ from worktrees w where w.id = $1
 on conflict do nothing
 """
 
-GET = """
-select * from rescue_rows where id = $1
-"""
-
 OF_CONVERSATION = """
 select r.* from rescue_rows r join conversations c using (platform, repository_id)
 where c.id = $1 and r.conversations @> array[c.number]
@@ -41,11 +37,11 @@ where r.id = (select newest.id from rescue_rows newest join conversations c usin
 """
 
 OF_WORKTREE = """
-select * from rescue_rows where worktree_id = $1 order by created_at desc, ref is null, id desc limit $2
+select * from rescue_rows where worktree_id = $1 order by created_at desc, ref is null, id desc
 """
 
 LATEST = """
-select * from rescue_rows order by created_at desc, ref is null, id desc limit $1
+select * from rescue_rows order by created_at desc, ref is null, id desc
 """
 
 EXPIRED = """
@@ -114,12 +110,6 @@ async def record(
     await connection.execute(RECORD, worktree_id, ref, kept, files, commits, size, at, numbers)
 
 
-async def get(connection: Connection, rescue_id: int) -> Rescue | None:
-    """Return one rescue, None once it expired."""
-    row = await connection.fetchrow(GET, rescue_id)
-    return _rescue(row) if row else None
-
-
 async def of_conversation(connection: Connection, conversation_id: int, limit: int | None = None) -> list[Rescue]:
     """Return the rescues of worktrees that this thread used, newest first."""
     return [_rescue(row) for row in await connection.fetch(OF_CONVERSATION, conversation_id, limit)]
@@ -131,14 +121,14 @@ async def pending_restore(connection: Connection, conversation_id: int) -> Rescu
     return _rescue(row) if row else None
 
 
-async def of_worktree(connection: Connection, worktree_id: int, limit: int | None = None) -> list[Rescue]:
+async def of_worktree(connection: Connection, worktree_id: int) -> list[Rescue]:
     """Return the rescues of one worktree, newest first."""
-    return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id, limit)]
+    return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id)]
 
 
-async def latest(connection: Connection, limit: int | None = None) -> list[Rescue]:
+async def latest(connection: Connection) -> list[Rescue]:
     """Return all rescues, newest first."""
-    return [_rescue(row) for row in await connection.fetch(LATEST, limit)]
+    return [_rescue(row) for row in await connection.fetch(LATEST)]
 
 
 async def expired_before(connection: Connection, now: datetime, kept_for: timedelta) -> datetime:

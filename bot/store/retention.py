@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from bot.model import WorktreeRow
 from bot.store.database import Connection, worktree_of
-from bot.store.worktrees import lock_worktree
 
 CANDIDATES = """
 -- By the activity in their rows, which is indexed.
@@ -29,13 +28,6 @@ where w.id = $1 and w.state in ('reserved', 'ready')
 
 COUNT_LIVE = """
 select count(*) from worktrees where node = $1 and state in ('reserved', 'ready')
-"""
-
-LAST_ACTIVITY_IF_IDLE = """
--- The caller locked the row before: a request for this worktree waits until its transaction ends.
-select w.updated_at from worktrees w
-where w.id = $1 and w.state in ('reserved', 'ready')
-  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 """
 
 DELETE_OLD_SESSIONS = """
@@ -106,16 +98,6 @@ async def count_live(connection: Connection, node: str) -> int:
     """Return how many live worktrees the node has."""
     count: int = await connection.fetchval(COUNT_LIVE, node)
     return count
-
-
-async def lock_if_idle(connection: Connection, worktree_id: int) -> datetime | None:
-    """Lock a live worktree and return its last activity; None if something runs or waits there.
-
-    Nothing new can be enqueued for it before the caller's transaction ends.
-    """
-    await lock_worktree(connection, worktree_id)
-    at: datetime | None = await connection.fetchval(LAST_ACTIVITY_IF_IDLE, worktree_id)
-    return at
 
 
 async def delete_old_sessions(connection: Connection, ttl_seconds: float, now: datetime) -> int:

@@ -74,7 +74,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "restore before a turn": (operations.RESTORE_BEFORE, (5,)),
     "what is to be brought back": (rescues.PENDING_RESTORE, (5,)),
     "rescues of a thread": (rescues.OF_CONVERSATION, (5, 1)),
-    "rescues of a worktree": (rescues.OF_WORKTREE, (5, 1)),
+    "rescues of a worktree": (rescues.OF_WORKTREE, (5,)),
     "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
