@@ -215,32 +215,21 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
         trash.move_to_trash(clone.data_dir, unfinished)
     replaced = None
     if os.path.lexists(clone.path):  # noqa: ASYNC240
-        trash.move_to_trash(clone.data_dir, _ready(clone))
         if not await _is_bare_repository(clone):
             replaced = await _replace(clone, remote_url, on_progress)
-    elif _ready(clone).is_dir():
-        _ready(clone).rename(clone.path)
     else:
         making = await _init(clone)
         failpoints.reached("clone-initialised")
         making.rename(clone.path)
-    _remove_unfinished_packs(clone)
+    _clear_leftovers(clone)
     await _configure(clone, clone.path, remote_url)
     return replaced
 
 
 async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
-    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError.
-
-    Locks that a killed git left are removed.
-    """
-    clone = lock.clone
-    try:
-        await _fetch(clone, clone.path, on_progress)
-    except GitError as error:
-        if error.problem is not GitProblem.LOCKED or not _remove_stale_locks(clone, clone.path):
-            raise
-        await _fetch(clone, clone.path, on_progress)
+    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
+    _clear_leftovers(lock.clone)
+    await _fetch(lock.clone, lock.clone.path, on_progress)
     failpoints.reached("clone-fetched")
 
 
@@ -284,11 +273,6 @@ def _ignore(_: str) -> None:
     """Ignore the progress."""
 
 
-def _ready(clone: Clone) -> Path:
-    """The place of a complete new clone until the damaged one is moved away."""
-    return clone.path.with_name(f".{clone.path.name}.ready")
-
-
 async def _init(clone: Clone) -> Path:
     making = clone.path.with_name(f".{clone.path.name}.{secrets.token_hex(4)}.making")
     await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(making), cwd=None)
@@ -310,11 +294,10 @@ async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], N
     making = await _init(clone)
     await _configure(clone, making, remote_url)
     await _fetch(clone, making, on_progress)
-    making.rename(_ready(clone))
     failpoints.reached("clone-remade")
     kept = trash.keep_whole(clone.data_dir, clone.path, datetime.now(UTC))
     failpoints.reached("clone-set-aside")
-    _ready(clone).rename(clone.path)
+    making.rename(clone.path)
     _log.warning("clone-replaced", clone=str(clone.path), kept=str(kept))
     return kept.name
 
@@ -356,30 +339,16 @@ async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
         configured.setdefault(key.lower(), []).append(value)
     for key, value in wanted.items():
         if configured.get(key.lower()) != [value]:
-            await _set(clone, path, key, value)
+            await clone.git.on_clone(path, "config", "--local", "--replace-all", key, value)
 
 
-async def _set(clone: Clone, path: Path, key: str, value: str) -> None:
-    arguments = ("config", "--local", "--replace-all", key, value)
-    done = await clone.git.on_clone(path, *arguments, check=False)
-    if done.status and _remove_stale_locks(clone, path):
-        done = await clone.git.on_clone(path, *arguments, check=False)
-    if done.status:
-        raise failure("config", done)
-
-
-def _remove_stale_locks(clone: Clone, path: Path) -> bool:
-    """Remove lock files that no living git can hold; return whether there was one. Needs the clone's lock."""
-    found = [*path.glob("*.lock"), *path.glob("objects/info/**/*.lock"), *_lock_files(path / "refs")]
-    removed = [_remove_stale(clone, file, STALE_LOCK_SECONDS) for file in found]
-    return any(removed)
-
-
-def _remove_unfinished_packs(clone: Clone) -> None:
-    """Remove what an interrupted fetch received: it is large and of no use. Needs the clone's lock."""
-    for pattern in ("objects/pack/tmp_*", "objects/pack/.tmp-*"):
-        for file in clone.path.glob(pattern):
-            _remove_stale(clone, file, STALE_PACK_SECONDS)
+def _clear_leftovers(clone: Clone) -> None:
+    """Remove the locks and unfinished packs that a killed git left. Needs the clone's lock."""
+    objects = clone.path / "objects"
+    for file in (*clone.path.glob("*.lock"), *objects.glob("info/**/*.lock"), *_lock_files(clone.path / "refs")):
+        _remove_stale(clone, file, STALE_LOCK_SECONDS)
+    for file in (*objects.glob("pack/tmp_*"), *objects.glob("pack/.tmp-*")):
+        _remove_stale(clone, file, STALE_PACK_SECONDS)
 
 
 def _lock_files(folder: Path) -> Iterator[Path]:
@@ -387,11 +356,7 @@ def _lock_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if name.endswith(".lock"))
 
 
-def _remove_stale(clone: Clone, file: Path, stale_seconds: float) -> bool:
-    try:
-        if clone.git.cage is None and time.time() - file.lstat().st_mtime < stale_seconds:
-            return False
-        file.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+def _remove_stale(clone: Clone, file: Path, stale_seconds: float) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if clone.git.cage is not None or time.time() - file.lstat().st_mtime >= stale_seconds:
+            file.unlink()

@@ -1,35 +1,39 @@
 """`<name>.json` beside a worktree: whose it is, and how it was last used."""
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import orjson
+from pydantic import AwareDatetime, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 
 from bot.model import WorktreeRow
+
+_Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
     """One worktree. Times are aware; `conversations` are issue and PR numbers, `branch` is None when detached."""
 
-    id: str
-    platform: str
-    repository_id: int
-    full_name: str
-    conversations: tuple[int, ...]
-    branch: str | None
-    base: str | None
-    node: str
-    created_at: datetime
-    updated_at: datetime
-    execution_count: int = 0
+    id: _Text
+    platform: _Text
+    repository_id: NonNegativeInt
+    full_name: _Text
+    conversations: tuple[NonNegativeInt, ...]
+    branch: _Text | None
+    base: _Text | None
+    node: _Text
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    execution_count: NonNegativeInt = 0
     last_error: str | None = None
+
+
+_FILE = TypeAdapter(Metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,6 @@ def write(worktree: Path, metadata: Metadata) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
 
 
 def read(worktree: Path) -> Metadata | Absent | Corrupt:
@@ -122,53 +125,7 @@ def serialise(metadata: Metadata) -> bytes:
 def parse(content: bytes) -> Metadata | Corrupt:
     """Parse a file's content. Unknown keys are ignored: a newer version may have written them."""
     try:
-        values = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        return Corrupt(f"not JSON: {error}")
-    if not isinstance(values, dict):
-        return Corrupt("not a JSON object")
-    wrong = next((name for name, fits in _CHECKS.items() if not fits(values.get(name))), None)
-    if wrong is not None:
-        return Corrupt(f"{wrong} is missing or of the wrong kind")
-    known = {field.name: values[field.name] for field in fields(Metadata)}
-    times = {name: datetime.fromisoformat(values[name]) for name in ("created_at", "updated_at")}
-    return Metadata(**known | times | {"conversations": tuple(values["conversations"])})
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_time(value: Any) -> bool:
-    with contextlib.suppress(TypeError, ValueError):
-        return datetime.fromisoformat(value).tzinfo is not None
-    return False
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "id": _is_text,
-    "platform": _is_text,
-    "repository_id": _is_count,
-    "full_name": _is_text,
-    "conversations": lambda value: isinstance(value, list) and all(map(_is_count, value)),
-    "branch": lambda value: value is None or _is_text(value),
-    "base": lambda value: value is None or _is_text(value),
-    "node": _is_text,
-    "created_at": _is_time,
-    "updated_at": _is_time,
-    "execution_count": _is_count,
-    "last_error": lambda value: value is None or isinstance(value, str),
-}
-
-
-def _sync_directory(directory: Path) -> None:
-    """Without this the rename itself may not survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return _FILE.validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return Corrupt(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "))

@@ -4,15 +4,12 @@ Everything moves there by rename, which is as fast for a large tree as for a sma
 """
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -123,17 +120,25 @@ def size_of(path: Path) -> int:
 async def delete(path: Path) -> int:
     """Delete what lies in the trash, also without permissions; return the bytes freed. Links are not followed.
 
-    What another task or process deletes at this moment is left to that one. What cannot be deleted is logged and
-    remains; so does the rest when this is cancelled.
+    What cannot be deleted is logged and remains; so does the rest when this is cancelled.
     """
-    try:
-        with _claimed(path) as claimed:
-            return await _delete(path) if claimed else 0
-    except FileNotFoundError:
+    if not os.path.lexists(path):  # noqa: ASYNC240
         return 0
-    except OSError as error:
-        _log.warning("trash-not-deleted", path=str(path), error=str(error))
+    if (mounted := mount_below(path)) is not None:
+        _log.warning("trash-not-deleted", path=str(path), error=f"{mounted} is mounted there")
         return 0
+    size = await asyncio.to_thread(size_of, path)
+    remove = ("rm", "-rf", "--one-file-system", "--", str(path))
+    problem = await _run(*remove)
+    if problem is not None:
+        # Directories only: a file may have another name elsewhere, and deleting it needs no permission of its own.
+        closed = ("find", str(path), "-xdev", "-type", "d", "!", "-perm", "-700")
+        await _run(*closed, "-execdir", "chmod", "u+rwx", "--", "{}", ";")
+        problem = await _run(*remove)
+    if problem is None:
+        return size
+    _log.warning("trash-not-deleted", path=str(path), error=problem)
+    return max(0, size - await asyncio.to_thread(size_of, path))
 
 
 async def empty_trash(data_dir: Path) -> int:
@@ -152,42 +157,6 @@ async def expire_kept(data_dir: Path, older_than: datetime) -> int:
         trashed = move_to_trash(data_dir, kept_folder(data_dir) / name)
         freed += await delete(trashed) if trashed is not None else 0
     return freed
-
-
-@contextmanager
-def _claimed(path: Path) -> Iterator[bool]:
-    """Whether no other task or process is deleting the directory `path`. The kernel releases a killed one's claim."""
-    state = path.lstat()
-    if not stat.S_ISDIR(state.st_mode):
-        yield True
-        return
-    path.chmod(stat.S_IRWXU)
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
-    finally:
-        os.close(directory)
-
-
-async def _delete(path: Path) -> int:
-    if (mounted := mount_below(path)) is not None:
-        raise OSError(f"{mounted} is mounted there")
-    size = await asyncio.to_thread(size_of, path)
-    remove = ("rm", "-rf", "--one-file-system", "--", str(path))
-    problem = await _run(*remove)
-    if problem is not None:
-        # Directories only: a file may have another name elsewhere, and deleting it needs no permission of its own.
-        closed = ("find", str(path), "-xdev", "-type", "d", "!", "-perm", "-700")
-        await _run(*closed, "-execdir", "chmod", "u+rwx", "--", "{}", ";")
-        problem = await _run(*remove)
-    if problem is None:
-        return size
-    _log.warning("trash-not-deleted", path=str(path), error=problem)
-    return max(0, size - await asyncio.to_thread(size_of, path))
 
 
 async def _run(*argv: str) -> str | None:
