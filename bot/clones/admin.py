@@ -46,7 +46,7 @@ def admin_directory(clone: Path, path: Path) -> Path | Missing:
 
 def recorded_branch(admin: Path) -> str | None:
     """Return the branch that is checked out by a worktree's folder in the clone; None when HEAD is detached."""
-    prefix, head = "ref: refs/heads/", (admin / "HEAD").read_text().strip()
+    prefix, head = "ref: refs/heads/", recorded(admin / "HEAD")
     branch = head.removeprefix(prefix)
     return branch if head.startswith(prefix) and refs.is_branch(branch) else None
 
@@ -70,10 +70,34 @@ def last_reflog_commit(log: Path) -> str | None:
     return commit if refs.is_commit(commit) else None
 
 
+def recorded(file: Path) -> str:
+    """Return the text of one of git's own files; it is empty where the file cannot be read."""
+    try:
+        return os.fsdecode(file.read_bytes()).strip()
+    except OSError:
+        return ""
+
+
+def admin_directories(clone: Path) -> list[Path]:
+    """Return the clone's folders for all its worktrees. git's own listing takes much longer."""
+    try:
+        return list((clone / "worktrees").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def holders(clone: Path, branch: str) -> list[Path]:
+    """Return the clone's folders for the worktrees that have this branch checked out."""
+    return [admin for admin in admin_directories(clone) if recorded(admin / "HEAD") == f"ref: {refs.local(branch)}"]
+
+
+def other_holder(clone: Path, path: Path, branch: str) -> Path | None:
+    """Return the path of a worktree other than the one at `path` that has this branch checked out."""
+    found = (Path(recorded(admin / "gitdir")).parent for admin in holders(clone, branch))
+    return next((holder for holder in found if holder != real_path(path)), None)
+
+
 def find_admin_directory(clone: Path, path: Path) -> Path | None:
     """Return the clone's folder for the worktree at `path`, which may be gone. The time grows with their number."""
     wanted = str(real_path(path) / ".git")
-    for pointer in (clone / "worktrees").glob("*/gitdir"):
-        if pointer.read_text().strip() == wanted:
-            return pointer.parent
-    return None
+    return next((admin for admin in admin_directories(clone) if recorded(admin / "gitdir") == wanted), None)

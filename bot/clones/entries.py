@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -64,12 +64,6 @@ def parse_entries(listed: bytes) -> list[Entry]:
         commit = head if head and head.strip("0") else None
         found.append(Entry(Path(lines["worktree"]), commit, branch, lines.get("locked")))
     return found
-
-
-async def entry_of(clone: Clone, path: Path) -> Entry | None:
-    """Return the entry of this path. Raises GitError."""
-    wanted = real_path(path)
-    return next((entry for entry in await all_entries(clone) if entry.path == wanted), None)
 
 
 def is_unfinished(admin: Path) -> bool:
@@ -149,14 +143,21 @@ async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
     return [(line[:2], line[3:]) for line in (await clone.on_worktree(path, "status", *flags)).fields]
 
 
+async def registered_head(clone: Clone, path: Path) -> str | None:
+    """Return the commit of a worktree by its folder in the clone, also if its directory is gone. Raises GitError."""
+    admin = find_admin_directory(clone.path, path)
+    if admin is None:
+        return None
+    head = recorded(admin / "HEAD")
+    revision = head.removeprefix("ref: ")
+    return await clone.commit_at(revision) if refs.is_commit(head) or refs.is_ref(revision) else None
+
+
 async def keep_head(lock: CloneLock, path: Path, ref: str) -> None:
     """Keep commits that only the registered HEAD of the worktree at `path` reaches, under `ref`. Raises GitError."""
-    clone = lock.clone
-    entry = await entry_of(clone, path)
-    if entry is None or entry.head is None or await clone.commit_at(entry.head) is None:
-        return
-    if await clone.count("--max-count=1", "--single-worktree", entry.head, "--not", "--all"):
-        await clone.run("update-ref", ref, entry.head)
+    head = await registered_head(lock.clone, path)
+    if head and await lock.clone.count("--max-count=1", "--single-worktree", head, "--not", "--all"):
+        await lock.clone.run("update-ref", ref, head)
 
 
 def mark_live(admin: Path) -> None:

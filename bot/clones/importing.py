@@ -8,7 +8,6 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import entries
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -46,17 +45,17 @@ async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> Non
     cage, view = clone.git.cage, clone.existing_view(path)
     if cage is None or view is None:
         return
-    listed = await clone.git.in_cage(cage, view, "worktree", "list", "--porcelain", "-z", in_worktree=False)
-    entry = next((one for one in entries.parse_entries(listed.stdout) if one.path == view.worktree), None)
-    if entry is None:
+    shown = await clone.git.in_cage(cage, view, "symbolic-ref", "--quiet", "HEAD", in_worktree=False, check=False)
+    if shown.status not in (0, 1):
         raise GitError(GitProblem.CORRUPT, "worktree", "its HEAD cannot be read")
-    on_branch = branch is not None and entry.branch == branch
-    if entry.head is not None:
-        await _import(lock, cage, view, entry.head)
+    head = await _private_tip(clone, cage, view, "HEAD")
+    on_branch = branch is not None and shown.text == refs.local(branch)
+    if head is not None:
+        await _import(lock, cage, view, head)
     if branch is not None:
-        tip = entry.head if on_branch else await _private_tip(clone, cage, view, refs.local(branch))
+        tip = head if on_branch else await _private_tip(clone, cage, view, refs.local(branch))
         await _follow(lock, cage, view, refs.local(branch), tip)
-    await _register_head(clone, view, refs.local(branch) if branch and on_branch else entry.head)
+    await _register_head(clone, view, refs.local(branch) if branch and on_branch else head)
 
 
 async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
@@ -94,7 +93,7 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     refs_of_its_own = (line.split(" ", 2) for line in listed.text.splitlines())
     tips = [sha for sha, kind, ref in refs_of_its_own if kind == "commit" and not ref.startswith(_SHARED)]
     tips = [tip for tip in dict.fromkeys((*tips, *named)) if tip not in stashes]
-    given = "".join(f"{tip}\n" for tip in tips).encode() + _without(await _tips(clone, "refs/"))
+    given = "".join(f"{tip}\n" for tip in tips).encode() + await _known(clone)
     # A name of something else than a commit is no error.
     only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
@@ -144,7 +143,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         view,
         *("pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"),
         in_worktree=False,
-        input=sha.encode() + b"\n" + _without(await _tips(clone, "refs/")),
+        input=sha.encode() + b"\n" + await _known(clone),
         check=False,
         stdout=writing,
     )
@@ -165,10 +164,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 
-async def _tips(clone: Clone, prefix: str) -> list[str]:
-    listed = await clone.run("for-each-ref", "--format=%(objectname)", prefix)
-    return sorted(set(listed.text.split()))
-
-
-def _without(commits: list[str]) -> bytes:
-    return "".join(f"^{commit}\n" for commit in commits).encode()
+async def _known(clone: Clone) -> bytes:
+    """Return what the clone's refs reach, to be left out, as `git rev-list` takes it on stdin."""
+    listed = await clone.run("for-each-ref", "--format=^%(objectname)")
+    return b"".join(line + b"\n" for line in sorted(set(listed.stdout.splitlines())))

@@ -64,8 +64,7 @@ async def _row_for_rescues(
     """
     if not isinstance(known, Metadata) or not lock.clone.path.is_dir():
         return None
-    entry = await entries.entry_of(lock.clone, path)
-    start = started_from(known, entry.head if entry else None)
+    start = started_from(known, await entries.registered_head(lock.clone, path))
     if start is None:
         return None
     async with ctx.pool.acquire() as connection:

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, recorded_branch
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, private_commits
@@ -141,9 +141,9 @@ async def _whole(
 async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """Rescue the commits of a worktree whose files are gone or cannot be read. Raises GitError, OSError."""
     clone = lock.clone
-    entry = await entries.entry_of(clone, path)
-    head = entry.head if entry else None
-    kept = await _commits(lock, path, label.branch, head, entry.branch if entry else label.branch, published)
+    admin = find_admin_directory(clone.path, path)
+    head = await entries.registered_head(clone, path)
+    kept = await _commits(lock, path, label.branch, head, recorded_branch(admin) if admin else label.branch, published)
     if not _is_needed(kept):
         return None
     tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import branch_history, entries
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, last_reflog_commit, real_path
+from bot.clones.admin import Missing, admin_directory, find_admin_directory, last_reflog_commit, other_holder
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.entries import Entry, Valid, inspect
+from bot.clones.entries import Valid, inspect
 from bot.clones.start import Checkout, Refused, RefusedReason, resolve
 from bot.failpoints import reached
 from bot.git import refs
@@ -98,9 +98,9 @@ async def recreate(
 
 async def _head_on_record(clone: Clone, path: Path) -> str | None:
     """Return the commit of the worktree's HEAD, or the last one in its log where its branch is gone."""
-    entry, admin = await entries.entry_of(clone, path), find_admin_directory(clone.path, path)
-    if entry is not None and entry.head is not None:
-        return entry.head
+    if head := await entries.registered_head(clone, path):
+        return head
+    admin = find_admin_directory(clone.path, path)
     return last_reflog_commit(admin / "logs" / "HEAD") if admin else None
 
 
@@ -123,9 +123,9 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 
 async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) -> Created | Refused:
     clone = lock.clone
-    other = await _other_worktree_on(clone, path, checkout.branch)
-    if other is not None and checkout.branch is not None:
-        advice = reasons.branch_checked_out(checkout.branch, other.path.name)
+    holder = other_holder(clone.path, path, checkout.branch) if checkout.branch else None
+    if holder is not None and checkout.branch is not None:
+        advice = reasons.branch_checked_out(checkout.branch, holder.name)
         return Refused(RefusedReason.BRANCH_IN_USE, advice)
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,13 +171,6 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
         raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
     entries.mark_live(admin)
     reached("worktree-locked")
-
-
-async def _other_worktree_on(clone: Clone, path: Path, branch: str | None) -> Entry | None:
-    """Return the other worktree that has this branch checked out: git allows only one."""
-    wanted = real_path(path)
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != wanted)
-    return next((entry for entry in others if branch is not None and entry.branch == branch), None)
 
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory
+from bot.clones.admin import Missing, admin_directory, holders
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, private_commits
@@ -17,7 +17,7 @@ from bot.git.errors import GitError
 from bot.rescue.contents import parse_entries
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, stashes_not_rescued
-from bot.worktrees.unlink import admin_directories, head_on_record, rescue_first, rescued_commit, unlink_worktree
+from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
 
 _log = structlog.get_logger()
 
@@ -135,7 +135,7 @@ async def _delete_branch(
         tip = await clone.commit_at(refs.local(branch)) if branch is not None else None
         if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
             return False
-        if _checked_out(clone.path, branch):
+        if holders(clone.path, branch):
             return False
         await clone.run("update-ref", "-d", refs.local(branch), tip)
         # Where the branch tracked nothing there is no such section.
@@ -156,8 +156,3 @@ async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | 
         return False
     base = await clone.commit_at(refs.remote(remote.base_branch)) if remote.base_branch else None
     return await is_merged(clone, tip, base, remote.merged_head)
-
-
-def _checked_out(clone: Path, branch: str) -> bool:
-    """Whether a worktree has the branch checked out. `git worktree list` would take much longer."""
-    return any(head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admin_directories(clone))

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory
+from bot.clones.admin import Missing, admin_directory, holders
 from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
 from bot.clones.start import Refused
@@ -21,14 +21,7 @@ from bot.rescue.contents import parse_entries
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued
 from bot.worktrees.create import recreate
-from bot.worktrees.unlink import (
-    admin_directories,
-    admin_directories_of,
-    head_on_record,
-    rescue_first,
-    rescued_commit,
-    unlink_worktree,
-)
+from bot.worktrees.unlink import admin_directories_of, rescue_first, rescued_commit, unlink_worktree
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
@@ -260,6 +253,4 @@ async def _head(lock: CloneLock, path: Path) -> str | None:
 
 def _checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
     own = admin_directories_of(clone, path)
-    return any(
-        head_on_record(admin) == f"ref: {refs.local(branch)}" for admin in admin_directories(clone) if admin not in own
-    )
+    return any(admin not in own for admin in holders(clone, branch))

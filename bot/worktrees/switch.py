@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones import entries
-from bot.clones.admin import real_path
+from bot.clones.admin import other_holder
 from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, move_branch, private_commits
@@ -93,9 +93,7 @@ async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> G
     for tip in filter(None, {known, own}):
         if not await clone.is_ancestor(tip, theirs):
             return "branch-diverged"
-    wanted = real_path(path)
-    others = (entry for entry in await entries.all_entries(clone) if entry.path != wanted)
-    return "branch-elsewhere" if any(entry.branch == after for entry in others) else None
+    return "branch-elsewhere" if other_holder(clone.path, path, after) else None
 
 
 async def _hidden_edits(clone: Clone, path: Path) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import branch_history, entries
-from bot.clones.admin import recorded_branch
+from bot.clones.admin import other_holder, recorded_branch
 from bot.clones.branch_history import is_merged
 from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
@@ -242,7 +242,7 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     """Check out the issue's next branch; the merged one stays. None where that is not possible."""
     clone = lock.clone
     checkout = await resolve(lock, IssueBranch(of.number))
-    if not isinstance(checkout, Checkout) or checkout.branch is None or await _is_held(clone, checkout.branch):
+    if not isinstance(checkout, Checkout) or checkout.branch is None or other_holder(clone.path, path, checkout.branch):
         return None
     # A branch that is here already only moves forward, as `resolve` promises.
     if not await check_out(clone, path, checkout.branch, checkout.commit):
@@ -251,7 +251,3 @@ async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
     await import_commits(lock, path, checkout.branch)
     await branch_history.record_pushed(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
     return Continued(checkout.branch, checkout.base_branch, checkout.commit)
-
-
-async def _is_held(clone: Clone, branch: str) -> bool:
-    return any(entry.branch == branch for entry in await entries.all_entries(clone))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory, real_path
+from bot.clones.admin import Missing, admin_directories, admin_directory, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
@@ -155,7 +155,7 @@ async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bo
     """Make a ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
     for admin in admin_directories_of(clone.path, path):
-        head = head_on_record(admin)
+        head = recorded(admin / "HEAD")
         if (
             refs.is_commit(head)
             and await clone.commit_at(head) is not None
@@ -185,33 +185,13 @@ def admin_directories_of(clone: Path, path: Path) -> list[Path]:
         linked = Missing("it cannot be read")
     if not isinstance(linked, Missing):
         return [linked]
-    named = os.fsdecode(_read(path / ".git")).removeprefix("gitdir:").strip()
+    named = recorded(path / ".git").removeprefix("gitdir:").strip()
     return [admin for admin in admin_directories(clone) if _belongs(admin, path, named)]
 
 
 def _belongs(admin: Path, path: Path, named: str) -> bool:
-    pointer = _read(admin / "gitdir").strip()
+    pointer = recorded(admin / "gitdir")
     if pointer:
-        return pointer == os.fsencode(real_path(path) / ".git")
+        return pointer == str(real_path(path) / ".git")
     # It names no place any more. No worktree is being made now: the clone is locked.
     return str(admin) == named or entries.is_unfinished(admin)
-
-
-def admin_directories(clone: Path) -> list[Path]:
-    """Return git's folders for all worktrees of a clone."""
-    try:
-        return list((clone / "worktrees").iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def head_on_record(admin: Path) -> str:
-    """Return what git's folder of a worktree says is checked out: a commit, `ref: ` and a ref, or an empty string."""
-    return os.fsdecode(_read(admin / "HEAD")).strip()
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""

@@ -7,13 +7,13 @@ import pytest
 
 from bot import failpoints
 from bot.clones.clone import clone_lock, fetch
-from bot.clones.entries import Valid, entry_of, inspect
+from bot.clones.entries import Valid, inspect
 from bot.git import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import GitMisfit
 from bot.worktrees.switch import DoesNotFit, Switched, switch
 from bot.worktrees.sync import UpToDate, sync
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
 

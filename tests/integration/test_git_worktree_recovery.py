@@ -10,11 +10,11 @@ import pytest
 from bot import failpoints
 from bot.clones.admin import Missing, real_path
 from bot.clones.clone import clone_lock, update
-from bot.clones.entries import Valid, all_entries, entry_of, inspect
+from bot.clones.entries import Valid, all_entries, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, examine, recreate
-from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
 
 
 @pytest.fixture(params=SANDBOXES)

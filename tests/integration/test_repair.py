@@ -17,7 +17,7 @@ from bot.model import IssueBranch
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
 from bot.store import rescues
-from tests.support.git_repositories import SANDBOXES, git
+from tests.support.git_repositories import SANDBOXES, entry_of, git
 from tests.support.node import NODE, Node, prepared_node
 from tests.support.turn_rows import TurnRows
 
@@ -43,7 +43,7 @@ async def mended(node: Node, only: int | None = None) -> dict[str, list[Action]]
 
 
 async def lock_of(node: Node, number: int) -> str | None:
-    entry = await entries.entry_of(node.git.clone, node.path(number))
+    entry = await entry_of(node.git.clone, node.path(number))
     assert entry is not None
     return entry.lock_reason
 

@@ -17,6 +17,7 @@ import pytest
 
 from bot.clones.admin import admin_directory, real_path
 from bot.clones.clone import Clone, clone_at, clone_lock, update
+from bot.clones.entries import Entry, all_entries
 from bot.clones.importing import import_commits
 from bot.clones.start import Refused
 from bot.git import refs
@@ -47,6 +48,11 @@ def output(argv: Sequence[str], directory: Path, environment: Mapping[str, str])
     done = subprocess.run(argv, cwd=directory, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, os.fsdecode(done.stderr)
     return os.fsdecode(done.stdout).rstrip("\n")
+
+
+async def entry_of(clone: Clone, path: Path) -> Entry | None:
+    """git's entry of the worktree at this path."""
+    return next((entry for entry in await all_entries(clone) if entry.path == real_path(path)), None)
 
 
 def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
