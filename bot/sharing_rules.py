@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-RowMisfit = Literal["not-made", "other-pull", "busy"]
-GitMisfit = Literal[
+Misfit = Literal[
+    "not-made",
+    "other-pull",
+    "busy",
     "missing",
     "uncommitted",
     "unfinished",
@@ -17,7 +19,6 @@ GitMisfit = Literal[
     "branch-diverged",
     "in-the-way",
 ]
-Misfit = RowMisfit | GitMisfit
 """Why a worktree cannot be switched to the head branch of a pull request."""
 
 

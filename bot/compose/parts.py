@@ -126,4 +126,4 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: 
         return await github.git_token(repository)
 
     async with credential_server(settings.data_dir, settings.github_server_url, token_for) as helper:
-        yield Git(helper.git_config, search_path=settings.path, cage=cage)
+        yield Git(helper, search_path=settings.path, cage=cage)

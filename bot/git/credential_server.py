@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ import structlog
 from bot.git import credential_client
 from bot.network.sockets import private_socket
 
+GitConfig = tuple[tuple[str, str], ...]
 TokenSource = Callable[[str], Awaitable[str]]
 """Returns the token for the repository `owner/repo`."""
 
@@ -32,19 +32,11 @@ _REPOSITORY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}$)[
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Configuration that makes git ask this process, and nothing else, for passwords of the server."""
-
-    git_config: tuple[tuple[str, str], ...]
-
-
 @asynccontextmanager
-async def credential_server(
-    socket_path_dir: Path, server_url: str, token_for: TokenSource
-) -> AsyncIterator[Credentials]:
+async def credential_server(socket_path_dir: Path, server_url: str, token_for: TokenSource) -> AsyncIterator[GitConfig]:
     """Serve the credential helper of `server_url` on a 0600 socket in the directory, which must exist.
 
+    Yields the configuration that makes git ask this process, and nothing else, for passwords of the server.
     It answers `get` for a repository of that server. To anything else, or if token_for raises, the answer is empty.
     """
     server_url = server_url.rstrip("/")
@@ -69,7 +61,7 @@ async def credential_server(
     with private_socket(path) as listener:
         async with await asyncio.start_unix_server(accept, sock=listener, limit=MAX_REQUEST_BYTES) as server:
             try:
-                yield Credentials(_git_config(server_url, path))
+                yield _git_config(server_url, path)
             finally:
                 server.close()
                 for handler in handlers:
@@ -77,7 +69,7 @@ async def credential_server(
                 await asyncio.gather(*handlers, return_exceptions=True)
 
 
-def _git_config(server_url: str, path: Path) -> tuple[tuple[str, str], ...]:
+def _git_config(server_url: str, path: Path) -> GitConfig:
     command = shlex.join([sys.executable, "-I", "-S", str(Path(credential_client.__file__)), str(path)])
     return (
         ("credential.helper", ""),  # helpers of all configuration files add up; an empty one drops those before it

@@ -39,16 +39,18 @@ def is_commit(text: str) -> bool:
 
 def local(branch: str) -> str:
     """Return the full ref of a branch in the clone. Raises InvalidNameError."""
-    if not is_branch(branch):
-        raise InvalidNameError(f"not a branch name: {branch!r}")
-    return f"refs/heads/{branch}"
+    return f"refs/heads/{_checked_branch(branch)}"
 
 
 def remote(branch: str) -> str:
     """Return the full ref of the remote's branch in the clone. Raises InvalidNameError."""
-    if not is_branch(branch):
-        raise InvalidNameError(f"not a branch name: {branch!r}")
-    return f"refs/remotes/origin/{branch}"
+    return f"refs/remotes/origin/{_checked_branch(branch)}"
+
+
+def _checked_branch(name: str) -> str:
+    if not is_branch(name):
+        raise InvalidNameError(f"not a branch name: {name!r}")
+    return name
 
 
 def fetched(remote_ref: str) -> str:

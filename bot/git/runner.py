@@ -48,6 +48,16 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("http.lowSpeedLimit", "1"),
     ("http.lowSpeedTime", "120"),
 )
+_ENVIRONMENT = {
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_LITERAL_PATHSPECS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +183,12 @@ class Git:
         try:
             process = await start(
                 (*program, *args),
-                {**self._environment(), **environment},
+                {
+                    **_ENVIRONMENT,
+                    "PATH": self.search_path,
+                    "GIT_ALLOW_PROTOCOL": ":".join(self.protocols),
+                    **environment,
+                },
                 cwd or Path("/"),
                 stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
                 stdout=stdout or asyncio.subprocess.PIPE,
@@ -188,7 +203,10 @@ class Git:
                     os.close(descriptor)
         try:
             output, errors = await _listen(process, input, timeout_seconds, on_stderr)
-        except TimeoutError as error:
+        except BaseException as error:
+            await asyncio.shield(process.end())
+            if not isinstance(error, TimeoutError):
+                raise
             limit = f"{timeout_seconds:g} s" + (" without a sign of progress" if on_stderr else "")
             raise GitError(GitProblem.TIMEOUT, command, f"not done after {limit}") from error
         said = redact(errors.decode(errors="replace"))
@@ -196,20 +214,6 @@ class Git:
         if check and completed.status:
             raise failure(command, completed)
         return completed
-
-    def _environment(self) -> dict[str, str]:
-        return {
-            "PATH": self.search_path,
-            "HOME": "/nonexistent",
-            "LANG": "C.UTF-8",
-            "LC_ALL": "C.UTF-8",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": "/dev/null",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_LITERAL_PATHSPECS": "1",
-            "GIT_ALLOW_PROTOCOL": ":".join(self.protocols),
-        }
 
 
 def _worktree_environment(worktree: Path) -> dict[str, str]:
@@ -240,18 +244,8 @@ async def _listen(
     """Return what the command writes to stdout and stderr until its end. `on_stderr` gets each piece of stderr.
 
     With `on_stderr` the limit is on silence: a command that reports progress may take as long as it needs. Raises
-    TimeoutError. After an exception the whole process group has ended.
+    TimeoutError.
     """
-    try:
-        return await _read_all(process, given, timeout_seconds, on_stderr)
-    except BaseException:
-        await asyncio.shield(process.end())
-        raise
-
-
-async def _read_all(
-    process: ProcessGroup, given: bytes | None, timeout_seconds: float, on_stderr: Callable[[bytes], None] | None
-) -> tuple[bytes, bytes]:
     loop = asyncio.get_running_loop()
     pieces: list[bytes] = []
     async with asyncio.timeout(timeout_seconds) as limit:

@@ -1,20 +1,42 @@
-"""Before a turn: fetch the clone, then make, check or update the worktree."""
+"""Before a turn: fetch the clone, then make, check, repair or update the worktree."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import assert_never
 
+from bot.clones import entries
+from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import notices, reasons
-from bot.model import DetachedHead, HeadBranch, Start
-from bot.run.checkout_state import note_kept, restore_or_sync
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.run import prompt
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
+from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
-from bot.worktrees.create import Created, create
+from bot.worktrees.create import Created, create, examine, recreate
+from bot.worktrees.sync import (
+    Ahead,
+    BranchDeleted,
+    Continued,
+    Dirty,
+    Diverged,
+    FastForwarded,
+    NoRemoteBranch,
+    OffBranch,
+    OfIssue,
+    Synced,
+    UpToDate,
+    sync,
+    sync_detached,
+)
+
+Words = tuple[tuple[str, ...], tuple[str, ...]]
+"""What the agent is told, and what the thread is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +93,17 @@ async def _prepare(
     if not turn.worktree.is_made:
         return await _made(ctx, lock, turn)
     turn, switched = await switch_if_needed(ctx, lock, turn)
-    found = await restore_or_sync(
-        ctx, lock, turn, _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn), on_progress
-    )
-    if isinstance(found, Refused):
-        return NotReady(reasons.no_worktree(found.next_step))
-    said = (*switched, *found.notices)
-    return Ready(found.branch, found.base_branch, found.head, found.made_again, found.remarks, said)
+    ready = await _restore_or_sync(ctx, lock, turn, on_progress)
+    if isinstance(ready, Refused):
+        return NotReady(reasons.no_worktree(ready.next_step))
+    return replace(ready, notices=(*switched, *ready.notices))
 
 
 async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
     made = await _make(ctx, lock, turn)
     if isinstance(made, Refused):
         return NotReady(reasons.no_worktree(made.next_step))
-    await note_kept(ctx, turn, rescue_ref(ctx, turn), made)
+    await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip)
 
 
@@ -115,3 +134,83 @@ async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     """Return the reason to refuse a fork whose head was pushed after the request, or None."""
     now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
     return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha or "")
+
+
+async def _restore_or_sync(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
+) -> Ready | Refused:
+    """Examine the worktree, after a fetch; make it again or bring it up to date."""
+    start, rescue = _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn)
+    path, tip = Path(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
+    found = await examine(lock, path, turn.worktree.branch)
+    if isinstance(found.state, Missing):
+        # The damage may be in the clone: a worktree made again from that would break too.
+        replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
+        async with ctx.pool.acquire() as connection:
+            await worktrees.forget_setup(connection, turn.worktree.id)
+        made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
+        if isinstance(made, Refused):
+            return made
+        await _note_kept(ctx, turn, rescue, made)
+        clone_words = (notices.clone_replaced(replaced),) if replaced else ()
+        words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
+        base = made.base_branch or turn.worktree.base_branch
+        return Ready(made.branch, base, made.tip, found.state.why, notices=words)
+    branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
+    if branch and await lock.clone.commit_at(refs.remote(branch)) is None:
+        return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
+    if turn.pinned_sha is not None:
+        synced = await sync_detached(lock, path, turn.pinned_sha, rescue)
+    else:
+        synced = await sync(lock, path, turn.worktree.branch, _issue(turn))
+    unfinished = await entries.operation_in_progress(lock.clone, path)
+    told, said = _words(synced, turn, unfinished)
+    mended = (notices.worktree_mended(),) if found.mended else ()
+    head = await entries.head_of(lock.clone, path) or ""
+    now = synced if isinstance(synced, Continued) else turn.worktree
+    return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*mended, *said))
+
+
+async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
+    """Record a directory that was kept whole as a rescue."""
+    if made.kept is not None:
+        async with ctx.pool.acquire() as connection:
+            await rescues.record(connection, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
+
+
+def _issue(turn: ClaimedTurn) -> OfIssue | None:
+    """Return None for a pull request that shares the issue's worktree: it stays on its own branch."""
+    of_issue = isinstance(turn.worktree.start, IssueBranch) and turn.kind == "issue"
+    return OfIssue(turn.worktree.owner, turn.worktree.base_branch) if of_issue else None
+
+
+def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
+    told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
+    if unfinished is not None:
+        told = (*told, prompt.unfinished(unfinished))
+        said = said if turn.resuming else (*said, notices.unfinished(unfinished))
+    return told, said
+
+
+def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
+    """`by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
+    match synced:
+        case UpToDate() | NoRemoteBranch() | Ahead():
+            return (), ()
+        case FastForwarded(commits=commits):
+            return (prompt.fast_forwarded(commits),), ()
+        case Dirty(files=files, behind=behind):
+            said = () if by_itself and not behind else (notices.uncommitted(files, behind),)
+            return (prompt.dirty(files, behind),), said
+        case Diverged(rewritten=True, ahead=ahead, behind=behind):
+            return (prompt.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
+        case Diverged(ahead=ahead, behind=behind):
+            return (prompt.diverged(ahead, behind),), (notices.diverged(branch),)
+        case OffBranch(current=current):
+            return (prompt.off_branch(current, branch),), () if by_itself else (notices.off_branch(current, branch),)
+        case BranchDeleted():
+            return (prompt.branch_deleted(branch),), (notices.branch_deleted(branch),)
+        case Continued(branch=after, base_branch=base):
+            return (prompt.continued(branch, after),), (notices.continued(branch, after, base),)
+        case _:
+            assert_never(synced)

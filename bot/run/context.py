@@ -15,12 +15,19 @@ from bot.github.client import GitHub
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, NetworkMode, open_network
 from bot.node.context import NodeContext
-from bot.run.script import Script
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind, Cage
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.view import View
 from bot.store.turns import ClaimedTurn
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, at a path that is the same in the cage, and the command that runs it."""
+
+    path: Path
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,23 @@
 """After a turn that is done: commit what the agent left and push the worktree's branch."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import quote
 
 import structlog
 
-from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.messages import notices
+from bot.messages.notices import PushRule
+from bot.messages.redact import holds_secret
 from bot.messages.tracking import Changes, Patch
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
-from bot.run.push_guard import Guard
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, Unresolved, commit_all, return_to_branch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
@@ -23,6 +26,46 @@ _log = structlog.get_logger()
 
 NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
+
+# What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
+WORKFLOW_FOLDERS = (".github/workflows/", ".github/actions/")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The rules of this bot: the `protected` branches that it never pushes to, and the `secrets` that it knows."""
+
+    protected: frozenset[str]
+    secrets: tuple[str, ...]
+    allow_workflow_changes: bool
+
+    async def forbids(self, clone: Clone, branch: str, park_as: str) -> PushRule | None:
+        """Return the rule that forbids to push the local `branch`, or None. A forbidden push is withheld whole.
+
+        `park_as` is the branch that takes the commits if they do not merge.
+        """
+        if not self.protected.isdisjoint((branch, park_as)):
+            return "protected-branch"
+        tip = await clone.commit_at(refs.local(branch))
+        if tip is None:
+            return None
+        unpublished = (tip, "--not", "--remotes=origin")
+        if not self.allow_workflow_changes and await _touches_workflows(clone, unpublished):
+            return "workflow-files"
+        return "secret" if await self._holds_secret(clone, unpublished) else None
+
+    async def _holds_secret(self, clone: Clone, unpublished: Iterable[str]) -> bool:
+        # Messages, names and every changed line, of binary files too. `--cc`: also lines that only a merge added.
+        told = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--patch", "--cc", "--text", "--no-ext-diff", "--no-textconv")
+        written = await clone.run("log", *told, "--no-renames", *unpublished, "--")
+        return holds_secret(written.stdout.decode("utf-8", "replace"), self.secrets)
+
+
+async def _touches_workflows(clone: Clone, unpublished: Iterable[str]) -> bool:
+    # `-c`: of a merge only what neither parent has. What it brings from the base branch is on GitHub already.
+    names = await clone.run("log", "--format=", "--name-only", "-z", "--no-renames", "-c", *unpublished, "--")
+    # Some file systems ignore case, and GitHub reads only lower case: the folder is guarded in any spelling.
+    return any(name.strip("\n").casefold().startswith(WORKFLOW_FOLDERS) for name in names.fields)
 
 
 async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
@@ -88,7 +131,8 @@ async def _push(
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked):
-            told.append(notices.pushed_elsewhere(parked, tree_url(ctx, turn, parked), branch))
+            url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(parked)}"
+            told.append(notices.pushed_elsewhere(parked, url, branch))
             return parked
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
@@ -109,11 +153,6 @@ async def _changes(
     stat = await changes(lock.clone, head_before, after)
     url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/compare/{head_before}...{after}"
     return Changes(branch, url, commits, stat.files, stat.insertions, stat.deletions)
-
-
-def tree_url(ctx: TurnContext, turn: ClaimedTurn, branch: str) -> str:
-    """Return the address of the branch's page."""
-    return f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(branch)}"
 
 
 async def _as_patch(

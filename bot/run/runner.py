@@ -85,18 +85,15 @@ class Runner:
                 operation = await operations.claim_next(connection, ctx.node, self._worker)
             if operation is None:
                 break
-            self._carry_out(operation)
+            task = asyncio.create_task(execute.carry_out(ctx, operation), name=f"operation {operation.id}")
+            self._operations[operation.id] = (operation, task)
+            task.add_done_callback(partial(self._operation_ended, operation.id))
         if self._removing is not None:
             self._remove_more = True  # it may have found nothing already
         else:
             self._remove_more = False
             self._removing = asyncio.create_task(remove_all(ctx, self._worker), name="removals")
             self._removing.add_done_callback(self._removals_ended)
-
-    def _carry_out(self, operation: ClaimedOperation) -> None:
-        task = asyncio.create_task(execute.carry_out(self._ctx, operation), name=f"operation {operation.id}")
-        self._operations[operation.id] = (operation, task)
-        task.add_done_callback(partial(self._operation_ended, operation.id))
 
     def _operation_ended(self, operation_id: int, task: asyncio.Task[None]) -> None:
         del self._operations[operation_id]
@@ -130,57 +127,48 @@ class Runner:
     async def recover(self) -> None:
         """Requeue what a dead process has claimed; a turn that was cut off twice ends `interrupted`."""
         async with self._claiming:
-            await self._recover()
+            await self._recover(self._ctx)
 
-    async def _recover(self) -> None:
-        ctx = self._ctx
+    async def _recover(self, ctx: TurnContext) -> None:
         async with ctx.pool.acquire() as connection:
             running = await turns.running_on(connection, ctx.node)
             removing = await removals.claimed_on(connection, ctx.node)
         for claim in running:
-            if self._is_gone(claim):
+            if self._is_gone(claim.worker, runs_here=claim.token in self._runs):
                 await self._cut_off(claim)
         if await execute.recover(ctx, self._operation_is_gone):
             self.ring()
         for worktree_id, worker in removing:
-            if self._removal_is_gone(worktree_id, worker):
+            asked = any(operation.worktree.id == worktree_id for operation, _ in self._operations.values())
+            if self._is_gone(worker, runs_here=asked or self._removing is not None):
                 async with ctx.pool.acquire() as connection:
                     await removals.requeue(connection, worktree_id, worker)
                 self.ring()
 
-    def _is_gone(self, claim: Claim) -> bool:
-        if claim.worker == self._worker:
-            return claim.token not in self._runs
-        return not is_alive(self._ctx.workers, claim.worker)
-
-    def _removal_is_gone(self, worktree_id: int, worker: str) -> bool:
-        if worker == self._worker:
-            asked = any(operation.worktree.id == worktree_id for operation, _ in self._operations.values())
-            return self._removing is None and not asked
-        return not is_alive(self._ctx.workers, worker)
+    def _is_gone(self, worker: str, *, runs_here: bool) -> bool:
+        """Whether the process that claimed something is gone; of this one's claims, those that do not run."""
+        return not runs_here if worker == self._worker else not is_alive(self._ctx.workers, worker)
 
     def _operation_is_gone(self, claim: OperationClaim) -> bool:
-        if claim.worker == self._worker:
-            return claim.operation_id not in self._operations
-        return not is_alive(self._ctx.workers, claim.worker)
+        return self._is_gone(claim.worker, runs_here=claim.operation_id in self._operations)
 
     async def _cut_off(self, claim: Claim) -> None:
-        ctx = self._ctx
-        async with ctx.pool.acquire() as connection, connection.transaction():
+        async with self._ctx.pool.acquire() as connection, connection.transaction():
             if await turns.requeue_after_crash(connection, claim):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
-                await self._interrupted(connection, claim)
+                await _interrupt(connection, claim)
         self.ring()
 
-    async def _interrupted(self, connection: Connection, claim: Claim) -> None:
-        reason = reasons.interrupted_twice()
-        try:
-            await turns.end(connection, claim, "interrupted", reason)
-        except ClaimLostError:
-            return
-        place = await turns.thread_of(connection, claim.turn_id)
-        thread_ref = ThreadRef(place.repository, place.conversation_id)
-        await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, "interrupted", reason)
-        await conversations.end_use(connection, place.conversation_id, place.worktree_id)
-        _log.warning("turn-interrupted", turn=claim.turn_id)
+
+async def _interrupt(connection: Connection, claim: Claim) -> None:
+    reason = reasons.interrupted_twice()
+    try:
+        await turns.end(connection, claim, "interrupted", reason)
+    except ClaimLostError:
+        return
+    place = await turns.thread_of(connection, claim.turn_id)
+    thread_ref = ThreadRef(place.repository, place.conversation_id)
+    await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, "interrupted", reason)
+    await conversations.end_use(connection, place.conversation_id, place.worktree_id)
+    _log.warning("turn-interrupted", turn=claim.turn_id)

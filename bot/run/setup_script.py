@@ -4,7 +4,10 @@ It is always the script of the default branch: a pull request must not change wh
 """
 
 import asyncio
+import os
+import re
 import tempfile
+from asyncio.subprocess import STDOUT
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +15,16 @@ from typing import assert_never
 
 import structlog
 
+from bot.agents.driver import Launch
 from bot.clones import entries
 from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
 from bot.git import refs
 from bot.messages import notices, tracking
 from bot.messages.redact import redact
+from bot.process import OutputTail, ProcessGroup, start
 from bot.run import prompt
-from bot.run.context import TurnContext
+from bot.run.context import Script, TurnContext
 from bot.run.progress import Progress
-from bot.run.script import Ended, OutOfTime, Script, Stopped, command_for, run_script
 from bot.sandbox.disk import watched
 from bot.store.turns import ClaimedTurn
 
@@ -29,6 +33,10 @@ LIMIT_SECONDS = 600.0
 MAX_SCRIPT_BYTES = 1 << 20
 _SHOWN_LINES = 60
 _SHOWN_CHARACTERS = 6000
+_OUTPUT_BYTES = 64 * 1024
+# Colours, cursor movements and titles: https://man7.org/linux/man-pages/man4/console_codes.4.html
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _log = structlog.get_logger()
 
 OnOverflow = Callable[[int], None]
@@ -44,22 +52,31 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The script of the default branch."""
-
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class NotThere:
-    """The default branch has no script."""
-
-
-@dataclass(frozen=True, slots=True)
 class Unusable:
     """Its path on the default branch is not a regular file of an acceptable size."""
 
     default_branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It ended by itself, or by a signal if `status` is negative. `output` is the end of what it wrote."""
+
+    status: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfTime:
+    """It was killed after `seconds`."""
+
+    seconds: float
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It was killed because of a stop."""
 
 
 async def prepare_checkout(
@@ -71,31 +88,27 @@ async def prepare_checkout(
     """
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         found = await script_of(lock)
-    match found:
-        case NotThere():
-            return Prepared(done=True)
-        case Unusable(default_branch=branch):
-            return _failed(notices.setup_unusable(branch, MAX_SCRIPT_BYTES), "")
-        case Found(text=text):
-            progress.enter(tracking.setting_up())
-            return await _run(ctx, turn, text, stop, on_overflow)
-        case _:
-            assert_never(found)
+    if found is None:
+        return Prepared(done=True)
+    if isinstance(found, Unusable):
+        return _failed(notices.setup_unusable(found.default_branch, MAX_SCRIPT_BYTES), "")
+    progress.enter(tracking.setting_up())
+    return await _run(ctx, turn, found, stop, on_overflow)
 
 
-async def script_of(lock: CloneLock) -> Found | NotThere | Unusable:
-    """Return the script on the remote's default branch, after a fetch. Raises GitError."""
+async def script_of(lock: CloneLock) -> bytes | Unusable | None:
+    """Return the script on the remote's default branch, after a fetch; None if there is none. Raises GitError."""
     clone, default = lock.clone, await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
-        return NotThere()
+        return None
     listed = (await clone.run("ls-tree", "-z", "--long", refs.remote(default.name), "--", SCRIPT)).fields
     if not listed:
-        return NotThere()
+        return None
     mode, kind, blob, size = listed[0].partition("\t")[0].split()
     # A symbolic link is a blob too.
     if kind != "blob" or not mode.startswith("100") or int(size) > MAX_SCRIPT_BYTES:
         return Unusable(default.name)
-    return Found((await clone.run("cat-file", "blob", blob)).stdout)
+    return (await clone.run("cat-file", "blob", blob)).stdout
 
 
 def shown(output: str, secrets: tuple[str, ...]) -> str:
@@ -162,3 +175,44 @@ def _failed(how: str, output: str) -> Prepared:
     return Prepared(
         done=False, notices=(notices.setup_failed(how, output),), remarks=(prompt.setup_failed(how, output),)
     )
+
+
+def command_for(text: bytes, path: Path) -> tuple[str, ...]:
+    """Return what runs a script with this text: the interpreter that its first line names, with one argument, as the
+    kernel reads it, else sh. So the file needs no executable bit.
+    """
+    first = os.fsdecode(text.split(b"\n", 1)[0])
+    named = first[2:].strip().split(maxsplit=1) if first.startswith("#!") and "\0" not in first else []
+    return (*(named or ["/bin/sh"]), str(path))
+
+
+def readable(output: bytes) -> str:
+    """Return what a terminal still shows of this: no colours, and only the last version of an overwritten line."""
+    text = _ESCAPES.sub("", output.decode(errors="replace"))
+    lines = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+    return _CONTROLS.sub("", "\n".join(line.rstrip() for line in lines)).strip("\n")
+
+
+async def run_script(launch: Launch, limit_seconds: float, stop: asyncio.Event) -> Ended | OutOfTime | Stopped:
+    """Run the script in a process group of its own, which ends with it. Raises OSError if it cannot be started."""
+    process = await start(launch.argv, launch.environment, launch.cwd, stderr=STDOUT)
+    if process.stdout is None:
+        raise RuntimeError("a script is started with a pipe")
+    output = OutputTail(process.stdout, _OUTPUT_BYTES)
+    waits = {asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())}
+    try:
+        await asyncio.wait(waits, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+        status, stopped = process.status, stop.is_set()
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.shield(_end(process, output))
+    if status is not None:
+        return Ended(status, readable(output.data))
+    return Stopped() if stopped else OutOfTime(limit_seconds, readable(output.data))
+
+
+async def _end(process: ProcessGroup, output: OutputTail) -> None:
+    await process.terminate()
+    await output.finish()
+    await process.close()

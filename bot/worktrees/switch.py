@@ -14,7 +14,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import stashes_not_rescued
-from bot.sharing_rules import GitMisfit
+from bot.sharing_rules import Misfit
 
 _INDEX = "threadtree-index"
 
@@ -28,7 +28,7 @@ class Switched:
 class DoesNotFit:
     """The worktree is as it was."""
 
-    why: GitMisfit
+    why: Misfit
 
 
 async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switched | DoesNotFit:
@@ -55,7 +55,7 @@ async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switch
     return Switched()
 
 
-async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, theirs: str) -> GitMisfit | None:
+async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, theirs: str) -> Misfit | None:
     """Return why the worktree would lose something that the commit `theirs` does not have."""
     clone = lock.clone
     if await entries.operation_in_progress(clone, path):
@@ -82,7 +82,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
     return None
 
 
-async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> GitMisfit | None:
+async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> Misfit | None:
     """Return why the branch `after` cannot be checked out here."""
     ref = refs.local(after)
     known = await clone.commit_at(ref)

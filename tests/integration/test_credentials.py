@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.git.credential_server import Credentials, credential_server, requested_repository
+from bot.git.credential_server import GitConfig, credential_server, requested_repository
 from tests.support.patience import PATIENCE_SECONDS
 
 TOKEN = "ghs_" + "s3cret" * 5
@@ -34,7 +34,7 @@ async def failing_token(repository: str) -> str:
 
 
 async def git(
-    home: Path, credentials: Credentials, *arguments: str, text: str = "", trace: bool = False
+    home: Path, credentials: GitConfig, *arguments: str, text: str = "", trace: bool = False
 ) -> tuple[int, str, str]:
     """Run git with that configuration in an environment of its own; gives its exit status and what it said."""
     environment = {
@@ -42,11 +42,11 @@ async def git(
         "PATH": os.environ["PATH"],
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_COUNT": str(len(credentials.git_config)),
+        "GIT_CONFIG_COUNT": str(len(credentials)),
     }
     if trace:
         environment |= {"GIT_TRACE": "1", "GIT_TRACE_CURL": "1"}
-    for number, (key, value) in enumerate(credentials.git_config):
+    for number, (key, value) in enumerate(credentials):
         environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     process = await asyncio.create_subprocess_exec(
         "git",
@@ -62,7 +62,7 @@ async def git(
     return process.returncode, out.decode(), err.decode()
 
 
-async def fill(home: Path, credentials: Credentials, url: str) -> str | None:
+async def fill(home: Path, credentials: GitConfig, url: str) -> str | None:
     """The password git finds for a URL, if any."""
     status, out, _ = await git(home, credentials, "credential", "fill", text=f"url={url}\n\n")
     answer = dict(line.split("=", 1) for line in out.splitlines())
@@ -157,7 +157,7 @@ async def test_the_socket_is_the_users_own_and_goes_with_the_server(tmp_path: Pa
         [path] = tmp_path.iterdir()
         assert path.is_socket()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert shlex.split(dict(credentials.git_config)[f"credential.{SERVER}.helper"])[-1] == str(path)
+        assert shlex.split(dict(credentials)[f"credential.{SERVER}.helper"])[-1] == str(path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,7 @@ from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity
 from bot.model import DetachedHead
-from bot.run.push_guard import Guard
+from bot.run.publishing import Guard
 from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,

@@ -10,7 +10,7 @@ from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
 from bot.git import refs
 from bot.model import HeadBranch
-from bot.sharing_rules import GitMisfit
+from bot.sharing_rules import Misfit
 from bot.worktrees.switch import DoesNotFit, Switched, switch
 from bot.worktrees.sync import UpToDate, sync
 from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
@@ -148,7 +148,7 @@ def a_commit_more(world: GitRepositories) -> None:
     ],
 )
 async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
-    world: GitRepositories, spoil: Callable[[GitRepositories], None], why: GitMisfit
+    world: GitRepositories, spoil: Callable[[GitRepositories], None], why: Misfit
 ) -> None:
     await an_issue_and_a_pull_request(world)
     spoil(world)

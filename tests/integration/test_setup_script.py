@@ -8,8 +8,18 @@ import pytest
 
 from bot.agents.driver import Launch
 from bot.clones.clone import clone_lock
-from bot.run.script import Ended, OutOfTime, Stopped, command_for, readable, run_script
-from bot.run.setup_script import MAX_SCRIPT_BYTES, Found, NotThere, Unusable, script_of, shown
+from bot.run.setup_script import (
+    MAX_SCRIPT_BYTES,
+    Ended,
+    OutOfTime,
+    Stopped,
+    Unusable,
+    command_for,
+    readable,
+    run_script,
+    script_of,
+    shown,
+)
 from bot.sandbox import agent_argv
 from bot.sandbox.cage import Bind
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
@@ -37,7 +47,7 @@ def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
     return Launch(argv, {"PATH": SEARCH_PATH, "HOME": str(world.home)}, world.path)
 
 
-async def found(world: GitRepositories) -> Found | NotThere | Unusable:
+async def found(world: GitRepositories) -> bytes | Unusable | None:
     await world.update()
     async with clone_lock(world.clone) as lock:
         return await script_of(lock)
@@ -45,13 +55,13 @@ async def found(world: GitRepositories) -> Found | NotThere | Unusable:
 
 async def test_it_is_the_one_on_the_branch_that_is_the_default_now(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path)
-    assert await found(world) == NotThere()
+    assert await found(world) is None
     world.someone_pushes("topic", {str(SCRIPT): "echo topic\n"}, start="origin/main")
-    assert await found(world) == NotThere()
+    assert await found(world) is None
     world.someone_pushes("main", {str(SCRIPT): "echo main\n"})
-    assert await found(world) == Found(b"echo main\n")
+    assert await found(world) == b"echo main\n"
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/topic")
-    assert await found(world) == Found(b"echo topic\n")
+    assert await found(world) == b"echo topic\n"
 
 
 @pytest.mark.parametrize("what", ["link", "folder", "too big"])
@@ -72,7 +82,7 @@ async def test_what_is_no_ordinary_file_is_not_run(tmp_path: Path, what: str) ->
 
 
 async def test_an_empty_repository_has_none(tmp_path: Path) -> None:
-    assert await found(GitRepositories.make(tmp_path, empty=True)) == NotThere()
+    assert await found(GitRepositories.make(tmp_path, empty=True)) is None
 
 
 async def test_it_runs_in_the_worktree_and_what_it_says_is_kept(world: GitRepositories, tmp_path: Path) -> None:
