@@ -74,7 +74,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
     from bot.compose.parts import CannotStartError
     from bot.github.errors import GitHubError
-    from bot.postgres.embedded import EmbeddedPostgresError
+    from bot.postgres.files import EmbeddedPostgresError
     from bot.settings import SettingsError
     from bot.store.database import DATABASE_AWAY
     from bot.store.migrate import MigrationError

@@ -4,7 +4,6 @@ import fcntl
 import os
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -16,48 +15,24 @@ class EmbeddedPostgresError(Exception):
     """The embedded Postgres cannot be used; the message tells the operator why, and the next step."""
 
 
-@dataclass(frozen=True, slots=True)
 class Files:
     """Paths below the directory of one embedded Postgres. Locks and log are the bot's; data and socket the server's."""
 
-    directory: Path
-
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
-
-    @property
-    def unfinished_data(self) -> Path:
-        """Where initdb works; renamed to `data` when it is done."""
-        return self.directory / "data.new"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "server.log"
-
-    @property
-    def status(self) -> Path:
-        """One line of the supervisor's: what it is doing, or `failed: ` and why."""
-        return self.directory / "status"
-
-    @property
-    def socket_record(self) -> Path:
-        """The file that names the socket's directory: elsewhere if this path is too long for a unix socket."""
-        return self.directory / "socket-directory"
-
-    @property
-    def users_lock(self) -> Path:
-        """Held shared by every process that uses the server, exclusively by the supervisor that stops it."""
-        return self.directory / "users.lock"
-
-    @property
-    def supervisor_lock(self) -> Path:
-        return self.directory / "supervisor.lock"
-
-    @property
-    def server_lock(self) -> Path:
-        """Inherited by initdb, the postmaster and every backend: free exactly when none of them is left."""
-        return self.directory / "server.lock"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        # Where initdb works; renamed to `data` when it is done.
+        self.unfinished_data = directory / "data.new"
+        self.log = directory / "server.log"
+        # One line of the supervisor's: what it is doing, or `failed: ` and why.
+        self.status = directory / "status"
+        # Names the socket's directory, which is elsewhere if this path is too long for a unix socket.
+        self.socket_record = directory / "socket-directory"
+        # Held shared by every process that uses the server, exclusively by the supervisor that stops it.
+        self.users_lock = directory / "users.lock"
+        self.supervisor_lock = directory / "supervisor.lock"
+        # Inherited by initdb, the postmaster and every backend: free exactly when none of them is left.
+        self.server_lock = directory / "server.lock"
 
 
 def prepare_directory(directory: Path) -> Files:
@@ -83,9 +58,6 @@ def try_lock(path: Path, operation: int) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
@@ -105,13 +77,13 @@ def choose_socket_directory(files: Files, owner: int, group: int) -> Path:
     kept from one start to the next while it can be trusted.
     """
     directory = files.directory / "socket"
-    if not _can_hold_socket(directory):
+    # A path in an address has a greatest length, and clients split it at commas into several hosts.
+    if len(os.fsencode(directory / SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES or "," in str(directory):
         recorded = _recorded(files)
-        directory = (
-            recorded
-            if recorded is not None and is_private(recorded, owner)
-            else Path(tempfile.mkdtemp(prefix="threadtree-"))
-        )
+        if recorded is not None and is_private(recorded, owner):
+            directory = recorded
+        else:
+            directory = Path(tempfile.mkdtemp(prefix="threadtree-"))
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
     os.chown(directory, owner, group)
@@ -163,11 +135,6 @@ def read_if_there(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-
-
-def _can_hold_socket(directory: Path) -> bool:
-    """Whether the path fits into an address, and is one host to clients, who split at commas."""
-    return len(os.fsencode(directory / SOCKET_NAME)) <= MAX_SOCKET_PATH_BYTES and "," not in str(directory)
 
 
 def _recorded(files: Files) -> Path | None:

