@@ -14,8 +14,7 @@ from rich.text import Text
 
 from bot.cli.running import run
 from bot.compose.parts import Surroundings, open_github
-from bot.doctor.check import Check
-from bot.doctor.checks import examine, known_settings
+from bot.doctor.checks import Check, examine, known_settings
 from bot.messages.formatting import format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}

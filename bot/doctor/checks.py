@@ -8,18 +8,19 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from os import killpg
 from pathlib import Path
+from typing import Literal
 
 from bot import settings
 from bot.agents.driver import Launch, OpenFailed
 from bot.agents.opening import driver_for
-from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of
-from bot.doctor.check import Check, State
-from bot.doctor.github import github_checks
+from bot.agents.presets import PRESETS, NotInstalled, command_of, preset
 from bot.doctor.scratch import Scratch, scratch
 from bot.git.errors import GitError
 from bot.github.client import GitHub
+from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.messages.redact import redact
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder
@@ -28,9 +29,24 @@ from bot.settings import Need, Settings, SettingsError, known_secrets
 
 VERSION_SECONDS = 30.0
 SHORT_SECRET = 16
-CUSTOM = "custom"
-LaunchOf = Callable[[Preset, tuple[str, ...]], Launch]
-"""Returns how a command of a preset is started: in the sandbox, in a scratch worktree, with its own home."""
+# A GitHub App's web token is refused when the clocks differ by more than this
+# (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app).
+MAX_CLOCK_SKEW = timedelta(seconds=60)
+FEW_REQUESTS = 500
+"""Requests left in this hour below which a warning is due."""
+_GLOB_CHARACTERS = frozenset("*?[")
+State = Literal["ok", "warning", "problem"]
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A `problem` is what the bot cannot work with as it is set up; `next_step` says what to do."""
+
+    check: str
+    state: State
+    found: str
+    next_step: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,27 +189,69 @@ def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
     return Check(name, "ok", f"{said}{protocol}; starts a session {place}")
 
 
-async def try_agent(chosen: Preset, search_path: str, launch_of: LaunchOf) -> Finding:
-    """Start the agent twice, for its version and for a session. No model is asked."""
-    command = command_of(chosen, search_path)
-    if isinstance(command, NotInstalled):
-        return Finding(chosen.agent, False, None, chosen.tested, command.reason, command.next_step)
+async def github_checks(settings: Settings, github: GitHub) -> list[Check]:
+    """Ask GitHub who the bot is, what is left of its rate limit, and what it may do where ALLOWED_REPOS has names."""
+    setting = "GITHUB_TOKEN" if settings.github_token else "GITHUB_APP_ID and the App's private key"
     try:
-        version = await _version(launch_of(chosen, (command[0], *chosen.version)))
-        found = await try_session(chosen.agent, launch_of(chosen, command))
+        me = await github.identity()
+        rate = await github.rate_limit()
+    except Unauthenticated as problem:
+        step = "Make a new one on GitHub, and set it." if settings.github_token else "Correct them."
+        refused = f"{setting}: not accepted by {settings.platform} ({problem})"
+        return [Check("github", "problem", refused, step), *_clock_checks(github)]
+    except GitHubError as problem:
+        step = "Check GITHUB_API_URL and the network."
+        return [Check("github", "problem", f"{settings.github_api_url} does not answer: {problem}", step)]
+    found = f"works as {me.login}; people mention @{settings.bot_name or me.mention}"
+    checks = [Check("github", "ok", found), *_clock_checks(github)]
+    if rate is not None:
+        left = f"{rate.remaining} of {rate.limit} requests left in this hour"
+        checks.append(Check("rate limit", "warning" if rate.remaining < FEW_REQUESTS else "ok", left))
+    named = [full_name for full_name in settings.allowed_repos if not _GLOB_CHARACTERS & set(full_name)]
+    return [*checks, *[await _repository_check(github, full_name) for full_name in named]]
+
+
+def _clock_checks(github: GitHub) -> list[Check]:
+    """A warning where this machine's clock and GitHub's differ too much."""
+    skew = github.clock_skew
+    if skew is None or abs(skew) <= MAX_CLOCK_SKEW:
+        return []
+    direction = "behind" if skew > timedelta() else "ahead of"
+    found = f"this machine's clock is {abs(skew).total_seconds():.0f} s {direction} GitHub's"
+    return [Check("clock", "warning", found, "Synchronise the clock (NTP): GitHub refuses an App's tokens otherwise.")]
+
+
+async def _repository_check(github: GitHub, full_name: str) -> Check:
+    name = f"repository {full_name}"
+    try:
+        missing = await github.missing_rights(*full_name.split("/"))
+    except NotFound:
+        step = "Correct ALLOWED_REPOS, or give the bot access (invite its account, or install the App)."
+        return Check(name, "problem", "GitHub shows the bot no such repository", step)
+    except GitHubError as problem:
+        return Check(name, "warning", f"the bot's rights are unknown: {problem}")
+    if missing:
+        return Check(name, "problem", f"the bot lacks: {', '.join(missing)}", "Give the bot these rights on GitHub.")
+    return Check(name, "ok", "the bot may push and comment")
+
+
+async def try_agent(agent: str, command: Command | NotInstalled, launch_of: Callable[[Command], Launch]) -> Finding:
+    """Start the agent twice, for its version and for a session. No model is asked."""
+    chosen = preset(agent)
+    tested = chosen.tested if chosen else None
+    if isinstance(command, NotInstalled):
+        return Finding(agent, False, None, tested, command.reason, command.next_step)
+    try:
+        version = await _version(launch_of((command[0], *chosen.version))) if chosen else None
+        async with driver_for(agent, launch_of(command)) as driver:
+            opened = await driver.open(None)
     except (OSError, UnsafeCommandError) as error:
-        return Finding(chosen.agent, True, None, chosen.tested, f"cannot be started: {error}", None)
-    return replace(found, version=version, tested_version=chosen.tested)
-
-
-async def try_session(agent: str, launch: Launch) -> Finding:
-    """Start the agent and open a session."""
-    async with driver_for(agent, launch) as driver:
-        opened = await driver.open(None)
+        return Finding(agent, True, None, tested, f"cannot be started: {error}", None)
     if not isinstance(opened, OpenFailed):
-        return Finding(agent, True, None, None, None, None)
+        return Finding(agent, True, version, tested, None, None)
     last_words = opened.stderr_tail.splitlines()[-1:]
-    return Finding(agent, True, None, None, " Its last words: ".join([opened.reason, *last_words]), opened.next_step)
+    problem = " Its last words: ".join([opened.reason, *last_words])
+    return Finding(agent, True, version, tested, problem, opened.next_step)
 
 
 async def _agents(known: Known, caged: bool, probed: Usable | Unusable) -> list[Check]:
@@ -224,31 +282,26 @@ def _agent_checks(findings: Iterable[Finding], chosen: str | None, place: str) -
 
 
 async def _findings(stage: Scratch, given: Settings, agent: str | None) -> AsyncIterator[Finding]:
-    for row in PRESETS.values():
-        handed = given.agent_env if row.agent == agent else {}
-        async with stage.launching(row, handed) as launch:
-            yield await try_agent(row, given.path, lambda _, command, launch=launch: launch(command))  # type: ignore[misc]
-    if given.agent_command:
-        async with stage.launching(None, given.agent_env if agent == CUSTOM else {}) as launch:
-            try:
-                yield await try_session(CUSTOM, launch(given.agent_command))
-            except (OSError, UnsafeCommandError) as error:
-                yield Finding(CUSTOM, True, None, None, f"cannot be started: {error}", None)
+    for name, command in _commands(given).items():
+        handed = given.agent_env if name == agent else {}
+        async with stage.launching(preset(name), handed) as launch_of:
+            yield await try_agent(name, command, launch_of)
 
 
 def _not_tried(given: Settings, why: str) -> list[Finding]:
     """The agents without a start: only whether their programs are installed."""
-    commands: dict[str, tuple[str, ...] | NotInstalled] = {
-        row.agent: command_of(row, given.path) for row in PRESETS.values()
-    }
-    if given.agent_command:
-        commands[CUSTOM] = given.agent_command
     return [
         Finding(agent, False, None, None, command.reason, command.next_step)
         if isinstance(command, NotInstalled)
         else Finding(agent, True, None, None, f"installed; not started: {why}", None)
-        for agent, command in commands.items()
+        for agent, command in _commands(given).items()
     ]
+
+
+def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
+    """Return the commands of the presets, and of the custom agent where it has one."""
+    commands = {row.agent: command_of(row, given.path) for row in PRESETS.values()}
+    return {**commands, "custom": given.agent_command} if given.agent_command else commands
 
 
 async def _program(name: str, program: str, search_path: str, missing: State) -> Check:

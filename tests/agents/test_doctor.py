@@ -4,16 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from bot.agents.driver import Launch
-from bot.agents.presets import Preset, preset
+from bot.agents.presets import command_of, preset
 from bot.doctor.checks import try_agent
 from tests.agents.conftest import Stage
 
 
 async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> None:
-    def launch_of(_: Preset, command: tuple[str, ...]) -> Launch:
+    def launch_of(command: tuple[str, ...]) -> Launch:
         return replace(stage.launch, argv=command)
 
-    finding = await try_agent(stage.preset, stage.launch.environment["PATH"], launch_of)
+    command = command_of(stage.preset, stage.launch.environment["PATH"])
+    finding = await try_agent(stage.preset.agent, command, launch_of)
     assert finding.problem is None
     assert finding.version
     assert finding.tested_version == stage.preset.tested
@@ -23,7 +24,9 @@ async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> 
 async def test_an_agent_that_is_not_there_names_what_to_install(tmp_path: Path) -> None:
     gemini = preset("gemini")
     assert gemini is not None
-    finding = await try_agent(gemini, str(tmp_path), lambda _, command: Launch(command, {}, tmp_path))
+    finding = await try_agent(
+        "gemini", command_of(gemini, str(tmp_path)), lambda command: Launch(command, {}, tmp_path)
+    )
     assert not finding.installed
     assert finding.next_step
     assert "npm install -g @google/gemini-cli" in finding.next_step

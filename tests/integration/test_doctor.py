@@ -19,7 +19,7 @@ import pytest
 
 from bot.cli.doctor import examined
 from bot.demo.pair import agent_in_a_folder
-from bot.doctor.check import Check
+from bot.doctor.checks import Check
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.git_repositories import usable_cage
 from tests.support.patience import PATIENCE_SECONDS

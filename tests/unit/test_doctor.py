@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.doctor.check import Check, State
 from bot.doctor.checks import (
+    Check,
     Finding,
+    State,
     agent_check,
     known_settings,
     limits_check,
