@@ -20,7 +20,6 @@ from bot.clones.metadata import Metadata
 from bot.maintenance import prune
 from bot.maintenance.retention_rules import policy_for
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
 from bot.store.database import database
@@ -152,9 +151,9 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         )
         policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
         watched = patch.object(prune, "remove_claimed", remove_claimed), patch.object(failpoints, "listener", listener)
-        with watched[0], watched[1], worker_lock(ctx.workers) as worker:
+        with watched[0], watched[1]:
             begin, counting = time.perf_counter(), True
-            report = await prune.prune(ctx, policy, worker)
+            report = await prune.prune(ctx, policy)
             counting = False
     return Figure(total, due, len(report.deleted), opened, time.perf_counter() - begin, removals_seconds, list_ms)
 

@@ -16,7 +16,6 @@ from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.reply.outbox import Sender
 from bot.run.runner import Runner
 from bot.settings import Settings
@@ -57,8 +56,7 @@ async def keep_house(
         if not settings.worktree_prune_enabled:
             await expire(ctx, policy)
             return
-        with worker_lock(ctx.workers) as worker:
-            await prune(ctx, policy, worker)
+        await prune(ctx, policy)
 
     sweeping = asyncio.create_task(_repeat("sweep", sweep, settings.sweep_interval_seconds, stopping), name="sweep")
     try:

@@ -78,8 +78,8 @@ def prune_worktrees(older_than: str | None, *, dry_run: bool, force: bool, json:
 
     async def pruned(ctx: NodeContext) -> Report:
         policy = retention_policy(load(), ctx.clock(), age)
-        with worker_lock(ctx.workers) as worker, _progress() as progress:
-            return await prune(ctx, policy, worker, dry_run=dry_run, force=force, progress=progress)
+        with _progress() as progress:
+            return await prune(ctx, policy, dry_run=dry_run, force=force, progress=progress)
 
     report = run_on_node(pruned)
     if json:

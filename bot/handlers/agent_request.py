@@ -36,8 +36,8 @@ async def queue_turn(ctx: RequestContext, turn: NewTurn) -> None:
     """Queue the turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
     connection, conversation_id = ctx.connection, ctx.conversation_id
     rescue = await rescues.pending_restore(connection, conversation_id)
-    if rescue is not None and await worktrees.reserve_again(connection, rescue.worktree_id):
-        await worktrees.reattach_threads(connection, rescue.worktree_id, rescue.conversations)
+    if rescue is not None:
+        await worktrees.reserve_again(connection, rescue.worktree_id, rescue.conversations)
     # A removal in progress may still find work to rescue.
     is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
     await _queue(ctx, turn)

@@ -44,8 +44,7 @@ async def _worktree_to_restore_in(ctx: RequestContext, own: int | None) -> int |
         return worktree_replies.nothing_to_restore()
     if await conversations.is_closed(connection, conversation_id):
         return worktree_replies.closed_to_restore()
-    if await worktrees.reserve_again(connection, latest.worktree_id):
-        await worktrees.reattach_threads(connection, latest.worktree_id, latest.conversations)
-    elif not await worktrees.is_removing(connection, latest.worktree_id):
+    reserved = await worktrees.reserve_again(connection, latest.worktree_id, latest.conversations)
+    if not reserved and not await worktrees.is_removing(connection, latest.worktree_id):
         return worktree_replies.rescued_elsewhere(await worktrees.threads_at_path(connection, latest.worktree_id))
     return latest.worktree_id

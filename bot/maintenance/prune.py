@@ -15,18 +15,17 @@ from bot.git.errors import GitError
 from bot.maintenance.expire import end_orphan, expire
 from bot.maintenance.repair import METADATA_STATES, Progress, repair
 from bot.maintenance.retention_rules import (
-    Due,
     Facts,
     Kind,
     Policy,
-    Skip,
     describe,
     exceeds_safety_limit,
-    judge,
     kind_of,
+    reason_to_keep,
 )
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_claimed
 from bot.store import removals, retention
 from bot.store.retention import Candidate
@@ -61,19 +60,19 @@ class Report:
 async def prune(
     ctx: NodeContext,
     policy: Policy,
-    worker: str,
     *,
     dry_run: bool = False,
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Remove what is due under claims of the process lock `worker`, then expire the rest; `force` skips the limit.
+    """Remove what is due, then expire the rest; `force` skips the safety limit.
 
-    `worker` must be a lock for this call alone (`process_lock.worker_lock`): claims of one that is not alive are freed,
-    and so are those of a Runner that removes nothing. A dry run changes nothing; its bytes are those that would be
-    freed. Opens directories only of what is due. Raises only what a database raises that is away.
+    Claims are made under a process lock of this call alone: those of a Runner that removes nothing are freed. A dry run
+    changes nothing; its bytes are those that would be freed. Opens directories only of what is due. Raises only what a
+    database raises that is away.
     """
-    return await _Prune(ctx, policy, worker, Report(dry_run), progress).run(force=force)
+    with worker_lock(ctx.workers) as worker:
+        return await _Prune(ctx, policy, worker, Report(dry_run), progress).run(force=force)
 
 
 class _Prune:
@@ -97,7 +96,7 @@ class _Prune:
             )
             _log.warning("prune-aborted", due=len(due), of=total)
             for candidate in due:
-                self._skipped(candidate, Skip("Too many at once."))
+                self._skipped(candidate, "Too many at once.")
         else:
             await self._prune_all(due)
             await self._end_orphans()
@@ -126,15 +125,15 @@ class _Prune:
         try:
             if isinstance(facts, BaseException):
                 raise facts
-            verdict = judge(facts, self._policy)
+            why = reason_to_keep(facts, self._policy)
             if facts.directory and facts.metadata != "ok" and not self._report.dry_run:
                 await repair(self._ctx, candidate.worktree.id)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             self._failed(candidate, problem)
             return False
-        if isinstance(verdict, Skip):
-            self._skipped(candidate, verdict)
-        return isinstance(verdict, Due)
+        if why is not None:
+            self._skipped(candidate, why)
+        return why is None
 
     async def _prune_all(self, due: list[Candidate]) -> None:
         for number, candidate in enumerate(due, start=1):
@@ -161,15 +160,15 @@ class _Prune:
                 last_activity=candidate.worktree.updated_at,
             )
         if claimed is None:
-            self._skipped(candidate, Skip("It is used again, or is being removed already."))
+            self._skipped(candidate, "It is used again, or is being removed already.")
             return
         reached("prune-claimed")
         # Nothing can start there now: check once more what happened until the claim.
-        verdict = judge(await self._facts(candidate), self._policy)
-        if isinstance(verdict, Skip):
+        why = reason_to_keep(await self._facts(candidate), self._policy)
+        if why is not None:
             async with ctx.pool.acquire() as connection:
                 await removals.keep(connection, claimed, ctx.node)
-            self._skipped(candidate, verdict)
+            self._skipped(candidate, why)
             return
         result = await remove_claimed(ctx, claimed)
         if isinstance(result, Removed):
@@ -178,7 +177,7 @@ class _Prune:
         # A failed removal is no activity: the next prune tries again.
         async with ctx.pool.acquire() as connection:
             await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
-        self._skipped(candidate, Skip(result.why))
+        self._skipped(candidate, result.why)
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Raises GitError, OSError, InvalidNameError."""
@@ -222,9 +221,9 @@ class _Prune:
             dry_run=self._report.dry_run,
         )
 
-    def _skipped(self, candidate: Candidate, skip: Skip) -> None:
-        self._report.skipped.append(Line(candidate.worktree.id, candidate.worktree.path, skip.why))
-        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=candidate.worktree.path, why=skip.why)
+    def _skipped(self, candidate: Candidate, why: str) -> None:
+        self._report.skipped.append(Line(candidate.worktree.id, candidate.worktree.path, why))
+        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=candidate.worktree.path, why=why)
 
     def _failed(self, candidate: Candidate, problem: Exception) -> None:
         self._report.errors.append(Line(candidate.worktree.id, candidate.worktree.path, str(problem)))

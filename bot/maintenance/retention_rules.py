@@ -53,20 +53,6 @@ class Facts:
     locked: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """It is due."""
-
-    idle: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """It stays, and why, as one sentence."""
-
-    why: str
-
-
 def policy_for(
     now: datetime,
     *,
@@ -97,21 +83,24 @@ def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
     return Kind.DETACHED if isinstance(start, DetachedHead) else Kind.BRANCH
 
 
-def judge(facts: Facts, policy: Policy) -> Due | Skip:
-    """Decide whether a worktree is due. Activity is the newest of row, metadata and files; the future counts as now."""
+def reason_to_keep(facts: Facts, policy: Policy) -> str | None:
+    """Return why a worktree stays, as one sentence; None if it is due.
+
+    Activity is the newest of row, metadata and files; the future counts as now.
+    """
     if facts.busy:
-        return Skip("A turn or an operation is waiting or running.")
+        return "A turn or an operation is waiting or running."
     if facts.locked is not None:
-        return Skip(f"It was locked by hand: {facts.locked or 'no reason given'}.")
+        return f"It was locked by hand: {facts.locked or 'no reason given'}."
     times = (facts.row_at, facts.metadata_at, facts.changed_at)
     active = min(max(time for time in times if time is not None), policy.now)
     idle = policy.now - active
     kept_for = policy.kept_for[facts.kind]
     if idle < kept_for:
-        return Skip(f"Last activity {describe(idle)} ago; {_KINDS[facts.kind]} is kept for {describe(kept_for)}.")
+        return f"Last activity {describe(idle)} ago; {_KINDS[facts.kind]} is kept for {describe(kept_for)}."
     if facts.directory and facts.metadata != "ok":
-        return Skip(f"Its metadata is {facts.metadata}: rebuilt, and checked again next time.")
-    return Due(idle)
+        return f"Its metadata is {facts.metadata}: rebuilt, and checked again next time."
+    return None
 
 
 def exceeds_safety_limit(due: int, total: int) -> bool:

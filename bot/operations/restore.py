@@ -77,7 +77,4 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> l
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:
     await operations.check_claim(connection, operation.claim)
-    if not await worktrees.reserve_again(connection, operation.worktree.id):
-        return False
-    await worktrees.reattach_threads(connection, operation.worktree.id, rescue.conversations)
-    return True
+    return await worktrees.reserve_again(connection, operation.worktree.id, rescue.conversations)

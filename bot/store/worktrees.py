@@ -137,14 +137,15 @@ async def record_checkout(
     await connection.execute(RECORD_CHECKOUT, worktree_id, branch, base_branch, fresh)
 
 
-async def reserve_again(connection: Connection, worktree_id: int) -> bool:
-    """Reserve a removed worktree again at its path; False if it is not removed or another is there."""
-    return await connection.fetchval(RESERVE_AGAIN, worktree_id) is not None
+async def reserve_again(connection: Connection, worktree_id: int, threads: tuple[int, ...]) -> bool:
+    """Reserve a removed worktree again at its path, for those of the threads that have none.
 
-
-async def reattach_threads(connection: Connection, worktree_id: int, numbers: tuple[int, ...]) -> None:
-    """Let the threads with these numbers use the worktree again, if they have none."""
-    await connection.execute(REATTACH_THREADS, worktree_id, list(numbers))
+    False if it is not removed or another is there.
+    """
+    if await connection.fetchval(RESERVE_AGAIN, worktree_id) is None:
+        return False
+    await connection.execute(REATTACH_THREADS, worktree_id, list(threads))
+    return True
 
 
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:

@@ -418,8 +418,7 @@ async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world
     await rescues.mark_restored(world.db, rescue, LATER)
     assert await rescues.pending_restore(world.db, thread) is None
     await world.db.execute("update rescues set restored_at = null")
-    assert await worktrees.reserve_again(world.db, worktree)
-    await worktrees.reattach_threads(world.db, worktree, found.conversations)
+    assert await worktrees.reserve_again(world.db, worktree, found.conversations)
     await world.ask(thread)
     assert await rescues.pending_restore(world.db, thread) is not None, "the turn has not begun"
     await world.claimed(now=LATER)
@@ -459,9 +458,8 @@ async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_h
     await conversations.use_worktree(world.db, moved, elsewhere)
     [rescue] = await rescues.of_worktree(world.db, worktree)
 
-    assert await worktrees.reserve_again(world.db, worktree)
-    assert not await worktrees.reserve_again(world.db, worktree)
-    await worktrees.reattach_threads(world.db, worktree, rescue.conversations)
+    assert await worktrees.reserve_again(world.db, worktree, rescue.conversations)
+    assert not await worktrees.reserve_again(world.db, worktree, rescue.conversations)
 
     assert await world.state("worktrees", worktree) == "reserved"
     found = [await conversations.worktree_of(world.db, one) for one in (issue, pull, moved)]
@@ -475,7 +473,7 @@ async def test_a_removed_worktree_is_not_revived_where_another_is(world: TurnRow
     successor = await world.worktree(path=path)
     await world.thread(worktree=successor, number=77)
 
-    assert not await worktrees.reserve_again(world.db, worktree)
+    assert not await worktrees.reserve_again(world.db, worktree, ())
     assert await worktrees.threads_at_path(world.db, worktree) == (77,)
 
 

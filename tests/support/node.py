@@ -15,7 +15,6 @@ from bot.maintenance.prune import Report, prune
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.store import conversations
 from bot.store.database import Connection, database, worktree_of
 from tests.support.git_repositories import GitRepositories, git
@@ -99,8 +98,7 @@ class Node:
 
     async def sweep(self, **options: Any) -> Report:
         policy = options.pop("policy", None) or self.policy()
-        with worker_lock(self.ctx.workers) as worker:
-            return await prune(self.ctx, policy, worker, **options)
+        return await prune(self.ctx, policy, **options)
 
     def move_clock(self, days: float) -> None:
         self.now[0] += timedelta(days=days)

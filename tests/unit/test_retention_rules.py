@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.maintenance.retention_rules import (
-    Due,
     Facts,
     Kind,
-    Skip,
     describe,
     exceeds_safety_limit,
-    judge,
     kind_of,
     parse_age,
     policy_for,
+    reason_to_keep,
 )
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 
@@ -34,26 +32,26 @@ def days_ago(days: float) -> datetime:
 
 @pytest.mark.parametrize(("kind", "days"), [(Kind.DETACHED, 30), (Kind.BRANCH, 90), (Kind.ORPHAN, 60)])
 def test_each_kind_is_kept_for_its_own_time(kind: Kind, days: int) -> None:
-    assert judge(Facts(kind, days_ago(days)), POLICY) == Due(timedelta(days=days))
-    assert isinstance(judge(Facts(kind, days_ago(days - 0.01)), POLICY), Skip)
+    assert reason_to_keep(Facts(kind, days_ago(days)), POLICY) is None
+    assert reason_to_keep(Facts(kind, days_ago(days - 0.01)), POLICY) is not None
 
 
 @pytest.mark.parametrize("field", ["row_at", "metadata_at", "changed_at"])
 def test_activity_is_the_newest_of_row_metadata_and_file_changes(field: str) -> None:
     times = dict.fromkeys(("row_at", "metadata_at", "changed_at"), days_ago(365)) | {field: days_ago(1)}
     facts = Facts(Kind.BRANCH, times["row_at"], metadata_at=times["metadata_at"], changed_at=times["changed_at"])
-    assert judge(facts, POLICY) == Skip("Last activity 24 hours ago; one on a branch is kept for 90 days.")
+    assert reason_to_keep(facts, POLICY) == "Last activity 24 hours ago; one on a branch is kept for 90 days."
 
 
 @pytest.mark.parametrize("field", ["row_at", "metadata_at", "changed_at"])
 def test_a_time_in_the_future_counts_as_now(field: str) -> None:
     times = dict.fromkeys(("row_at", "metadata_at", "changed_at"), days_ago(365)) | {field: NOW + 1000 * DAY}
     facts = Facts(Kind.BRANCH, times["row_at"], metadata_at=times["metadata_at"], changed_at=times["changed_at"])
-    assert judge(facts, POLICY) == Skip("Last activity 0 seconds ago; one on a branch is kept for 90 days.")
+    assert reason_to_keep(facts, POLICY) == "Last activity 0 seconds ago; one on a branch is kept for 90 days."
     at_once = policy_for(
         NOW, detached_days=30, branch_days=90, orphan_days=60, rescue_days=180, older_than=timedelta(0)
     )
-    assert judge(facts, at_once) == Due(timedelta(0))
+    assert reason_to_keep(facts, at_once) is None
 
 
 def test_older_than_stands_for_all_kinds_but_not_for_rescues() -> None:
@@ -72,18 +70,18 @@ def test_every_combination_is_decided_and_only_the_harmless_are_due() -> None:
         Kind, flags, states, flags, (None, "", "mine"), (1, 365)
     ):
         facts = Facts(kind, days_ago(age), directory, metadata, days_ago(age), None, busy=busy, locked=locked)
-        verdict = judge(facts, POLICY)
+        why = reason_to_keep(facts, POLICY)
         quiet = not busy and locked is None
         due = quiet and age == 365 and (metadata == "ok" or not directory)
-        assert isinstance(verdict, Due) == due, facts
-        assert isinstance(verdict, Due) or verdict.why.endswith("."), facts
+        assert (why is None) == due, facts
+        assert why is None or why.endswith("."), facts
         seen += 1
     assert seen == 3 * 2 * 3 * 2 * 3 * 2
 
 
 def test_lost_metadata_is_rebuilt_and_the_worktree_skipped_this_time() -> None:
     facts = Facts(Kind.BRANCH, days_ago(365), metadata="corrupt")
-    assert judge(facts, POLICY) == Skip("Its metadata is corrupt: rebuilt, and checked again next time.")
+    assert reason_to_keep(facts, POLICY) == "Its metadata is corrupt: rebuilt, and checked again next time."
 
 
 def test_the_kind_is_told_by_the_row() -> None:

@@ -14,7 +14,6 @@ from bot import failpoints
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
-from bot.node.process_lock import worker_lock
 from tests.support.failpoints import KilledError
 from tests.support.histories.commands import CommandRules
 from tests.support.histories.disk import deeds
@@ -91,8 +90,7 @@ class MaintenanceRules(CommandRules):
         )
 
         async def swept() -> None:
-            with worker_lock(ground.ctx.workers) as worker:
-                await prune(ground.ctx, policy, worker, force=True)
+            await prune(ground.ctx, policy, force=True)
 
         if ground.now - ground.began > timedelta(days=RESCUE_DAYS - 1):
             # What was rescued may be too old to be kept.
