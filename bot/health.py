@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, assert_never
+from typing import Final
 
 import asyncpg
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from bot.store.database import DATABASE_AWAY, Pool
-from bot.store.migrate import Ahead, Behind, Changed, Current, schema_state
+from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.upkeep import some_worker_is_alive
 
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
@@ -46,9 +46,12 @@ def database_probe(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS
 
     async def probe() -> str | None:
         async with pool.acquire(timeout=timeout_seconds) as connection:
-            state = await schema_state(connection)
-            if not isinstance(state, Current):
-                return _schema_reason(state)
+            try:
+                missing = await missing_migrations(connection)
+            except MigrationError as problem:
+                return str(problem)
+            if missing:
+                return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
             if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS, timeout_seconds):
                 return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
         return None
@@ -61,15 +64,3 @@ async def _reason(probe: Probe) -> str | None:
         return await probe()
     except (asyncpg.PostgresError, *DATABASE_AWAY) as problem:
         return f"the database does not answer ({type(problem).__name__})"
-
-
-def _schema_reason(state: Behind | Changed | Ahead) -> str:
-    match state:
-        case Behind(missing):
-            return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
-        case Changed(name):
-            return f"the schema is not this version's: {name} was applied with another content"
-        case Ahead():
-            return "the schema is of a newer version of the bot"
-        case _:
-            assert_never(state)

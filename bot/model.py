@@ -53,6 +53,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadRef:
+    """The thread that a comment or reaction goes to."""
+
+    repository: Repository
+    conversation_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Actor:
     """Who did something on GitHub; the numeric id is the identity, the login is what people read."""
 

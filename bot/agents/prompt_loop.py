@@ -80,7 +80,7 @@ class PromptProgress(ABC, Generic[Item]):
         return f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
 
     def _completed(self, usage: Usage | None) -> Completed | Broken:
-        return Completed(self.answer, usage) if self.answer.strip() else Broken(reasons.no_answer())
+        return Completed(self.answer, usage) if self.answer.strip() else Broken(reasons.NO_ANSWER)
 
     def _say(self, text: str, *, new_paragraph: bool) -> Iterator[AgentText]:
         """Agents send what they write before and after a tool call as separate messages without a break."""

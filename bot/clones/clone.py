@@ -260,12 +260,12 @@ async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBra
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
-        return NoDefaultBranch(reasons.no_first_commit())
+        return NoDefaultBranch(reasons.NO_FIRST_COMMIT)
     name, tip = "", heads[-1]
     for value in heads:
         name = value.removeprefix("ref: refs/heads/") if value.startswith("ref: refs/heads/") else name
     if not refs.is_branch(name):
-        return NoDefaultBranch(reasons.no_default_branch())
+        return NoDefaultBranch(reasons.NO_DEFAULT_BRANCH)
     return DefaultBranch(name, tip)
 
 

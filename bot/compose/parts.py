@@ -18,7 +18,7 @@ from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import Pool, database
-from bot.store.migrate import Current, schema_state
+from bot.store.migrate import MigrationError, missing_migrations
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -69,12 +69,12 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
 async def require_current_schema(pool: Pool) -> None:
     """Raise CannotStartError unless the database has this version's schema."""
     async with pool.acquire() as connection:
-        state = await schema_state(connection)
-    if not isinstance(state, Current):
-        raise CannotStartError(
-            f"The database's schema does not fit this version ({type(state).__name__.lower()}); "
-            "run `threadtree migrate`."
-        )
+        try:
+            missing = await missing_migrations(connection)
+        except MigrationError as problem:
+            raise CannotStartError(str(problem)) from problem
+    if missing:
+        raise CannotStartError(f"The database's schema is old, {missing[0]} is missing; run `threadtree migrate`.")
 
 
 async def open_cage(settings: Settings) -> Cage | None:

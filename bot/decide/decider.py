@@ -26,9 +26,8 @@ from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.handlers.pull_requests import look_up_pull_request
 from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
-from bot.model import Actor, Repository
+from bot.model import Actor, Repository, ThreadRef
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, decisions
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.decisions import Delivery
@@ -233,13 +232,13 @@ async def _refuse(connection: Connection, request: Request | Addressed, verdict:
     """React with 😕 where a person may not ask; a bot gets nothing."""
     if verdict.visible:
         thread_ref, _ = await _save_thread(connection, request)
-        await thread_comments.confused(connection, thread_ref, request.target)
+        await thread_comments.react(connection, thread_ref, request.target, "confused")
 
 
 async def _report(connection: Connection, request: Request | Addressed, sentence: str) -> None:
     """Tell the thread that the request could not be handled: 😕 and one sentence."""
     thread_ref, _ = await _save_thread(connection, request)
-    await thread_comments.confused(connection, thread_ref, request.target)
+    await thread_comments.react(connection, thread_ref, request.target, "confused")
     await thread_comments.reply(connection, thread_ref, request.target, sentence)
 
 

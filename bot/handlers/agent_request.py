@@ -2,7 +2,8 @@
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import reasons
+from bot.messages import reasons, tracking
+from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
 from bot.store.jobs import defer, turns_bell
@@ -53,7 +54,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
         reason = reasons.over_daily_limit(limit)
         turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=reason)
         if turn_id is not None:
-            await thread_comments.ended(connection, thread_ref, turn_id, turn.target, "refused", reason)
+            await thread_comments.ended(connection, thread_ref, turn_id, turn.target, TurnResult("refused", reason))
         return
     assigned = await assign_worktree(ctx)
     if assigned.notice is not None:
@@ -63,7 +64,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     )
     if turn_id is None:
         return  # the review already is one turn
-    await thread_comments.seen(connection, thread_ref, turn.target)
+    await thread_comments.react(connection, thread_ref, turn.target, "eyes")
     turns_ahead = await requests.place_in_line(connection, turn_id)
-    await thread_comments.queued(connection, thread_ref, turn_id, turn.target, turns_ahead)
+    await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(turns_ahead))
     await defer(connection, turns_bell(assigned.node))

@@ -4,9 +4,8 @@ from datetime import datetime, timedelta
 
 from bot.handlers.stop import stop_turns
 from bot.messages import reasons, worktree_replies
-from bot.model import Repository
+from bot.model import Repository, ThreadRef
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations
 from bot.store.database import Connection
 
@@ -24,8 +23,8 @@ async def close(connection: Connection, repository: Repository, number: int, clo
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
-    await stop_turns(connection, thread_ref, reasons.thread_closed(), asked_before=before, queued=True)
-    for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.thread_closed()):
+    await stop_turns(connection, thread_ref, reasons.THREAD_CLOSED, asked_before=before, queued=True)
+    for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
         if target is not None:
             await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))
     if conversation.worktree_id is not None:

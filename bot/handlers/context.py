@@ -5,9 +5,8 @@ from datetime import datetime
 
 from bot.authority import Policy
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.model import Actor, Repository, Target, ThreadKind
+from bot.model import Actor, Repository, Target, ThreadKind, ThreadRef
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations
 from bot.store.database import Connection
 

@@ -11,7 +11,7 @@ from bot.store import requests
 async def _run(ctx: RequestContext, _argument: str | None) -> None:
     last = await requests.last_not_done(ctx.connection, ctx.conversation_id)
     if last is None:
-        await ctx.reply(replies.nothing_to_retry())
+        await ctx.reply(replies.NOTHING_TO_RETRY)
         return
     await queue_turn(
         ctx,

@@ -15,7 +15,7 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
         next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id, worktree_id)
     running_for = ctx.now - now.running_since if now.running_since else None
     branch = now.branch and (next_branch or now.branch)
-    await ctx.reply(replies.status(replies.Status(branch, running_for, now.waiting, now.session_active)))
+    await ctx.reply(replies.status(branch, running_for, now.waiting, session_active=now.session_active))
 
 
 STATUS = Handler(CommandSyntax("status", needs_no_slash=True), replies.STATUS_SUMMARY, _run)

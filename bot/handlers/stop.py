@@ -6,8 +6,9 @@ from bot.handlers.command import CommandSyntax, one_of
 from bot.handlers.context import RequestContext
 from bot.handlers.handler import Handler
 from bot.messages import reasons, replies
+from bot.messages.tracking import TurnResult
+from bot.model import ThreadRef
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import requests
 from bot.store.database import Connection
 
@@ -24,7 +25,7 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         queued=argument == "all",
     )
     if not stopped:
-        await ctx.reply(replies.nothing_to_stop())
+        await ctx.reply(replies.NOTHING_TO_STOP)
 
 
 async def stop_turns(
@@ -34,7 +35,7 @@ async def stop_turns(
     conversation_id = thread_ref.conversation_id
     stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
     for turn_id, target in stopped:
-        await thread_comments.ended(connection, thread_ref, turn_id, target, "stopped", reason)
+        await thread_comments.ended(connection, thread_ref, turn_id, target, TurnResult("stopped", reason))
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
 
 

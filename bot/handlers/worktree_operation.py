@@ -41,9 +41,9 @@ async def _worktree_to_restore_in(ctx: RequestContext, own: int | None) -> int |
     if own is not None and (latest is not None or await operations.is_busy(connection, own)):
         return own
     if latest is None:
-        return worktree_replies.nothing_to_restore()
+        return worktree_replies.NOTHING_TO_RESTORE
     if await conversations.is_closed(connection, conversation_id):
-        return worktree_replies.closed_to_restore()
+        return worktree_replies.CLOSED_TO_RESTORE
     reserved = await worktrees.reserve_again(connection, latest.worktree_id, latest.conversations)
     if not reserved and not await worktrees.is_removing(connection, latest.worktree_id):
         return worktree_replies.rescued_elsewhere(await worktrees.threads_at_path(connection, latest.worktree_id))

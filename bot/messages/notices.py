@@ -16,9 +16,15 @@ from bot.messages.formatting import (
     url_target,
 )
 from bot.messages.worktree_replies import Saved, restored_clause
-from bot.sharing_rules import SharingRefused
+from bot.sharing_rules import Misfit, SharingRefused
 
 PushRule = Literal["protected-branch", "workflow-files", "secret"]
+
+WORKTREE_MENDED = (
+    "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
+)
+CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
+RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
 
 
 # Checkout and branch
@@ -34,24 +40,12 @@ def worktree_remade(branch: str | None, kept: str | None = None) -> str:
     )
 
 
-def worktree_mended() -> str:
-    return "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
-
-
 def clone_replaced(kept: str) -> str:
     """`kept` is the folder on the bot's machine that has the damaged clone."""
     return (
         "The bot's copy of the repository was damaged and was fetched again. The damaged copy is kept on the bot's "
         f"machine as {inline_code(f'kept/{kept}')}, with unpushed commits and rescued work that only it had."
     )
-
-
-def context_lost() -> str:
-    return "The agent could not resume its earlier conversation and started without that context."
-
-
-def resumed_after_cut_off() -> str:
-    return "This request was interrupted once and then continued."
 
 
 def diverged(branch: str) -> str:
@@ -178,38 +172,27 @@ def not_shared_any_more(instead_of: SharingRefused, owner: int, branch: str) -> 
 
 def _obstacle(refused: SharingRefused, branch: str) -> str:
     """Return a clause; `branch` is the pull request's."""
-    files, theirs = f"The files of #{refused.owner}", inline_code(branch)
-    match refused.why:
-        case "not-made":
-            return f"{files} are not checked out yet"
-        case "other-pull":
-            return f"{files} are also used by #{refused.other_pull}"
-        case "busy":
-            return f"{files} are in use by another request"
-        case "missing":
-            return f"{files} are missing"
-        case "uncommitted":
-            return f"{files} have uncommitted changes"
-        case "unfinished":
-            return f"{files} are in the middle of a merge or rebase"
-        case "off-branch":
-            return f"{files} are not on their branch"
-        case "hidden-edits":
-            return f"{files} have edits that git was told to ignore"
-        case "only-here":
-            return f"{files} come with stashed changes or other work that is on no branch on GitHub"
-        case "not-contained":
-            return f"{files} have commits that this pull request does not have"
-        case "branch-gone":
-            return f"{theirs} is no longer on GitHub"
-        case "branch-elsewhere":
-            return f"{theirs} is checked out elsewhere"
-        case "branch-diverged":
-            return f"{theirs} has commits on the bot's machine that are not on GitHub"
-        case "in-the-way":
-            return f"{files} include some that {theirs} would overwrite"
-        case _:
-            assert_never(refused.why)
+    return _OBSTACLES[refused.why].format(
+        files=f"The files of #{refused.owner}", pull=f"#{refused.other_pull}", branch=inline_code(branch)
+    )
+
+
+_OBSTACLES: dict[Misfit, str] = {
+    "not-made": "{files} are not checked out yet",
+    "other-pull": "{files} are also used by {pull}",
+    "busy": "{files} are in use by another request",
+    "missing": "{files} are missing",
+    "uncommitted": "{files} have uncommitted changes",
+    "unfinished": "{files} are in the middle of a merge or rebase",
+    "off-branch": "{files} are not on their branch",
+    "hidden-edits": "{files} have edits that git was told to ignore",
+    "only-here": "{files} come with stashed changes or other work that is on no branch on GitHub",
+    "not-contained": "{files} have commits that this pull request does not have",
+    "branch-gone": "{branch} is no longer on GitHub",
+    "branch-elsewhere": "{branch} is checked out elsewhere",
+    "branch-diverged": "{branch} has commits on the bot's machine that are not on GitHub",
+    "in-the-way": "{files} include some that {branch} would overwrite",
+}
 
 
 # Work that a removal rescued

@@ -5,6 +5,13 @@ from typing import Literal
 
 from bot.messages.formatting import clause, format_count, format_duration, inline_code, inline_text, truncate
 
+COMMITS_GONE = "The branch and the commits of this thread no longer exist."
+NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push a first one, then ask again."
+NO_DEFAULT_BRANCH = "The repository's HEAD names no branch. Set a default branch, then ask again."
+THREAD_CLOSED = "Stopped because the thread was closed."
+INTERRUPTED_TWICE = "The bot went down twice while it worked on this, so it did not start a third time."
+NO_ANSWER = "The agent ended without an answer."
+
 # Refusals
 
 
@@ -51,23 +58,7 @@ def branch_checked_out(branch: str, worktree: str | None = None) -> str:
     return f"{inline_code(branch)} is checked out in {where}. Remove that worktree, then ask again."
 
 
-def commits_gone() -> str:
-    return "The branch and the commits of this thread no longer exist."
-
-
-def no_first_commit() -> str:
-    return "The repository has no commit on its default branch yet. Push a first one, then ask again."
-
-
-def no_default_branch() -> str:
-    return "The repository's HEAD names no branch. Set a default branch, then ask again."
-
-
 # Ends
-
-
-def thread_closed() -> str:
-    return "Stopped because the thread was closed."
 
 
 def stopped_by(login: str | None) -> str:
@@ -84,10 +75,6 @@ def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
 
 def disk_full(limit_bytes: int) -> str:
     return f"This request used more disk space than a thread may use ({limit_bytes >> 30} GiB)."
-
-
-def interrupted_twice() -> str:
-    return "The bot went down twice while it worked on this, so it did not start a third time."
 
 
 def agent_error(words: str) -> str:
@@ -116,10 +103,6 @@ def agent_stopped(stop_reason: str | None) -> str:
             return f"The agent reached its limit of model requests for one request ({code})."
         case _:
             return f"The agent stopped for an unknown reason: {code}"
-
-
-def no_answer() -> str:
-    return "The agent ended without an answer."
 
 
 def wrong_session(session: str) -> str:

@@ -1,7 +1,6 @@
 """Answers to commands, and to requests that could not be handled."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 
@@ -18,16 +17,8 @@ CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
 )
 NO_SESSION_TO_RESET = "No active session to reset."
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What `/status` tells about a conversation."""
-
-    branch: str | None
-    running_for: timedelta | None
-    waiting: int
-    session_active: bool
+NOTHING_TO_STOP = "Nothing is running, so there is nothing to stop."
+NOTHING_TO_RETRY = "There is no unfinished request here, so there is nothing to retry."
 
 
 def help_text(mention: str, commands: Iterable[tuple[str, str]]) -> str:
@@ -46,25 +37,17 @@ def unknown_command(words: str, names: Iterable[str]) -> str:
     return f"There is no command {inline_code(truncate(f'/{words}'))}. {advice}"
 
 
-def status(now: Status) -> str:
+def status(branch: str | None, running_for: timedelta | None, waiting: int, *, session_active: bool) -> str:
     """Describe the conversation at a glance."""
-    work = "Idle." if now.running_for is None else f"A request has been running for {format_duration(now.running_for)}."
-    queued = f"{format_count(now.waiting, 'request')} queued." if now.waiting else "No requests queued."
-    branch = "There is no branch yet." if now.branch is None else f"The branch is {inline_code(now.branch)}."
+    work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
+    queued = f"{format_count(waiting, 'request')} queued." if waiting else "No requests queued."
+    where = "There is no branch yet." if branch is None else f"The branch is {inline_code(branch)}."
     memory = (
         "The agent remembers this conversation."
-        if now.session_active
+        if session_active
         else "The next request starts a new conversation with the agent."
     )
-    return f"{work} {queued}\n\n{branch} {memory}"
-
-
-def nothing_to_stop() -> str:
-    return "Nothing is running, so there is nothing to stop."
-
-
-def nothing_to_retry() -> str:
-    return "There is no unfinished request here, so there is nothing to retry."
+    return f"{work} {queued}\n\n{where} {memory}"
 
 
 def delivery_failed(guid: str) -> str:

@@ -24,6 +24,7 @@ EntryState = Literal["pending", "in_progress", "completed"]
 
 ANSWER_URL = "%ANSWER_URL%"
 """Stands for the address of a comment that is not posted yet."""
+SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60
 _LONGEST_PATCH = 20_000
@@ -103,11 +104,6 @@ def fetching(detail: str | None, *, first: bool) -> str:
     """Return the phase of the fetch; `first` is true for a new clone, `detail` is git's progress."""
     what = "Cloning the repository" if first else "Fetching new commits"
     return f"{what}: {inline_text(truncate(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
-
-
-def setting_up() -> str:
-    """Return the phase in which the repository's own script runs."""
-    return "Running `.threadtree/setup`."
 
 
 def final(

@@ -39,6 +39,11 @@ USAGE = """`/worktree` takes one word:
 - `/worktree prune` removes the worktrees of this repository whose threads are all closed
 
 Work that is not on GitHub is rescued before anything is reset or removed."""
+NOTHING_TO_RESTORE = "This thread has no rescued work, so there is nothing to restore."
+CLOSED_TO_RESTORE = (
+    "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
+    "with the rescued work."
+)
 
 _WILL = {
     "create": "the worktree will be made",
@@ -89,25 +94,14 @@ class WorktreeLine:
 
 def no_worktree(verb: WorktreeVerb) -> str:
     if verb == "restore":
-        return nothing_to_restore()
+        return NOTHING_TO_RESTORE
     return f"There is no worktree here, so there is nothing to {verb}. The next request makes one."
-
-
-def nothing_to_restore() -> str:
-    return "This thread has no rescued work, so there is nothing to restore."
 
 
 def rescued_elsewhere(others: tuple[int, ...]) -> str:
     """`others` are the threads that use the worktree that the rescued work belongs to."""
     whose = f"{_threads(others)} now {'use' if len(others) > 1 else 'uses'}" if others else "is in use elsewhere"
     return f"The rescued work belongs to a worktree that {whose}. Write `/worktree restore` there."
-
-
-def closed_to_restore() -> str:
-    return (
-        "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
-        "with the rescued work."
-    )
 
 
 def in_line(verb: WorktreeVerb, turns: int) -> str:

@@ -11,7 +11,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
-from bot.model import WorktreeState
+from bot.model import ThreadRef, WorktreeState
 from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
@@ -21,7 +21,6 @@ from bot.operations.reset import reset_worktree
 from bot.operations.restore import restore_worktree
 from bot.operations.shared import Outcome, failed
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation, OperationClaim, OperationStatus

@@ -22,7 +22,7 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
     """Bring back the latest rescue; a removed worktree is made again for it."""
     found = await persist(ctx.pool, lambda connection: _rescued_for(connection, operation))
     if not found:
-        return Outcome("done", worktree_replies.nothing_to_restore())
+        return Outcome("done", worktree_replies.NOTHING_TO_RESTORE)
     commit = next((one.ref for one in found if one.ref is not None), None)
     kept = next((one.kept for one in found if one.kept is not None), None)
     if found[0].node != ctx.node:

@@ -15,9 +15,9 @@ from bot.messages.redact import redact
 from bot.messages.tracking import ANSWER_URL
 from bot.model import Target
 from bot.reply import pacing
-from bot.store import sending
+from bot.store import outbox
 from bot.store.database import Connection, Pool
-from bot.store.sending import OutboxItem
+from bot.store.outbox import OutboxItem
 
 # What GitHub wrote shows up in its lists a moment later: one look is not enough.
 SECOND_LOOK_SECONDS = 5.0
@@ -50,7 +50,7 @@ class Sender:
     async def drain(self, writer: str) -> Drained:
         """Send what is due for the writer, one request at a time; returns when nothing is left or all must wait."""
         async with self.pool.acquire() as connection:
-            if not await sending.lock_writer(connection, writer):
+            if not await outbox.lock_writer(connection, writer):
                 return Drained(self.clock() + timedelta(seconds=LANE_TAKEN_SECONDS))
             while (drained := await self._send_next(connection, writer)) is None:
                 pass
@@ -59,14 +59,14 @@ class Sender:
     async def _send_next(self, connection: Connection, writer: str) -> Drained | None:
         """One row, or one pause before it; a result when the writer has to be left alone for a while."""
         now = self.clock()
-        if (until := await sending.paused_until(connection, writer, now)) is not None:
+        if (until := await outbox.paused_until(connection, writer, now)) is not None:
             return Drained(until)
-        created = await sending.created_within(connection, writer, pacing.HOUR, now)
+        created = await outbox.created_within(connection, writer, pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
-        candidate = await sending.next_candidate(connection, writer, now, only_edits=only_edits)
+        candidate = await outbox.next_candidate(connection, writer, now, only_edits=only_edits)
         if candidate is None:
-            due = await sending.next_due(connection, writer, now)
+            due = await outbox.next_due(connection, writer, now)
             return Drained(opens if only_edits and due == now else due)
         if candidate.creates and opens > now:
             await self.sleep((opens - now).total_seconds())
@@ -75,7 +75,7 @@ class Sender:
         return None
 
     async def _send(self, connection: Connection, writer: str, row_id: int) -> None:
-        item = await sending.take(connection, row_id, self.clock())
+        item = await outbox.take(connection, row_id, self.clock())
         body = self._body(item)
         to_be_looked_for = item.unsure and item.kind == "comment" and item.comment_id is None
         found: Posted | None = None
@@ -95,7 +95,7 @@ class Sender:
         else:
             version = item.version if found is None or found.body.strip() == body else 0
             place = None if comment is None else (comment.id, comment.url)
-            await sending.sent(connection, item.id, version, place, self.clock())
+            await outbox.sent(connection, item.id, version, place, self.clock())
             _log.info("outbox-sent", row=item.id, kind=item.kind, turn=item.turn_id, found_again=found is not None)
 
     async def _request(self, item: OutboxItem, body: str) -> Posted | None:
@@ -126,20 +126,19 @@ class Sender:
             return
         due_at = self.clock() + pacing.backoff(item.attempts, error.retry_after_seconds)
         _log.warning("outbox-later", row=item.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
-        match error.scope:
-            case "request":
-                await sending.later(connection, item.id, due_at, str(error), unsure=unsure)
-            case "installation":
-                await sending.pause_writer(connection, writer, item.id, due_at, str(error), unsure=unsure)
+        async with connection.transaction():
+            await outbox.put_back(connection, item.id, "sending" if unsure else "waiting", due_at, str(error))
+            if error.scope == "installation":
+                await outbox.pause_writer(connection, writer, due_at)
 
     async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""
         if (elsewhere := _elsewhere(item, error)) is not None:
             _log.info("outbox-posted-anew", row=item.id, turn=item.turn_id, error=str(error))
-            await sending.post_anew(connection, item.id, elsewhere, str(error))
+            await outbox.post_anew(connection, item.id, elsewhere, str(error))
         else:
             _log.warning("outbox-failed", row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))
-            await sending.failed(connection, item.id, str(error))
+            await outbox.put_back(connection, item.id, "failed", self.clock(), str(error))
 
     def _body(self, item: OutboxItem) -> str:
         if item.linked_url is not None:

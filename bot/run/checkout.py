@@ -165,7 +165,7 @@ async def _restore_or_sync(
         synced = await sync(lock, path, turn.worktree.branch, _issue(turn))
     unfinished = await entries.operation_in_progress(lock.clone, path)
     told, said = _words(synced, turn, unfinished)
-    mended = (notices.worktree_mended(),) if found.mended else ()
+    mended = (notices.WORKTREE_MENDED,) if found.mended else ()
     head = await entries.head_of(lock.clone, path) or ""
     now = synced if isinstance(synced, Continued) else turn.worktree
     return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*mended, *said))

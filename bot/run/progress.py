@@ -16,9 +16,10 @@ from bot.agents.driver import (
     ToolEnded,
     ToolStarted,
 )
+from bot.messages import tracking
 from bot.messages.tracking import PlanEntry
+from bot.model import ThreadRef
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -96,10 +97,8 @@ class Progress:
                     )
                     if due is not None and due <= clock():
                         await turns.stop_requested(connection, turn.claim)
-                        elapsed, what = clock() - turn.started_at, (self.plan, self.steps)
-                        await thread_comments.running(
-                            connection, thread_ref, turn.id, turn.target, *what, elapsed, self.phase
-                        )
+                        content = tracking.running(self.plan, self.steps, clock() - turn.started_at, self.phase)
+                        await thread_comments.track(connection, thread_ref, turn.id, turn.target, content)
                         last_edit_at = clock()
                         due = None
             except ClaimLostError:

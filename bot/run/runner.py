@@ -7,11 +7,12 @@ from uuid import UUID
 import structlog
 
 from bot.messages import reasons
+from bot.messages.tracking import TurnResult
+from bot.model import ThreadRef
 from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.run.context import TurnContext
 from bot.run.turn import TurnRun
 from bot.store import conversations, operations, removals, turns
@@ -162,13 +163,13 @@ class Runner:
 
 
 async def _interrupt(connection: Connection, claim: Claim) -> None:
-    reason = reasons.interrupted_twice()
+    result = TurnResult("interrupted", reasons.INTERRUPTED_TWICE)
     try:
-        await turns.end(connection, claim, "interrupted", reason)
+        await turns.end(connection, claim, "interrupted", result.reason)
     except ClaimLostError:
         return
     place = await turns.thread_of(connection, claim.turn_id)
     thread_ref = ThreadRef(place.repository, place.conversation_id)
-    await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, "interrupted", reason)
+    await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, result)
     await conversations.end_use(connection, place.conversation_id, place.worktree_id)
     _log.warning("turn-interrupted", turn=claim.turn_id)

@@ -92,7 +92,7 @@ async def prepare_checkout(
         return Prepared(done=True)
     if isinstance(found, Unusable):
         return _failed(notices.setup_unusable(found.default_branch, MAX_SCRIPT_BYTES), "")
-    progress.enter(tracking.setting_up())
+    progress.enter(tracking.SETTING_UP)
     return await _run(ctx, turn, found, stop, on_overflow)
 
 

@@ -12,10 +12,9 @@ from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
-from bot.model import HeadBranch, Start, Target
+from bot.model import HeadBranch, Start, Target, ThreadRef
 from bot.node.transactions import persist
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.run.context import TurnContext
 from bot.sharing_rules import SharingRefused, sharing_obstacle
 from bot.store import conversations, sharing

@@ -22,10 +22,9 @@ from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import Changes, Patch, TurnResult
-from bot.model import Actor
+from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
 from bot.reply import thread_comments
-from bot.reply.thread_comments import ThreadRef
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
@@ -54,7 +53,7 @@ class TurnRun:
         self._thread_ref = ThreadRef(turn.worktree.repository, turn.conversation_id)
         self._notices = list(turn.notices)
         if turn.resuming:
-            self._notices.append(notices.resumed_after_cut_off())
+            self._notices.append(notices.RESUMED_AFTER_CUT_OFF)
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
         self._progress = Progress()
@@ -222,7 +221,7 @@ class TurnRun:
                 return TurnResult("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
                 self._log.warning("context-lost", why=opened.lost)
-                self._notices.append(notices.context_lost())
+                self._notices.append(notices.CONTEXT_LOST)
             await self._persist(
                 lambda connection: self._join_session(
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
@@ -292,7 +291,7 @@ class TurnRun:
 
         async def write(connection: Connection) -> None:
             await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
-            await thread_comments.run_ended(
+            await thread_comments.ended(
                 connection,
                 self._thread_ref,
                 turn.id,

@@ -50,35 +50,6 @@ class Migration:
         return self.sql.partition("\n")[0].strip() != NO_TRANSACTION
 
 
-@dataclass(frozen=True, slots=True)
-class Current:
-    """The schema is that of this version of the bot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """These migrations have not been applied; `migrate` does it."""
-
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """This migration was applied with another content."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """These migrations were applied by a newer version of the bot."""
-
-    unknown: tuple[str, ...]
-
-
-SchemaState = Current | Behind | Changed | Ahead
-
-
 def migrations_directory() -> Path:
     """Return the folder of migrations: beside this module in a wheel, at the top of the repository in a checkout."""
     packaged = Path(__file__).with_name("migrations")
@@ -109,41 +80,35 @@ async def migrate(dsn: str, directory: Path | None = None) -> list[str]:
     try:
         await _lock(connection)
         await connection.execute(CREATE_TABLE)
-        match await _compare(connection, migrations):
-            case Current():
-                return []
-            case Behind(missing):
-                await _apply(connection, [migration for migration in migrations if migration.name in missing])
-                return list(missing)
-            case Changed(name):
-                raise MigrationError(
-                    f"Migration {name} was changed after it had been applied: restore it, add a new one"
-                )
-            case Ahead(unknown):
-                raise MigrationError(f"The database is of a newer version: it has {', '.join(unknown)}")
+        missing = await _missing(connection, migrations)
+        await _apply(connection, missing)
+        return [migration.name for migration in missing]
     finally:
         await connection.close()  # gives the lock back
 
 
-async def schema_state(connection: asyncpg.Connection, directory: Path | None = None) -> SchemaState:
-    """Compare the database with this version of the bot, without changing anything."""
+async def missing_migrations(connection: asyncpg.Connection, directory: Path | None = None) -> list[str]:
+    """Return the names of the migrations that `migrate` would apply; change nothing.
+
+    Raises MigrationError for a changed or unknown applied migration.
+    """
     migrations = await asyncio.to_thread(load_migrations, directory)
     if not await connection.fetchval(TABLE_EXISTS):
-        return Behind(tuple(migration.name for migration in migrations))
-    return await _compare(connection, migrations)
+        return [migration.name for migration in migrations]
+    return [migration.name for migration in await _missing(connection, migrations)]
 
 
-async def _compare(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> SchemaState:
+async def _missing(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> list[Migration]:
     applied: dict[str, str] = {row["name"]: row["sha256"] for row in await connection.fetch(SELECT_APPLIED)}
     for migration in migrations:
         if applied.get(migration.name, migration.sha256) != migration.sha256:
-            return Changed(migration.name)
+            raise MigrationError(
+                f"Migration {migration.name} was changed after it had been applied: restore it, add a new one"
+            )
     known = {migration.name for migration in migrations}
-    if unknown := tuple(name for name in applied if name not in known):
-        return Ahead(unknown)
-    if missing := tuple(migration.name for migration in migrations if migration.name not in applied):
-        return Behind(missing)
-    return Current()
+    if unknown := [name for name in applied if name not in known]:
+        raise MigrationError(f"The database is of a newer version: it has {', '.join(unknown)}")
+    return [migration for migration in migrations if migration.name not in applied]
 
 
 async def _lock(connection: asyncpg.Connection) -> None:

@@ -1,7 +1,11 @@
-"""What GitHub is to show: each row states a comment or a reaction, and `bot.reply.outbox` makes GitHub agree."""
+"""The outbox: each row states a comment or a reaction, and the sender (`bot.reply.outbox`) makes GitHub agree."""
 
-from bot.model import Target
-from bot.store.database import Connection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from bot.model import Repository, Target, ThreadRef
+from bot.store.database import Connection, repository_of
 
 ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight goes back to waiting when its request returns.
@@ -20,51 +24,222 @@ COMMENT_OF_PART = """
 select id from outbox where kind = 'comment' and turn_id = $1 and part = $2
 """
 
-ENQUEUE_REPLY = """
-insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
-values ($1, $2, 'comment', $3, $4, $5, $6, '-infinity') returning id
-"""
-
 ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
 values ($1, $2, 'reaction', 0, $3, $4, $5, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
 """
 
+LOCK_WRITER = """
+-- Held by the database session: Postgres frees it when the process dies, and a second sender finds it taken.
+select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))
+"""
+
+SENDABLE = """
+-- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
+-- address (unless that comment was refused). An earlier part that waits for this very row delays nothing.
+from outbox o
+where o.writer = $1 and o.state in ('waiting', 'sending')
+  and not exists (select from outbox linked where linked.id = o.waits_for
+                    and linked.comment_url is null and linked.state <> 'failed')
+  and not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
+                    and earlier.part < o.part and earlier.comment_id is null
+                    and earlier.state in ('waiting', 'sending') and earlier.waits_for is distinct from o.id)
+"""
+
+NEXT = f"""
+-- Where $3 is true nothing new may be created now, so only edits count.
+select o.id, o.kind, o.comment_id
+{SENDABLE}
+  and o.due_at <= $2 and (not $3 or o.comment_id is not null)
+order by o.urgency, o.id limit 1
+"""
+
+NEXT_DUE = f"""
+select case when count(*) > 0 then greatest(min(o.due_at), $2::timestamptz) end
+{SENDABLE}
+"""
+
+TAKE = """
+-- Committed before the request: a row found `sending` later may be on GitHub already.
+with before as (select id, state from outbox where id = $1 for update)
+update outbox o set state = 'sending', sending_at = $2
+from before, conversations c, codebases b
+where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
+returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind, o.target_id, o.content, o.version, o.comment_id,
+          o.attempts, o.created_at, before.state = 'sending' as unsure,
+          c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
+          (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
+          (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content
+"""
+
+SENT = """
+-- A newer version than the one that was sent waits for its own request.
+update outbox
+set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
+    comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
+where id = $1 and state = 'sending'
+"""
+
+PUT_BACK = """
+update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
+"""
+
+PAUSE_WRITER = """
+insert into writers (writer, held_until) values ($1, $2)
+on conflict (writer) do update set held_until = greatest(writers.held_until, excluded.held_until)
+"""
+
+PAUSED_UNTIL = """
+select held_until from writers where writer = $1 and held_until > $2
+"""
+
+POST_ANEW = """
+-- The comment, or what it answers, was deleted: it is posted again, at the end of the thread.
+update outbox set state = 'waiting', comment_id = null, comment_url = null, sent_version = 0, posted_at = null,
+                  error = $2, target_kind = $3, target_id = $4
+where id = $1 and state = 'sending'
+"""
+
+CREATED_SINCE = """
+-- A request whose answer never came counts from when it was sent.
+select coalesce(posted_at, sending_at) as at from outbox
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2))
+order by 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The row that is next; `creates`: sending it makes something new on GitHub, which the write limits count."""
+
+    id: int
+    creates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxItem:
+    """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub."""
+
+    id: int
+    kind: Literal["reaction", "comment"]
+    turn_id: int | None
+    part: int | None
+    urgency: int
+    repository: Repository
+    number: int
+    target: Target
+    content: str
+    version: int
+    comment_id: int | None
+    attempts: int
+    unsure: bool
+    created_at: datetime
+    linked_url: str | None
+    linked_content: str | None
+
 
 async def enqueue_comment(
     connection: Connection,
-    *,
-    writer: str,
-    conversation_id: int,
-    turn_id: int,
-    part: int,
+    thread_ref: ThreadRef,
     target: Target,
     content: str,
     urgency: int,
+    turn_id: int | None = None,
+    part: int | None = None,
+    *,
     waits_for: int | None = None,
 ) -> int:
-    """State what the turn's comment `part` shall say; the row's id. The same text again changes nothing.
+    """State a comment, of a turn its part `part`; return the row's id. The same text of a part again changes nothing.
 
     `%ANSWER_URL%` in the content becomes the address of the comment of row `waits_for`.
     """
-    values = (writer, conversation_id, turn_id, part, urgency, target.kind, target.id, content, waits_for)
-    changed = await connection.fetchval(ENQUEUE_COMMENT, *values)
+    place = (thread_ref.repository.writer, thread_ref.conversation_id, turn_id, part)
+    changed = await connection.fetchval(ENQUEUE_COMMENT, *place, urgency, target.kind, target.id, content, waits_for)
     if changed is None:
         changed = await connection.fetchval(COMMENT_OF_PART, turn_id, part)
     return int(changed)
 
 
-async def enqueue_reply(
-    connection: Connection, *, writer: str, conversation_id: int, target: Target, content: str, urgency: int = 0
-) -> int:
-    """State a comment that belongs to no turn, such as a command's answer; the row's id."""
-    values = (writer, conversation_id, urgency, target.kind, target.id, content)
-    return int(await connection.fetchval(ENQUEUE_REPLY, *values))
-
-
-async def enqueue_reaction(
-    connection: Connection, *, writer: str, conversation_id: int, target: Target, content: str
-) -> None:
+async def enqueue_reaction(connection: Connection, thread_ref: ThreadRef, target: Target, content: str) -> None:
     """State a reaction by GitHub's name for it, such as `eyes`; asking again changes nothing."""
-    await connection.execute(ENQUEUE_REACTION, writer, conversation_id, target.kind, target.id, content)
+    writer = thread_ref.repository.writer
+    await connection.execute(ENQUEUE_REACTION, writer, thread_ref.conversation_id, target.kind, target.id, content)
+
+
+async def lock_writer(connection: Connection, writer: str) -> bool:
+    """Become the only sender for this writer until the connection goes back to its pool or breaks."""
+    return bool(await connection.fetchval(LOCK_WRITER, writer))
+
+
+async def next_candidate(connection: Connection, writer: str, now: datetime, *, only_edits: bool) -> Candidate | None:
+    """The most urgent, then oldest row that is due."""
+    row = await connection.fetchrow(NEXT, writer, now, only_edits)
+    return None if row is None else Candidate(row["id"], creates=row["comment_id"] is None)
+
+
+async def next_due(connection: Connection, writer: str, now: datetime) -> datetime | None:
+    """When the first row that could be sent is due, `now` at the earliest; None where there is none."""
+    due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now)
+    return due
+
+
+async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem:
+    """Mark the row `sending` and return it; on a connection outside any transaction this is committed."""
+    row = await connection.fetchrow(TAKE, row_id, now)
+    if row is None:
+        raise LookupError(f"outbox row {row_id} is gone")
+    return OutboxItem(
+        id=row["id"],
+        kind=row["kind"],
+        turn_id=row["turn_id"],
+        part=row["part"],
+        urgency=row["urgency"],
+        repository=repository_of(row),
+        number=row["number"],
+        target=Target(row["target_kind"], row["target_id"]),
+        content=row["content"],
+        version=row["version"],
+        comment_id=row["comment_id"],
+        attempts=row["attempts"],
+        unsure=row["unsure"],
+        created_at=row["created_at"],
+        linked_url=row["linked_url"],
+        linked_content=row["linked_content"],
+    )
+
+
+async def sent(
+    connection: Connection, row_id: int, version: int, comment: tuple[int, str] | None, now: datetime
+) -> None:
+    """Record that this version is on GitHub; `comment` is its id and address."""
+    comment_id, url = comment or (None, None)
+    await connection.execute(SENT, row_id, version, comment_id, url, now)
+
+
+async def put_back(
+    connection: Connection, row_id: int, state: Literal["waiting", "sending", "failed"], due_at: datetime, error: str
+) -> None:
+    """Record a failed attempt: try again at `due_at`, or never. `sending`: it may be on GitHub, look there first."""
+    await connection.execute(PUT_BACK, row_id, state, due_at, error)
+
+
+async def pause_writer(connection: Connection, writer: str, until: datetime) -> None:
+    """Send nothing for the writer before `until`."""
+    await connection.execute(PAUSE_WRITER, writer, until)
+
+
+async def paused_until(connection: Connection, writer: str, now: datetime) -> datetime | None:
+    """Return until when the writer is paused, None if it is not."""
+    until: datetime | None = await connection.fetchval(PAUSED_UNTIL, writer, now)
+    return until
+
+
+async def post_anew(connection: Connection, row_id: int, target: Target, error: str) -> None:
+    """Forget the comment there was: the next request creates it again, as an answer to `target`."""
+    await connection.execute(POST_ANEW, row_id, error, target.kind, target.id)
+
+
+async def created_within(connection: Connection, writer: str, span: timedelta, now: datetime) -> list[datetime]:
+    """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
+    return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span)]

@@ -91,7 +91,7 @@ async def recreate(
             known = await clone.commit_at(refs.local(branch)) if branch else None
             return await _make(lock, path, Checkout(branch, None, commit, known), rescue)
     if start is None:
-        return Refused(RefusedReason.COMMITS_GONE, reasons.commits_gone())
+        return Refused(RefusedReason.COMMITS_GONE, reasons.COMMITS_GONE)
     checkout = await resolve(lock, start)
     return checkout if isinstance(checkout, Refused) else await _make(lock, path, checkout, rescue)
 

@@ -72,7 +72,7 @@ async def test_a_schema_of_a_newer_version_is_not_ready(database_url: str) -> No
     async with health_of(database_url) as get:
         assert await get("/readyz") == (
             503,
-            {"status": "unready", "reason": "the schema is of a newer version of the bot"},
+            {"status": "unready", "reason": "The database is of a newer version: it has 999_later"},
         )
 
 

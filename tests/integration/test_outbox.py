@@ -14,7 +14,7 @@ import pytest
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.messages.marker import turn_marker
-from bot.model import Repository, Target
+from bot.model import Repository, Target, ThreadRef
 from bot.reply.outbox import Drained, Sender
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (
@@ -27,11 +27,11 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
 )
 from bot.simulated.github.model import Comment, Issue, Pull
-from bot.store import outbox, sending
+from bot.store import outbox
 from bot.store.database import Pool, database
 
 SECRET = "a-secret-of-the-bot"
-FINAL, PROGRESS = 1, 2
+AT_ONCE, FINAL, PROGRESS = 0, 1, 2
 
 
 @dataclass
@@ -65,6 +65,10 @@ class Bench:
     @property
     def writer(self) -> str:
         return self.repository.writer
+
+    @property
+    def thread(self) -> ThreadRef:
+        return ThreadRef(self.repository, self.conversation_id)
 
     @property
     def said(self) -> list[Comment]:
@@ -103,32 +107,16 @@ class Bench:
     ) -> int:
         async with self.pool.acquire() as connection:
             return await outbox.enqueue_comment(
-                connection,
-                writer=self.writer,
-                conversation_id=self.conversation_id,
-                turn_id=turn_id,
-                part=part,
-                target=target or Target("issue"),
-                content=content,
-                urgency=urgency,
-                waits_for=waits_for,
+                connection, self.thread, target or Target("issue"), content, urgency, turn_id, part, waits_for=waits_for
             )
 
     async def reply(self, content: str) -> int:
         async with self.pool.acquire() as connection:
-            return await outbox.enqueue_reply(
-                connection,
-                writer=self.writer,
-                conversation_id=self.conversation_id,
-                target=Target("issue"),
-                content=content,
-            )
+            return await outbox.enqueue_comment(connection, self.thread, Target("issue"), content, AT_ONCE)
 
     async def react(self, target: Target, content: str = "eyes") -> None:
         async with self.pool.acquire() as connection:
-            await outbox.enqueue_reaction(
-                connection, writer=self.writer, conversation_id=self.conversation_id, target=target, content=content
-            )
+            await outbox.enqueue_reaction(connection, self.thread, target, content)
 
     async def row(self, identifier: int) -> asyncpg.Record:
         return await self.pool.fetchrow("select * from outbox where id = $1", identifier)
@@ -220,7 +208,7 @@ async def test_exactly_one_comment_when_the_sender_was_killed_before_it_heard_th
     row = await bench.wish(turn, "Hello.")
     # What a killed sender leaves: the row is taken, the comment is on GitHub, its id is not known.
     async with bench.pool.acquire() as connection:
-        await sending.take(connection, row, bench.time.now)
+        await outbox.take(connection, row, bench.time.now)
     posted = await bench.github.person(bench.github.bot.login).comment(bench.issue, f"Hello.\n\n{turn_marker(turn, 1)}")
     await bench.drain_until_empty()
     assert [comment.id for comment in bench.said] == [posted.id]
@@ -231,7 +219,7 @@ async def test_a_sender_killed_before_its_request_is_looked_for_twice_and_then_s
     turn = await bench.turn()
     row = await bench.wish(turn, "Hello.")
     async with bench.pool.acquire() as connection:
-        await sending.take(connection, row, bench.time.now)
+        await outbox.take(connection, row, bench.time.now)
     await bench.maria.comment(bench.issue, f"Mine.\n\n{turn_marker(turn, 1)}")
     bench.time.now += timedelta(seconds=2)
     await bench.drain_until_empty()
@@ -259,10 +247,10 @@ async def test_a_wish_that_changes_while_the_old_one_is_in_flight_is_sent_as_wel
     turn = await bench.turn()
     row = await bench.wish(turn, "Queued.")
     async with bench.pool.acquire() as connection:
-        taken = await sending.take(connection, row, bench.time.now)
+        taken = await outbox.take(connection, row, bench.time.now)
         await bench.wish(turn, "Done.", urgency=FINAL)
         assert (await bench.row(row))["state"] == "sending"
-        await sending.sent(connection, row, taken.version, (1, "https://github.example/1"), bench.time.now)
+        await outbox.sent(connection, row, taken.version, (1, "https://github.example/1"), bench.time.now)
     assert (await bench.row(row))["state"] == "waiting"
 
 
@@ -447,7 +435,7 @@ async def test_two_senders_never_send_for_one_writer(bench: Bench) -> None:
     for number in range(3):
         await bench.reply(f"Answer {number}")
     async with bench.pool.acquire() as connection:
-        assert await sending.lock_writer(connection, bench.writer)
+        assert await outbox.lock_writer(connection, bench.writer)
         drained = await bench.drain()
         assert drained.next_due is not None
         assert bench.said == []

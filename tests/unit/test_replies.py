@@ -10,7 +10,6 @@ from markdown_it import MarkdownIt
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking
 from bot.messages.formatting import inline_code, inline_text
-from bot.messages.replies import Status
 from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
@@ -31,7 +30,7 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
     changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
     (body,) = tracking.final(
-        TurnResult("done", answer="Fixed.", changes=changes, notices=(notices.context_lost(),), steps=("Run `make`",))
+        TurnResult("done", answer="Fixed.", changes=changes, notices=(notices.CONTEXT_LOST,), steps=("Run `make`",))
     )
     assert body == (
         "Fixed.\n\n"
@@ -117,11 +116,11 @@ def test_help_shows_the_summary_of_each_command() -> None:
 
 
 def test_status_says_what_runs_and_what_waits() -> None:
-    assert replies.status(Status("topic", timedelta(seconds=8), 1, session_active=True)) == (
+    assert replies.status("topic", timedelta(seconds=8), 1, session_active=True) == (
         "A request has been running for 8 s. 1 request queued.\n\n"
         "The branch is `topic`. The agent remembers this conversation."
     )
-    assert replies.status(Status(None, None, 0, session_active=False)).startswith("Idle. No requests queued.")
+    assert replies.status(None, None, 0, session_active=False).startswith("Idle. No requests queued.")
 
 
 @given(names)

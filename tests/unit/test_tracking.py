@@ -26,7 +26,7 @@ def html(markdown: str) -> str:
             "Cloning the repository: receiving objects 43%, 1.2 GiB",
         ),
         (tracking.fetching("Resolving deltas 7%", first=False), "Fetching new commits: resolving deltas 7%"),
-        (tracking.setting_up(), "Running `.threadtree/setup`."),
+        (tracking.SETTING_UP, "Running `.threadtree/setup`."),
     ],
 )
 def test_what_takes_long_before_the_agent_begins_is_shown(phase: str, shown: str) -> None:
@@ -53,7 +53,7 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
             answer="Done so.",
             notices=(
                 notice,
-                notices.context_lost(),
+                notices.CONTEXT_LOST,
             ),
         )
     )

@@ -11,7 +11,6 @@ from markdown_it import MarkdownIt
 
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking, worktree_replies
-from bot.messages.replies import Status
 from bot.messages.sanitize import is_sanitized
 from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
@@ -43,7 +42,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     ),
     "answer-with-changes": RAN,
     "answer-with-one-notice": TurnResult(
-        "done", answer="Nothing to change here.", notices=(notices.context_lost(),), duration=timedelta(seconds=12)
+        "done", answer="Nothing to change here.", notices=(notices.CONTEXT_LOST,), duration=timedelta(seconds=12)
     ),
     "answer-with-notices": TurnResult(
         "done",
@@ -79,11 +78,11 @@ COMMENTS: dict[str, str | TurnResult] = {
         "stopped", reasons.stopped_by("maria"), answer=STOPPED_WORK, duration=timedelta(minutes=1, seconds=3)
     ),
     "timed-out": TurnResult("timed-out", reasons.timed_out("total", 1800), duration=timedelta(minutes=30)),
-    "interrupted": TurnResult("interrupted", reasons.interrupted_twice()),
+    "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE),
     "answer-elsewhere": tracking.moved("done"),
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
-    "status-idle": replies.status(Status(None, None, 0, session_active=False)),
-    "status-running": replies.status(Status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True)),
+    "status-idle": replies.status(None, None, 0, session_active=False),
+    "status-running": replies.status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True),
     "worktree-list": worktree_replies.worktree_list(
         WorktreeLine("threadtree/issue-7", detached=False, made=True, others=(9, 12), idle=timedelta(hours=3)),
         [
