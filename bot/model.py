@@ -130,15 +130,12 @@ class WorktreeRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorktree:
-    """A live worktree as the decide step knows it, from its row."""
+    """A live worktree that a request may use; `owner` is the number of the thread it was made for.
+
+    `branch` is the branch that it has, or that it gets when it is made; None for a detached one.
+    """
 
     id: int
     node: str
-    path: str
+    owner: int
     branch: str | None
-    issue: int | None = None
-
-    @property
-    def reserved_branch(self) -> str | None:
-        """Its branch, or the branch that it gets when it is made for its issue."""
-        return self.branch or (f"{ISSUE_BRANCH_PREFIX}{self.issue}" if self.issue else None)

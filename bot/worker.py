@@ -19,7 +19,7 @@ from bot.node.context import NodeContext
 from bot.reply.outbox import Sender
 from bot.run.runner import Runner
 from bot.settings import Settings
-from bot.store import upkeep
+from bot.store import deliveries, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, log_failure
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.retention import delete_old_sessions
@@ -38,9 +38,9 @@ async def keep_house(
         """Find cut-off turns, lost doorbells, stalled jobs and ended sessions, and give a sign of life."""
         async with ctx.pool.acquire() as connection:
             await upkeep.heartbeat(connection, ctx.node)
-            for writer in await upkeep.ring_forgotten_writers(connection, ctx.clock()):
+            for writer in await outbox.ring_forgotten(connection, ctx.clock()):
                 _log.info("outbox-rung", writer=writer)
-            for guid in await upkeep.decide_forgotten_deliveries(connection):
+            for guid in await deliveries.decide_forgotten(connection):
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
         await runner.recover()

@@ -1,14 +1,15 @@
 """`threadtree worktrees|sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Generic, TypeVar, get_args
+from typing import Final, get_args
 
 import orjson
 import typer
+from asyncpg import Record
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -19,7 +20,6 @@ from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
 from bot.node.context import NodeContext
 from bot.store import listings, rescues
-from bot.store.database import Connection
 from bot.store.rescues import Rescue
 from bot.worktrees.summary import Summary, summarize
 
@@ -28,24 +28,23 @@ UNLIMITED: Final = 10_000
 """More columns than any line has."""
 SUMMARIES_AT_ONCE: Final = 4
 STATES: Final = (*get_args(WorktreeState), "missing")
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing(Generic[Row]):
+class _Listing:
     """One list: where its rows come from, and the columns of its table."""
 
-    fetch: Callable[[Connection, int | None], Awaitable[list[Row]]]
+    statement: str
     whole: int
     """The number of columns, from the left, that are never wrapped, so that they can be copied."""
-    columns: dict[str, Callable[[Row], object]]
+    columns: dict[str, Callable[[Record], object]]
 
     def show(self, name: str, *, json: bool, limit: int | None) -> None:
         """Print the newest rows: a table of at most ROWS_FOR_PEOPLE, or all fields of all rows as JSON."""
         wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
-        rows = run_on_database(lambda connection: self.fetch(connection, wanted))
+        rows = run_on_database(lambda connection: listings.newest(connection, self.statement, wanted))
         if json:
-            _print_json(rows)
+            _print_json([dict(row) for row in rows])
         elif rows:
             shown = rows[: limit or ROWS_FOR_PEOPLE]
             cells = [[_text(column(row)) for column in self.columns.values()] for row in shown]
@@ -55,44 +54,40 @@ class _Listing(Generic[Row]):
             typer.echo(f"No {name} yet.", err=True)
 
 
-SESSIONS: _Listing[listings.Session] = _Listing(
-    listings.sessions,
+SESSIONS = _Listing(
+    listings.LIST_SESSIONS,
     2,
     {
-        "ID": lambda row: row.id,
-        "LAST (UTC)": lambda row: row.last_active_at,
-        "CONVERSATION": lambda row: row.conversation,
-        "AGENT": lambda row: row.agent,
-        "STATE": lambda row: "active" if row.active else _joined("ended:", row.end_reason),
+        "ID": lambda row: row["id"],
+        "LAST (UTC)": lambda row: row["last_active_at"],
+        "CONVERSATION": lambda row: row["conversation"],
+        "AGENT": lambda row: row["agent"],
+        "STATE": lambda row: "active" if row["active"] else _joined("ended:", row["end_reason"]),
     },
 )
-TURNS: _Listing[listings.Turn] = _Listing(
-    listings.turns,
+TURNS = _Listing(
+    listings.LIST_TURNS,
     3,
     {
-        "ID": lambda row: row.id,
-        "STATE": lambda row: row.state,
-        "ENDED (UTC)": lambda row: row.finished_at,
-        "CONVERSATION": lambda row: row.conversation,
-        "BY": lambda row: row.requested_by,
-        "REASON": lambda row: row.reason,
+        "ID": lambda row: row["id"],
+        "STATE": lambda row: row["state"],
+        "ENDED (UTC)": lambda row: row["finished_at"],
+        "CONVERSATION": lambda row: row["conversation"],
+        "BY": lambda row: row["requested_by"],
+        "REASON": lambda row: row["reason"],
     },
 )
-DELIVERIES: _Listing[listings.Delivery] = _Listing(
-    listings.deliveries,
+DELIVERIES = _Listing(
+    listings.LIST_DELIVERIES,
     3,
     {
-        "GUID": lambda row: row.guid,
-        "STATE": lambda row: row.state,
-        "AT (UTC)": lambda row: row.received_at,
-        "WHAT": lambda row: _joined(row.event, row.action, row.conversation, row.error),
+        "GUID": lambda row: row["guid"],
+        "STATE": lambda row: row["state"],
+        "AT (UTC)": lambda row: row["received_at"],
+        "WHAT": lambda row: _joined(row["event"], row["action"], row["conversation"], row["error"]),
     },
 )
-LISTINGS: dict[str, _Listing[listings.Session] | _Listing[listings.Turn] | _Listing[listings.Delivery]] = {
-    "sessions": SESSIONS,
-    "turns": TURNS,
-    "deliveries": DELIVERIES,
-}
+LISTINGS = {"sessions": SESSIONS, "turns": TURNS, "deliveries": DELIVERIES}
 
 
 def _print_json(rows: Sequence[object]) -> None:

@@ -28,9 +28,9 @@ from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
 from bot.reply import thread_comments
-from bot.store import conversations, decisions
+from bot.store import conversations, deliveries
 from bot.store.database import DATABASE_AWAY, Connection, Pool
-from bot.store.decisions import Delivery
+from bot.store.deliveries import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, *DATABASE_AWAY)
@@ -75,7 +75,7 @@ class Decider:
         """Handle the delivery; do nothing if it was handled. Raises RetryLaterError for a problem that passes."""
         try:
             async with self._pool.acquire() as connection:
-                delivery = await decisions.load(connection, guid)
+                delivery = await deliveries.load(connection, guid)
         except DATABASE_AWAY as problem:
             raise RetryLaterError(backoff_seconds(attempts), f"{type(problem).__name__}: {problem}") from problem
         if delivery is None:
@@ -122,10 +122,10 @@ class Decider:
         elif isinstance(action, Fail) and action.addressed is not None:
             verdict = await self._verdict(action.addressed.sender, action.addressed.repository)
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await decisions.begin(connection, guid):
+            if not await deliveries.begin(connection, guid):
                 return "handled already"
             outcome = await self._write(connection, guid, action, verdict, facts)
-            await decisions.finish(connection, guid, error=action.why if isinstance(action, Fail) else None)
+            await deliveries.finish(connection, guid, error=action.why if isinstance(action, Fail) else None)
         return outcome
 
     async def _write(
@@ -188,16 +188,16 @@ class Decider:
     async def _record_attempt(self, guid: str, problem: BaseException) -> None:
         with contextlib.suppress(*DATABASE_AWAY):
             async with self._pool.acquire() as connection:
-                await decisions.record_attempt(connection, guid, f"{type(problem).__name__}: {problem}")
+                await deliveries.record_attempt(connection, guid, f"{type(problem).__name__}: {problem}")
 
     async def _fail(self, guid: str, request: Request | None, problem: BaseException) -> None:
         """End the delivery as failed, with the problem in its row and one sentence on the thread."""
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await decisions.begin(connection, guid):
+            if not await deliveries.begin(connection, guid):
                 return
             if request is not None:
                 await _report(connection, request, replies.delivery_failed(guid))
-            await decisions.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
+            await deliveries.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
 
 
 async def handle_request(

@@ -34,7 +34,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     own = await conversations.worktree_of(ctx.connection, ctx.conversation_id)
     live = await conversations.live_worktree(ctx.connection, own) if own is not None else None
     if live is not None:
-        switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id, live.id)
+        switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
     match choose_worktree(ctx.number, ctx.pull, await _of_closed_issues(ctx), await _on_head_branch(ctx)):
         case SharedWorktree() as shared:

@@ -57,7 +57,7 @@ def choose_worktree(
     """
     if pull is None or not pull.same_repository or pull.head_is_protected:
         return new_worktree(number, pull)
-    on_head = next((one for one in linked if one.worktree.reserved_branch == pull.head_ref), on_branch)
+    on_head = next((one for one in linked if one.worktree.branch == pull.head_ref), on_branch)
     if on_head is not None:
         return SharedWorktree(on_head, pull.head_ref)
     reasons = []

@@ -9,10 +9,7 @@ from bot.store import conversations, sharing
 
 async def _run(ctx: RequestContext, _argument: str | None) -> None:
     now = await conversations.overview(ctx.connection, ctx.conversation_id)
-    worktree_id = await conversations.worktree_of(ctx.connection, ctx.conversation_id)
-    next_branch = None
-    if worktree_id is not None:
-        next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id, worktree_id)
+    next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
     running_for = ctx.now - now.running_since if now.running_since else None
     branch = now.branch and (next_branch or now.branch)
     await ctx.reply(replies.status(branch, running_for, now.waiting, session_active=now.session_active))

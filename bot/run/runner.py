@@ -155,7 +155,7 @@ class Runner:
 
     async def _cut_off(self, claim: Claim) -> None:
         async with self._ctx.pool.acquire() as connection, connection.transaction():
-            if await turns.requeue_after_crash(connection, claim):
+            if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
                 await _interrupt(connection, claim)

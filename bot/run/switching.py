@@ -12,7 +12,7 @@ from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
-from bot.model import HeadBranch, Start, Target, ThreadRef
+from bot.model import HeadBranch, LiveWorktree, Start, Target, ThreadRef
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
@@ -69,7 +69,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 
     async def write(connection: Connection) -> bool:
         noted = await sharing.lock_turn(connection, turn)
-        holder = await sharing.find_worktree_on_branch(connection, turn, branch)
+        holder = await _other_worktree_on(connection, turn, branch)
         if holder is None:
             return False
         words = notices.in_worktree_on_branch(holder.owner, branch)
@@ -97,6 +97,11 @@ async def _switch(
     return SharingRefused(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
 
 
+async def _other_worktree_on(connection: Connection, turn: ClaimedTurn, branch: str) -> LiveWorktree | None:
+    worktree = turn.worktree
+    return await conversations.worktree_on_branch(connection, worktree.repository, branch, other_than=worktree.id)
+
+
 async def _move_elsewhere(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: SharingRefused
 ) -> None:
@@ -108,7 +113,7 @@ async def _move_elsewhere(
 
     async def write(connection: Connection) -> None:
         noted = [notice for notice in await sharing.lock_turn(connection, turn) if notice not in promised]
-        holder = await sharing.find_worktree_on_branch(connection, turn, branch)
+        holder = await _other_worktree_on(connection, turn, branch)
         if holder is not None:
             words = notices.not_shared_any_more(instead_of, holder.owner, branch)
             await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])

@@ -47,31 +47,18 @@ FIND_CONVERSATION = """
 select id, worktree_id from conversations where platform = $1 and repository_id = $2 and number = $3
 """
 
-CLOSE_CONVERSATION = """
--- A close that arrives after a later reopen changes nothing.
-update conversations set state = 'closed', closed_at = $2, state_at = $2, updated_at = now()
-where id = $1 and state_at <= $2 returning id
-"""
-
-REOPEN_CONVERSATION = """
-update conversations set state = 'open', closed_at = null, state_at = $2, updated_at = now()
-where id = $1 and state_at <= $2
-"""
-
 SET_STATE = """
-update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2
-where id = $1
+-- Closed at $2, or open without it. A close or reopen that GitHub tells (at $3) changes nothing after a later one.
+update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2,
+                         state_at = coalesce($3, state_at), updated_at = now()
+where id = $1 and ($3::timestamptz is null or state_at <= $3)
+returning id
 """
 
 END_SESSION = """
 -- Ends the conversation's active session, if it has one; the code stays as it is.
 update sessions set active = false, ended_at = now(), end_reason = $2
 where conversation_id = $1 and active returning id
-"""
-
-END_SESSION_OF_CLOSED = """
-update sessions set active = false, ended_at = now(), end_reason = 'conversation-closed'
-where active and conversation_id = (select id from conversations where id = $1 and state = 'closed')
 """
 
 LIVE_WORKTREE = """
@@ -85,13 +72,13 @@ where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and cla
                    or (state = 'removed' and removal = 'purged'
                        and not exists (select from worktrees o where o.node = w.node and o.path = w.path
                                                                  and o.state in ('reserved', 'ready', 'removing'))))
-returning id, node, path, branch, start_kind, start_number
+returning id, node, branch, start_kind, start_number, start_ref
 """
 
 WORKTREES_OF_ISSUES = """
 -- Live or purged worktrees of the issues that a pull request closes. Locked, always in the same order, until the turn
 -- that will use one is written: a release that began before must not miss it.
-select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number, c.number
+select w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref, c.number
 from conversations c
 join worktrees w on w.id = c.worktree_id
                  and (w.state in ('reserved', 'ready') or (w.state = 'removed' and w.removal = 'purged'))
@@ -100,13 +87,14 @@ order by w.id for no key update of w
 """
 
 WORKTREE_ON_BRANCH = """
--- The worktree that has the branch, live or purged, locked. The start of a reserved one tells the branch it will have.
-select id, node, path, branch, start_kind, start_number from worktrees
-where platform = $1 and repository_id = $2
-  and (state in ('reserved', 'ready') or (state = 'removed' and removal = 'purged'))
+-- The worktree that has the branch, live or purged, or with $5 another live one; locked. The start of a reserved one
+-- tells the branch it will have.
+select id, node, branch, start_kind, start_number, start_ref from worktrees
+where platform = $1 and repository_id = $2 and id is distinct from $5
+  and (state in ('reserved', 'ready') or ($5::bigint is null and state = 'removed' and removal = 'purged'))
   and coalesce(branch, case start_kind when 'issue' then $4::text || start_number
                                        when 'head' then start_ref end) = $3
-order by state = 'removed', id limit 1 for no key update
+order by state = 'removed', state = 'reserved', id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
@@ -169,9 +157,10 @@ class Overview:
     waiting: int
 
 
-def _worktree(row: Record) -> LiveWorktree:
-    issue = row["start_number"] if row["start_kind"] == "issue" else None
-    return LiveWorktree(row["id"], row["node"], row["path"], row["branch"], issue)
+def live_worktree_of(row: Record) -> LiveWorktree:
+    """Return the worktree in a row of one of the statements above."""
+    reserved = {"issue": f"{ISSUE_BRANCH_PREFIX}{row['start_number']}", "head": row["start_ref"]}
+    return LiveWorktree(row["id"], row["node"], row["start_number"], row["branch"] or reserved.get(row["start_kind"]))
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
@@ -212,17 +201,17 @@ async def find_conversation(connection: Connection, repository: Repository, numb
 
 async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> bool:
     """Mark the thread closed; False if it was reopened later than `closed_at`."""
-    return await connection.fetchval(CLOSE_CONVERSATION, conversation_id, closed_at) is not None
+    return await connection.fetchval(SET_STATE, conversation_id, closed_at, closed_at) is not None
 
 
 async def reopen_conversation(connection: Connection, conversation_id: int, at: datetime) -> None:
     """Mark the thread open again, unless it was closed later; its next turn starts a new session."""
-    await connection.execute(REOPEN_CONVERSATION, conversation_id, at)
+    await connection.execute(SET_STATE, conversation_id, None, at)
 
 
 async def set_state(connection: Connection, conversation_id: int, closed_at: datetime | None) -> None:
     """Write the thread's state as GitHub has it now (None: open)."""
-    await connection.execute(SET_STATE, conversation_id, closed_at)
+    await connection.execute(SET_STATE, conversation_id, closed_at, None)
 
 
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
@@ -233,7 +222,7 @@ async def end_session(connection: Connection, conversation_id: int, reason: EndR
 async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:
     """Return the conversation's own worktree if it can still be used; call off a removal that has not begun."""
     row = await connection.fetchrow(LIVE_WORKTREE, worktree_id)
-    return _worktree(row) if row else None
+    return live_worktree_of(row) if row else None
 
 
 async def worktrees_of_issues(
@@ -241,14 +230,17 @@ async def worktrees_of_issues(
 ) -> list[tuple[int, LiveWorktree]]:
     """Return (issue number, worktree) for the issues that have a live one, in the given order."""
     rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
-    found = {row["number"]: _worktree(row) for row in rows}
+    found = {row["number"]: live_worktree_of(row) for row in rows}
     return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 
 
-async def worktree_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
-    """Return the live worktree of this repository that has `branch` or will have it."""
-    row = await connection.fetchrow(WORKTREE_ON_BRANCH, repository.platform, repository.id, branch, ISSUE_BRANCH_PREFIX)
-    return _worktree(row) if row else None
+async def worktree_on_branch(
+    connection: Connection, repository: Repository, branch: str, *, other_than: int | None = None
+) -> LiveWorktree | None:
+    """Return the live worktree of this repository, `other_than` this one, that has `branch` or will have it."""
+    values = (repository.platform, repository.id, branch, ISSUE_BRANCH_PREFIX, other_than)
+    row = await connection.fetchrow(WORKTREE_ON_BRANCH, *values)
+    return live_worktree_of(row) if row else None
 
 
 async def reserve_worktree(
@@ -288,7 +280,8 @@ async def release_worktree(connection: Connection, worktree_id: int) -> bool:
 
 async def end_use(connection: Connection, conversation_id: int, worktree_id: int) -> None:
     """After a turn on a closed thread, end its session and release its worktree."""
-    await connection.execute(END_SESSION_OF_CLOSED, conversation_id)
+    if await is_closed(connection, conversation_id):
+        await end_session(connection, conversation_id, "conversation-closed")
     await release_worktree(connection, worktree_id)
 
 

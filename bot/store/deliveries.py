@@ -1,7 +1,8 @@
-"""Rows of the inbox."""
+"""Rows of deliveries: received, decided, replayed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from bot.store.database import Connection
@@ -42,6 +43,22 @@ select array(select guid from stored) as guids,
         from stored join new using (guid) where state = 'received' having count(*) > 0) as jobs
 """
 
+LOAD = """
+select event, body, conversation, received_at from deliveries where guid = $1 and state = 'received'
+"""
+
+BEGIN = """
+-- Locked until the transaction ends: of two workers that decide one delivery the second finds it done.
+select guid from deliveries where guid = $1 and state = 'received' for update
+"""
+
+FINISH = """
+update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now() where guid = $1
+"""
+
+RECORD_ATTEMPT = """
+update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'
+"""
 
 FIND_DELIVERY = """
 select state, lock_key, body is not null as has_body from deliveries where guid = $1
@@ -52,6 +69,14 @@ RECEIVE_AGAIN = """
 update deliveries set state = 'received', error = null, finished_at = null
 where guid = $1 and state <> 'received' and body is not null
 returning guid
+"""
+
+FORGOTTEN_DELIVERIES = """
+-- Accepted deliveries without a job: it ended while the database was away and its end was not recorded.
+select guid, lock_key from deliveries d
+where state = 'received' and lock_key is not null and received_at < now() - interval '15 seconds'
+  and not exists (select from procrastinate_jobs j where j.lock = d.lock_key and j.status in ('todo', 'doing'))
+order by seq limit 100
 """
 
 Replay = Literal["replayed", "unknown", "waiting", "nothing-to-run"]
@@ -73,6 +98,16 @@ class NewDelivery:
     lock_key: str | None = None
     body: bytes | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A stored delivery that waits to be decided."""
+
+    event: str
+    body: bytes
+    conversation: str | None
+    received_at: datetime
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> set[str]:
@@ -112,3 +147,36 @@ async def replay(connection: Connection, guid: str) -> Replay:
             return "waiting"
         await defer(connection, NewJob(queue="decide", task="decide", lock=row["lock_key"], args={"guid": guid}))
     return "replayed"
+
+
+async def load(connection: Connection, guid: str) -> Delivery | None:
+    """Return the delivery, None if it was handled."""
+    row = await connection.fetchrow(LOAD, guid)
+    return Delivery(row["event"], row["body"], row["conversation"], row["received_at"]) if row else None
+
+
+async def begin(connection: Connection, guid: str) -> bool:
+    """Lock the delivery until the transaction ends; False if it was handled meanwhile."""
+    return await connection.fetchval(BEGIN, guid) is not None
+
+
+async def finish(connection: Connection, guid: str, error: str | None = None) -> None:
+    """Record that it is done, in the transaction that writes its effects; with `error` it failed for good."""
+    await connection.execute(FINISH, guid, "failed" if error else "done", error)
+
+
+async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
+    """Record a failed attempt and its problem; the delivery will be tried again."""
+    await connection.execute(RECORD_ATTEMPT, guid, problem)
+
+
+async def decide_forgotten(connection: Connection) -> list[str]:
+    """Enqueue the decide jobs of forgotten deliveries again, in their order; return the GUIDs."""
+    async with connection.transaction():
+        rows = await connection.fetch(FORGOTTEN_DELIVERIES)
+        if not rows:
+            return []
+        await lock_queues(connection, [row["lock_key"] for row in rows])
+        # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
+        await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
+    return [row["guid"] for row in rows]

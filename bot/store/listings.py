@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import DeliveryState, EndReason, TurnState, WorktreeState
+from asyncpg import Record
+
+from bot.model import WorktreeState
 from bot.store.database import Connection
 
 LIST_WORKTREES = """
@@ -82,49 +84,6 @@ class FoundWorktree:
     state: WorktreeState
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """An agent's context window."""
-
-    id: int
-    conversation: str
-    agent: str
-    assistant_session_id: str | None
-    active: bool
-    created_at: datetime
-    last_active_at: datetime
-    ended_at: datetime | None
-    end_reason: EndReason | None
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A request and its end; `comment_url` is its tracking comment, once that is on GitHub."""
-
-    id: int
-    conversation: str
-    state: TurnState
-    reason: str | None
-    requested_by: str
-    comment_url: str | None
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A webhook as it was received."""
-
-    guid: str
-    event: str
-    action: str | None
-    conversation: str | None
-    state: DeliveryState
-    received_at: datetime
-    attempts: int
-    error: str | None
-
-
 async def worktrees(
     connection: Connection, limit: int | None, *, with_removed: bool, repository: str | None, state: str | None
 ) -> list[Worktree]:
@@ -142,16 +101,7 @@ async def find_worktree(connection: Connection, worktree_id: int | None, path: s
     return FoundWorktree(**row) if row else None
 
 
-async def sessions(connection: Connection, limit: int | None) -> list[Session]:
-    """Return the newest `limit` sessions, all without one."""
-    return [Session(**row) for row in await connection.fetch(LIST_SESSIONS, limit)]
-
-
-async def turns(connection: Connection, limit: int | None) -> list[Turn]:
-    """Return the newest `limit` turns, all without one."""
-    return [Turn(**row) for row in await connection.fetch(LIST_TURNS, limit)]
-
-
-async def deliveries(connection: Connection, limit: int | None) -> list[Delivery]:
-    """Return the newest `limit` deliveries, all without one."""
-    return [Delivery(**row) for row in await connection.fetch(LIST_DELIVERIES, limit)]
+async def newest(connection: Connection, statement: str, limit: int | None) -> list[Record]:
+    """Return the newest `limit` rows of one of the lists above, all without one."""
+    rows: list[Record] = await connection.fetch(statement, limit)
+    return rows

@@ -6,6 +6,7 @@ from typing import Literal
 
 from bot.model import Repository, Target, ThreadRef
 from bot.store.database import Connection, repository_of
+from bot.store.jobs import defer, outbox_bell
 
 ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight goes back to waiting when its request returns.
@@ -28,6 +29,14 @@ ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
 values ($1, $2, 'reaction', 0, $3, $4, $5, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
+"""
+
+WRITERS_WITHOUT_A_JOB = """
+-- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due.
+select distinct writer from outbox o
+where state in ('waiting', 'sending') and due_at <= $1
+  and not exists (select from procrastinate_jobs j
+                  where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
 """
 
 LOCK_WRITER = """
@@ -165,6 +174,13 @@ async def enqueue_reaction(connection: Connection, thread_ref: ThreadRef, target
     """State a reaction by GitHub's name for it, such as `eyes`; asking again changes nothing."""
     writer = thread_ref.repository.writer
     await connection.execute(ENQUEUE_REACTION, writer, thread_ref.conversation_id, target.kind, target.id, content)
+
+
+async def ring_forgotten(connection: Connection, now: datetime) -> list[str]:
+    """Ring for outbox rows that have no job; return their writers."""
+    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
+    await defer(connection, *(outbox_bell(writer) for writer in writers))
+    return writers
 
 
 async def lock_writer(connection: Connection, writer: str) -> bool:

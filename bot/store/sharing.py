@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.model import ISSUE_BRANCH_PREFIX, LiveWorktree, Repository, ThreadKind
+from bot.model import LiveWorktree, Repository, ThreadKind
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
 from bot.store.database import Connection
@@ -31,28 +31,20 @@ from worktrees w where w.id = any ($1::bigint[])
 
 TO_BE_ON_BRANCH = """
 -- The worktree that a waiting turn will switch to the branch, locked.
-select w.id, w.node, w.path, w.branch, w.start_kind, w.start_number from worktrees w
+select w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
   and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
 order by w.id limit 1 for no key update of w
 """
 
-OTHER_ON_BRANCH = """
--- Another live worktree that has the branch or will have it; locked.
-select w.id, w.node, w.start_number from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready') and w.id <> $4
-  and coalesce(w.branch, case w.start_kind when 'issue' then $5::text || w.start_number
-                                           when 'head' then w.start_ref end) = $3
-order by w.state = 'reserved', w.id limit 1 for no key update of w
-"""
-
 PENDING_SWITCH = """
--- The branch to which no turn of the thread has switched this worktree yet: a turn that ended before the switch leaves
+-- The branch to which no turn of the thread has switched its worktree yet: a turn that ended before the switch leaves
 -- it to the next one.
-select t.switch_to from turns t
-where t.conversation_id = $1 and t.worktree_id = $2 and t.switch_to is not null
+select t.switch_to
+from conversations c join turns t on t.conversation_id = c.id and t.worktree_id = c.worktree_id
+where c.id = $1 and t.switch_to is not null
   and not exists (select from turns s
-                  where s.conversation_id = $1 and s.worktree_id = $2 and s.head_before is not null)
+                  where s.conversation_id = c.id and s.worktree_id = c.worktree_id and s.head_before is not null)
 order by t.id desc limit 1
 """
 
@@ -100,15 +92,6 @@ class Sharer:
     kind: ThreadKind
 
 
-@dataclass(frozen=True, slots=True)
-class WorktreeOnBranch:
-    """A worktree that has a branch; `owner`: the thread it was made for."""
-
-    id: int
-    node: str
-    owner: int
-
-
 async def lock_codebase(connection: Connection, repository: Repository) -> None:
     """Lock the codebase until the transaction ends: no other one assigns worktrees to threads of this repository."""
     await connection.execute(LOCK_CODEBASE, repository.platform, repository.id)
@@ -126,15 +109,12 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
     if found is not None:
         return found
     row = await connection.fetchrow(TO_BE_ON_BRANCH, repository.platform, repository.id, branch)
-    if row is None:
-        return None
-    issue = row["start_number"] if row["start_kind"] == "issue" else None
-    return LiveWorktree(row["id"], row["node"], row["path"], row["branch"], issue)
+    return conversations.live_worktree_of(row) if row else None
 
 
-async def pending_switch(connection: Connection, conversation_id: int, worktree_id: int) -> str | None:
-    """Return the branch to which a turn of the conversation is to switch this worktree; None if none is pending."""
-    branch: str | None = await connection.fetchval(PENDING_SWITCH, conversation_id, worktree_id)
+async def pending_switch(connection: Connection, conversation_id: int) -> str | None:
+    """Return the branch to which a turn is to switch the conversation's worktree; None if none is pending."""
+    branch: str | None = await connection.fetchval(PENDING_SWITCH, conversation_id)
     return branch
 
 
@@ -162,14 +142,6 @@ async def record_switch(
     await connection.execute(SET_NOTICES, turn.id, list(notices))
     rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
     return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
-
-
-async def find_worktree_on_branch(connection: Connection, turn: ClaimedTurn, branch: str) -> WorktreeOnBranch | None:
-    """Return another live worktree than the turn's that has the branch or will have it. After `lock_turn`."""
-    repository = turn.worktree.repository
-    values = (repository.platform, repository.id, branch, turn.worktree.id, ISSUE_BRANCH_PREFIX)
-    row = await connection.fetchrow(OTHER_ON_BRANCH, *values)
-    return WorktreeOnBranch(row["id"], row["node"], row["start_number"]) if row else None
 
 
 async def move_turn(

@@ -4,10 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from bot.model import Repository, Target, TurnState, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
+
+T = TypeVar("T")
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
@@ -75,24 +78,19 @@ update turns set notices = notices || $2::text where id = $1 and state = 'queued
 END_TURN = """
 update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
                  claim = null, worker = null
-where id = $1 and claim = $2 returning conversation_id, worktree_id
+where id = $1 and claim = $2 returning id
 """
 
 REQUEUE = """
--- Not a crash: the process stops. Another run resumes the turn.
-update turns set state = 'queued', claim = null, worker = null, resuming = true
-where id = $1 and claim = $2 returning id
+-- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
+update turns set state = 'queued', claim = null, worker = null, resuming = true,
+                 cut_offs = cut_offs + $3::boolean::integer
+where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
 """
 
 RUNNING_ON_NODE = """
 select t.id, t.worker, t.claim from turns t join worktrees w on w.id = t.worktree_id
 where t.state = 'running' and w.node = $1
-"""
-
-REQUEUE_AFTER_CRASH = """
--- After the first crash the turn waits again, at its old place. After the second the caller ends it.
-update turns set state = 'queued', claim = null, worker = null, resuming = true, cut_offs = cut_offs + 1
-where id = $1 and claim = $2 and cut_offs = 0 returning id
 """
 
 THREAD_OF_TURN = """
@@ -250,20 +248,19 @@ async def claim_next(
 
 async def stop_requested(connection: Connection, claim: Claim) -> str | None:
     """Return the reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
-    row = await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token)
-    if row is None:
-        raise ClaimLostError
+    row = _unless_lost(await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token))
     return row["stop_reason"] if row["stopping"] else None
 
 
-def _raise_if_lost(row: object) -> None:
-    if row is None:
+def _unless_lost(result: T | None) -> T:
+    if result is None:
         raise ClaimLostError
+    return result
 
 
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
     """Save the agent's answer before anything is pushed: a run that is resumed does not ask the agent again."""
-    _raise_if_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+    _unless_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
 
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
@@ -275,16 +272,15 @@ async def save_worktree(
     connection: Connection, claim: Claim, branch: str | None, base_branch: str | None, head: str
 ) -> str:
     """Record that the worktree is made; return the commit at which the turn began: `head`, unless it is resumed."""
-    row = await connection.fetchrow(SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch, head)
-    if row is None:
-        raise ClaimLostError
-    head_before: str = row["head_before"]
-    return head_before
+    head_before: str | None = await connection.fetchval(
+        SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch, head
+    )
+    return _unless_lost(head_before)
 
 
 async def record_setup(connection: Connection, claim: Claim) -> None:
     """Record that the set-up script succeeded in the turn's worktree. Raises ClaimLostError."""
-    _raise_if_lost(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
+    _unless_lost(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
@@ -298,20 +294,17 @@ async def start_session(connection: Connection, claim: Claim, agent: str, assist
     session_id: int | None = await connection.fetchval(
         START_SESSION, claim.turn_id, claim.token, agent, assistant_session_id
     )
-    if session_id is None:
-        raise ClaimLostError
-    return session_id
+    return _unless_lost(session_id)
 
 
 async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
     """Record that the turn runs in this session."""
-    _raise_if_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
+    _unless_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
 
 
 async def record_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
     """Record the cost of the session so far and the turn's tokens; return what the turn itself cost."""
-    row = await connection.fetchrow(RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens)
-    _raise_if_lost(row)
+    row = _unless_lost(await connection.fetchrow(RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens))
     return Use(row["cost_usd"], row["tokens"])
 
 
@@ -324,24 +317,22 @@ async def end(
 ) -> None:
     """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
     noted = None if notices is None else list(notices)
-    _raise_if_lost(await connection.fetchrow(END_TURN, claim.turn_id, claim.token, state, reason, noted))
+    _unless_lost(await connection.fetchrow(END_TURN, claim.turn_id, claim.token, state, reason, noted))
     await connection.execute(TOUCH_SESSION, claim.turn_id)
     await connection.execute(TOUCH_WORKTREE, claim.turn_id)
 
 
-async def requeue(connection: Connection, claim: Claim) -> bool:
-    """Queue a running turn again because this process stops; False if the claim was lost."""
-    return await connection.fetchval(REQUEUE, claim.turn_id, claim.token) is not None
+async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False) -> bool:
+    """Queue a running turn again because its process stops, or `crashed`; False if the claim was lost.
+
+    False also if the turn's process crashed before.
+    """
+    return await connection.fetchval(REQUEUE, claim.turn_id, claim.token, crashed) is not None
 
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:
     """Return all claims on this node."""
     return [Claim(row["id"], row["claim"], row["worker"]) for row in await connection.fetch(RUNNING_ON_NODE, node)]
-
-
-async def requeue_after_crash(connection: Connection, claim: Claim) -> bool:
-    """Queue a turn again whose run is gone; False if that happened to it before."""
-    return await connection.fetchval(REQUEUE_AFTER_CRASH, claim.turn_id, claim.token) is not None
 
 
 async def thread_of(connection: Connection, turn_id: int) -> TurnThread:

@@ -1,10 +1,9 @@
 """What a worker does every few seconds, and old rows that it deletes."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from bot.model import Repository
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell
 
 HEARTBEAT = """
 insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
@@ -18,22 +17,6 @@ select exists (select from nodes where heartbeat_at > now() - make_interval(secs
 INSERT_NODE = """
 -- An operator may make a worktree on a node whose worker never ran: that is no heartbeat.
 insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
-"""
-
-WRITERS_WITHOUT_A_JOB = """
--- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due.
-select distinct writer from outbox o
-where state in ('waiting', 'sending') and due_at <= $1
-  and not exists (select from procrastinate_jobs j
-                  where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
-"""
-
-FORGOTTEN_DELIVERIES = """
--- Accepted deliveries without a job: it ended while the database was away and its end was not recorded.
-select guid, lock_key from deliveries d
-where state = 'received' and lock_key is not null and received_at < now() - interval '15 seconds'
-  and not exists (select from procrastinate_jobs j where j.lock = d.lock_key and j.status in ('todo', 'doing'))
-order by seq limit 100
 """
 
 CODEBASE_NAMED = """
@@ -70,25 +53,6 @@ async def some_worker_is_alive(connection: Connection, max_age_seconds: float, t
 async def insert_node(connection: Connection, node: str) -> None:
     """Write a row for this node, whether or not a worker ever ran there."""
     await connection.execute(INSERT_NODE, node)
-
-
-async def ring_forgotten_writers(connection: Connection, now: datetime) -> list[str]:
-    """Ring for outbox rows that have no job; return their writers."""
-    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
-    await defer(connection, *(outbox_bell(writer) for writer in writers))
-    return writers
-
-
-async def decide_forgotten_deliveries(connection: Connection) -> list[str]:
-    """Enqueue the decide jobs of forgotten deliveries again, in their order; return the GUIDs."""
-    async with connection.transaction():
-        rows = await connection.fetch(FORGOTTEN_DELIVERIES)
-        if not rows:
-            return []
-        await lock_queues(connection, [row["lock_key"] for row in rows])
-        # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
-        await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
-    return [row["guid"] for row in rows]
 
 
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:

@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 import pytest
 
-from bot.store import conversations, decisions, operations, removals, requests, rescues, turns, worktrees
+from bot.store import conversations, deliveries, operations, removals, requests, rescues, turns, worktrees
 from bot.store.database import Connection
 from tests.support.turn_rows import NODE, NOON
 
@@ -48,7 +48,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "read the claimed turn": (turns.CLAIMED_TURN, (5,)),
     "look again": (turns.STOP_REQUEST, (5, TOKEN)),
     "end a turn": (turns.END_TURN, (5, TOKEN, "done", None, None)),
-    "hand back": (turns.REQUEUE, (5, TOKEN)),
+    "hand back": (turns.REQUEUE, (5, TOKEN, True)),
     "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON)),
     "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
@@ -61,7 +61,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),
     "own worktree": (conversations.LIVE_WORKTREE, (50,)),
     "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
-    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature", "threadtree/issue-")),
+    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature", "threadtree/issue-", None)),
     "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
     "status": (conversations.OVERVIEW, (5,)),
     "claim an operation": (operations.CLAIM, (NODE, TOKEN, "worker", None)),
@@ -78,9 +78,9 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
-    "load a delivery": (decisions.LOAD, ("guid",)),
-    "begin a delivery": (decisions.BEGIN, ("guid",)),
-    "finish a delivery": (decisions.FINISH, ("guid", "done", None)),
+    "load a delivery": (deliveries.LOAD, ("guid",)),
+    "begin a delivery": (deliveries.BEGIN, ("guid",)),
+    "finish a delivery": (deliveries.FINISH, ("guid", "done", None)),
 }
 GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "effects", "operations", "rescues"}
 

@@ -12,12 +12,12 @@ from bot.handlers.agent_request import queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.messages import notices
-from bot.model import Actor, HeadBranch, Target
+from bot.model import Actor, HeadBranch, LiveWorktree, Target
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import RequestedBy
-from bot.store.sharing import Sharer, WorktreeOnBranch
+from bot.store.sharing import Sharer
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
@@ -183,7 +183,7 @@ async def test_every_turn_asks_for_the_switch_until_one_has_made_it(world: TurnR
     await world.end(turn.claim)
     await asks(world.db, PULL, head="feature")
     assert await placed(world) == [(PULL, "issue-1", None, [])]
-    assert await sharing.pending_switch(world.db, pull, turn.worktree.id) is None
+    assert await sharing.pending_switch(world.db, pull) is None
 
 
 async def test_an_issue_of_another_repository_shares_nothing(world: TurnRows) -> None:
@@ -401,10 +401,12 @@ async def test_the_worktree_that_was_left_goes_if_nobody_else_needs_it(world: Tu
 
 async def test_the_holder_of_a_branch_is_another_live_worktree(world: TurnRows) -> None:
     turn = await to_switch(world)
-    assert await sharing.find_worktree_on_branch(world.db, turn, "threadtree/issue-1") is None
+    own = turn.worktree.id
+    assert await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-1", other_than=own) is None
     reserved = await world.worktree(owner=7, start=HeadBranch("feature", SHA))
 
-    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") == WorktreeOnBranch(reserved, NODE, 7)
+    holder = await conversations.worktree_on_branch(world.db, repository(), "feature", other_than=own)
+    assert holder == LiveWorktree(reserved, NODE, 7, "feature")
 
     await world.db.execute("update worktrees set state = 'removed' where id = $1", reserved)
-    assert await sharing.find_worktree_on_branch(world.db, turn, "feature") is None
+    assert await conversations.worktree_on_branch(world.db, repository(), "feature", other_than=own) is None

@@ -70,7 +70,7 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: Cl
     await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
     match loss:
         case "cut off":
-            assert await turns.requeue_after_crash(world.db, claim)
+            assert await turns.requeue(world.db, claim, crashed=True)
             await world.claimed()
         case "handed back":
             assert await turns.requeue(world.db, claim)
@@ -94,7 +94,7 @@ async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: TurnRows, tu
     before = await everything(world.db)
 
     assert not await turns.requeue(world.db, turn.claim)
-    assert not await turns.requeue_after_crash(world.db, turn.claim)
+    assert not await turns.requeue(world.db, turn.claim, crashed=True)
 
     assert await everything(world.db) == before
     assert [claim.token for claim in await turns.running_on(world.db, NODE)] == [again.claim.token]
@@ -149,17 +149,17 @@ async def test_handing_back_is_no_crash_however_often(world: TurnRows, turn: Cla
         assert await turns.requeue(world.db, claim)
         claim = (await world.claimed()).claim
 
-    assert await turns.requeue_after_crash(world.db, claim)
+    assert await turns.requeue(world.db, claim, crashed=True)
 
 
 async def test_a_turn_survives_one_crash_and_not_two(world: TurnRows, turn: ClaimedTurn) -> None:
     later = await world.ask(turn.conversation_id)
-    assert await turns.requeue_after_crash(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim, crashed=True)
 
     again = await world.claimed()
     assert (again.id, again.resuming) == (turn.id, True)
 
-    assert not await turns.requeue_after_crash(world.db, again.claim)
+    assert not await turns.requeue(world.db, again.claim, crashed=True)
     assert await world.state("turns", turn.id) == "running"
     await turns.end(world.db, again.claim, "interrupted", "It was cut off twice.")
     assert (await world.claimed()).id == later
@@ -280,7 +280,7 @@ async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: TurnRows
 
 async def test_a_stop_outlives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
-    assert await turns.requeue_after_crash(world.db, turn.claim)
+    assert await turns.requeue(world.db, turn.claim, crashed=True)
 
     again = await world.claimed()
 

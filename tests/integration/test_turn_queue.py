@@ -357,7 +357,7 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(
             turn = running.pop(which % len(running))
             if step == "hand back":
                 assert await turns.requeue(world.db, turn.claim)
-            elif step == "end" or not await turns.requeue_after_crash(world.db, turn.claim):
+            elif step == "end" or not await turns.requeue(world.db, turn.claim, crashed=True):
                 await finish(turn)
         assert max(Counter(turn.worktree.id for turn in running).values(), default=0) <= 1
         assert max(Counter(turn.worktree.repository.id for turn in running).values(), default=0) <= 2

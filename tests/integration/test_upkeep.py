@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from bot.store import upkeep
+from bot.store import deliveries
 from bot.store.database import Connection
 
 ACCEPTED = """
@@ -26,14 +26,14 @@ async def test_an_accepted_delivery_whose_job_is_gone_is_decided_all_the_same(db
     for number, age in enumerate((60, 50), start=1):
         await db.execute(ACCEPTED, f"lost-{number}", "github.com/1#1", "received", age)
 
-    assert await upkeep.decide_forgotten_deliveries(db) == ["lost-1", "lost-2"]
+    assert await deliveries.decide_forgotten(db) == ["lost-1", "lost-2"]
 
     jobs = [tuple(row) for row in await db.fetch(JOBS)]
     assert jobs == [("lost-1", "github.com/1#1"), ("lost-2", "github.com/1#1")]
-    assert await upkeep.decide_forgotten_deliveries(db) == [], "its job waits now"
+    assert await deliveries.decide_forgotten(db) == [], "its job waits now"
 
 
 @pytest.mark.parametrize(("state", "age"), [("received", 0), ("done", 60), ("failed", 60), ("ignored", 60)])
 async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Connection, state: str, age: int) -> None:
     await db.execute(ACCEPTED, "one", "github.com/1#1", state, age)
-    assert await upkeep.decide_forgotten_deliveries(db) == []
+    assert await deliveries.decide_forgotten(db) == []

@@ -211,7 +211,7 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows
     await conversations.reopen_conversation(world.db, conversation, LATER)
     live = await conversations.live_worktree(world.db, worktree)
 
-    assert live == LiveWorktree(worktree, NODE, "/worktrees/1", "threadtree/issue-1", 1)
+    assert live == LiveWorktree(worktree, NODE, 1, "threadtree/issue-1")
     assert await world.state("worktrees", worktree) == "ready"
     assert await removals.claim_next(world.db, NODE, WORKER) is None
 
@@ -526,7 +526,7 @@ async def test_a_worktree_is_found_by_the_branch_it_will_have(
 
     for name in ("threadtree/issue-5", "feature", "refs/pull/5/head"):
         found = await conversations.worktree_on_branch(world.db, repository(), name)
-        assert (found.id if found else None) == (worktree if name == branch else None)
+        assert (found and (found.id, found.branch)) == ((worktree, branch) if name == branch else None)
 
 
 async def test_a_worktree_is_found_by_the_branch_it_has(world: TurnRows) -> None:

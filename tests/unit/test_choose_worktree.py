@@ -16,19 +16,14 @@ PULL = PullRequestHead(head_ref="threadtree/issue-1", head_sha=SHA, same_reposit
 FEATURE = replace(PULL, head_ref="feature")
 
 
-def of_issue(
-    number: int, *, branch: str | None = "", closed: int | None = 0, use: WorktreeUsage | None = None
-) -> SharingCandidate:
+def of_issue(number: int, *, closed: int | None = 0, use: WorktreeUsage | None = None) -> SharingCandidate:
     """The worktree of an issue, on its own branch and used by nobody else, that the pull request closes."""
-    on = f"threadtree/issue-{number}" if branch == "" else branch
-    worktree = LiveWorktree(number, "here", f"/worktrees/octo/hello/issue-{number}", on, number)
+    worktree = LiveWorktree(number, "here", number, f"threadtree/issue-{number}")
     return SharingCandidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
 
 
 FIRST, SECOND = of_issue(1), of_issue(2)
-OF_PULL_8 = SharingCandidate(
-    LiveWorktree(3, "there", "/worktrees/octo/hello/pr-8", "feature"), WorktreeUsage(8, made=True, busy=True)
-)
+OF_PULL_8 = SharingCandidate(LiveWorktree(3, "there", 8, "feature"), WorktreeUsage(8, made=True, busy=True))
 OWN = NewWorktree("pr-9", HeadBranch("feature", SHA))
 
 
@@ -38,8 +33,7 @@ def instead_of(reason: SharingRefused) -> NewWorktree:
 
 BUSY = of_issue(1, use=WorktreeUsage(1, made=True, busy=True))
 OF_TWO = of_issue(1, use=WorktreeUsage(1, made=True, other_pulls=(7, 8)))
-NOT_MADE = of_issue(1, branch=None, use=WorktreeUsage(1, made=False))
-PURGED = of_issue(1, use=WorktreeUsage(1, made=False))
+NOT_MADE = of_issue(1, use=WorktreeUsage(1, made=False))
 
 # (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
 TABLE: list[
@@ -52,8 +46,7 @@ TABLE: list[
     ("on the head branch: shared", PULL, [FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
     ("however busy it is", PULL, [BUSY], None, SharedWorktree(BUSY, "threadtree/issue-1")),
     ("and whoever else uses it", PULL, [OF_TWO], None, SharedWorktree(OF_TWO, "threadtree/issue-1")),
-    ("reserved for that branch", PULL, [NOT_MADE], None, SharedWorktree(NOT_MADE, "threadtree/issue-1")),
-    ("purged on that branch", PULL, [PURGED], None, SharedWorktree(PURGED, "threadtree/issue-1")),
+    ("reserved for that branch, or purged", PULL, [NOT_MADE], None, SharedWorktree(NOT_MADE, "threadtree/issue-1")),
     ("of two the one on the branch", PULL, [SECOND, FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
     (
         "an issue in another's",
