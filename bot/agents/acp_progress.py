@@ -17,8 +17,8 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from bot.agents.driver import AgentEvent, Cancelled, Completed, Usage
-from bot.agents.prompt_loop import Broken, PromptProgress
+from bot.agents.driver import AgentEvent, Cancelled, Failed, Outcome, Usage
+from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
 from bot.messages.tracking import PlanEntry
 
@@ -43,7 +43,7 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
             return
         match item.update:
             case AgentMessageChunk(content=TextContentBlock(text=text)):
-                yield from self._say(text, new_paragraph=self._after_tool)
+                self._say(text, new_paragraph=self._after_tool)
                 self._after_tool = self._after_tool and not text
             case AgentPlanUpdate(entries=entries):
                 yield self._plan(PlanEntry(entry.content, entry.status) for entry in entries)
@@ -54,7 +54,7 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
             case _:
                 pass
 
-    def end(self, item: SessionNotification | Answered) -> Completed | Cancelled | Broken | None:
+    def end(self, item: SessionNotification | Answered) -> Outcome | None:
         """Return what a stop reason means: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons"""
         if not isinstance(item, Answered):
             return None
@@ -64,7 +64,7 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
             case "end_turn":
                 return self._completed(self._usage_with(item.result))
             case other:
-                return Broken(reasons.agent_stopped(str(other)))
+                return Failed(reasons.agent_stopped(str(other)))
 
     def _tool(self, call: ToolCallStart | ToolCallProgress) -> Iterator[AgentEvent]:
         call_id = call.tool_call_id

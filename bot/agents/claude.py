@@ -1,77 +1,97 @@
 """Claude Code through `claude-agent-sdk`: https://docs.claude.com/en/api/agent-sdk/python
 
-This module, `claude_process` and `claude_progress` need the extra `claude`. `driver_for` imports them when a session is
-opened.
+This module and `claude_progress` need the extra `claude`. `driver_for` imports them when a session is opened.
 """
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import structlog
-from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage, Transport
 
-from bot.agents.claude_process import ClaudeProcess
 from bot.agents.claude_progress import ClaudeProgress
-from bot.agents.driver import (
-    AgentDriver,
-    AgentEvent,
-    Cancelled,
-    Failed,
-    Launch,
-    Limits,
-    Opened,
-    OpenFailed,
-    Outcome,
-    TimedOut,
-)
-from bot.agents.prompt_loop import INBOX_ITEMS, Broken, Stopped, follow
+from bot.agents.driver import AgentEvent, Cancelled, Failed, Launch, Limits, Opened, OpenFailed, Outcome, TimedOut
+from bot.agents.process import AgentProcess
+from bot.agents.prompt_loop import INBOX_ITEMS, follow
 from bot.messages import reasons
 
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.
 _LOST_SESSION_ERRORS = ("no conversation found", "not a uuid", "requires a valid session id")
+# https://docs.claude.com/en/docs/claude-code/cli-reference
+_STREAM_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
+# Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
+_NO_REPOSITORY_SETTINGS = ("--setting-sources=", "--strict-mcp-config")
+_UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "AskUserQuestion")
+# A long answer counts as work while it is written.
+_PARTIAL_MESSAGES = ("--include-partial-messages",)
 
-Inbox = asyncio.Queue[Message | Broken]
+Inbox = asyncio.Queue[Message | Failed]
 
 _log = structlog.get_logger()
 
 
-@asynccontextmanager
-async def claude_agent(launch: Launch, start_seconds: float = START_SECONDS) -> AsyncIterator[AgentDriver]:
-    """Yield a driver for Claude Code. It starts with `open`. When the context ends, its process group has ended."""
-    driver = ClaudeDriver(launch, start_seconds)
-    try:
-        yield driver
-    finally:
-        await driver.close()
+class _ClaudeTransport(Transport):
+    """The connection of the SDK to a running Claude Code.
+
+    The SDK's own transport is not used: it passes the bot's whole environment on and ends one process, not its group.
+    """
+
+    def __init__(self, process: AgentProcess) -> None:
+        self._process = process
+        self.ended = asyncio.Event()
+
+    async def connect(self) -> None:
+        """Do nothing: the process is running."""
+
+    async def write(self, data: str) -> None:
+        await self._process.write(data)
+
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        while (message := await self._process.read_object()) is not None:
+            if isinstance(message.get("type"), str):
+                yield message
+        # The SDK does not tell a caller that waits for an answer that there will be none.
+        self.ended.set()
+
+    async def close(self) -> None:
+        await self._process.end()
+
+    def is_ready(self) -> bool:
+        return True
+
+    async def end_input(self) -> None:
+        self._process.close_stdin()
 
 
 class _Running:
     """A started Claude Code. Between prompts, what it sends is dropped."""
 
-    def __init__(self, process: ClaudeProcess, session: str) -> None:
+    def __init__(self, process: AgentProcess, session: str) -> None:
         self.process = process
         self.session = session
+        self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
-        self.client = ClaudeSDKClient(ClaudeAgentOptions(verbatim_prompts=True), transport=process)
+        self.client = ClaudeSDKClient(ClaudeAgentOptions(verbatim_prompts=True), transport=self._transport)
         self._receiving: asyncio.Task[None] | None = None
         self._inbox: Inbox | None = None
-        self._broken: Broken | None = None
+        self._broken: Failed | None = None
 
     async def connect(self, seconds: float) -> str | None:
-        """Start the program and the protocol; return the reason if that failed. Raises OSError."""
+        """Start the protocol; return the reason if that failed."""
         connecting = asyncio.create_task(self.client.connect())
-        ended = asyncio.create_task(self.process.ended.wait())
+        ended = asyncio.create_task(self._transport.ended.wait())
         try:
             await asyncio.wait({connecting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
                 return await self.process.why_output_ended() if ended.done() else f"gave no answer within {seconds:g} s"
             connecting.result()
-        except OSError:
-            raise
+        except ConnectionError:
+            return await self.process.why_output_ended()
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for what the program answered
             return f"answered with an error: {error}"
         finally:
@@ -97,7 +117,7 @@ class _Running:
         try:
             await self.client.disconnect()
         finally:
-            await self.process.close()
+            await self.process.end()
 
     def listen(self) -> Inbox:
         """Return the queue that gets the messages of one prompt."""
@@ -117,9 +137,9 @@ class _Running:
                 if self._inbox is not None:
                     await self._inbox.put(message)
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for a message that it cannot read
-            self._broken = Broken(reasons.agent_unreadable(str(error)))
+            self._broken = Failed(reasons.agent_unreadable(str(error)))
         else:
-            self._broken = Broken(reasons.agent_gone(await self.process.why_output_ended()))
+            self._broken = Failed(reasons.agent_gone(await self.process.why_output_ended()))
         if self._inbox is not None:
             await self._inbox.put(self._broken)
 
@@ -127,27 +147,24 @@ class _Running:
 class ClaudeDriver:
     """See `AgentDriver`."""
 
-    def __init__(self, launch: Launch, start_seconds: float) -> None:
+    def __init__(self, launch: Launch, start_seconds: float = START_SECONDS) -> None:
         self._launch = launch
         self._start_seconds = start_seconds
         self._running: _Running | None = None
 
     async def open(self, resume: str | None) -> Opened | OpenFailed:
-        await self.close()
+        await self.aclose()
         if resume is None:
             return await self._begin(None)
         failure = await self._start(resume, f"--resume={resume}")
-        if failure is None:
-            return Opened(resume, resumed=True, lost=None)
-        tail = failure.stderr_tail.lower()
-        if not any(words in tail for words in _LOST_SESSION_ERRORS):
+        if failure is not None and not any(words in failure.stderr_tail.lower() for words in _LOST_SESSION_ERRORS):
             # The failure can be temporary, or have nothing to do with the session.
             failure = await self._start(resume, f"--resume={resume}")
-            if failure is None:
-                return Opened(resume, resumed=True, lost=None)
+        if failure is None:
+            return Opened(resume, resumed=True, lost=None)
         return await self._begin(f"Claude could not continue it: {failure.stderr_tail or failure.reason}")
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             await running.close()
@@ -168,43 +185,36 @@ class ClaudeDriver:
         try:
             await running.ask(blocks)
             ended = await follow(inbox, limits, stop, ClaudeProgress(running.session), on_event)
-            if isinstance(ended, Stopped | TimedOut):
+            if isinstance(ended, Cancelled | TimedOut):
                 await self._cancel(running, inbox, limits.cancel_grace_seconds)
         except ConnectionError:
-            ended = Broken(reasons.agent_gone(await running.process.why_output_ended()))
+            ended = Failed(reasons.agent_gone(await running.process.why_output_ended()))
         finally:
             running.unlisten()
-        match ended:
-            case Broken(reason):
-                await self.close()
-                return Failed(reason, running.process.stderr_tail)
-            case Stopped():
-                return Cancelled()
-            case _:
-                return ended
+        if isinstance(ended, Failed):
+            await self.aclose()
+            return replace(ended, stderr_tail=running.process.stderr_tail)
+        return ended
 
     async def _begin(self, lost: str | None) -> Opened | OpenFailed:
         session = str(uuid.uuid4())
         return await self._start(session, f"--session-id={session}") or Opened(session, resumed=False, lost=lost)
 
     async def _start(self, session: str, choice: str) -> OpenFailed | None:
-        process = ClaudeProcess(self._launch, (choice,))
-        running = _Running(process, session)
+        argv = (*self._launch.argv, *_STREAM_JSON, *_NO_REPOSITORY_SETTINGS, *_UNATTENDED, *_PARTIAL_MESSAGES, choice)
         try:
-            why = await running.connect(self._start_seconds)
+            process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:
             return OpenFailed(
                 f"Claude Code could not be started: {error.strerror}",
                 "Check that the worktree's directory is there, and AGENT_COMMAND if it is set.",
                 "",
             )
-        except BaseException:
-            await running.close()
-            raise
+        self._running = _Running(process, session)
+        why = await self._running.connect(self._start_seconds)
         if why is None:
-            self._running = running
             return None
-        await running.close()
+        await self.aclose()
         return OpenFailed(
             f"Claude Code {why} when asked to start.",
             "The end of its output says why. `threadtree doctor` starts it without a turn.",
@@ -217,11 +227,11 @@ class ClaudeDriver:
             async with asyncio.timeout(grace_seconds):
                 interrupting = asyncio.create_task(running.client.interrupt())
                 try:
-                    while not isinstance(await inbox.get(), ResultMessage | Broken):
+                    while not isinstance(await inbox.get(), ResultMessage | Failed):
                         pass
                     return
                 finally:
                     interrupting.cancel()
                     await asyncio.gather(interrupting, return_exceptions=True)
         _log.info("agent-did-not-cancel", session=running.session)
-        await self.close()
+        await self.aclose()

@@ -18,8 +18,8 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from bot.agents.driver import AgentEvent, Completed, Usage
-from bot.agents.prompt_loop import Broken, PromptProgress
+from bot.agents.driver import AgentEvent, Completed, Failed, Usage
+from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
 from bot.messages.tracking import PlanEntry
 
@@ -55,30 +55,30 @@ class ClaudeProgress(PromptProgress[Message]):
             case _:
                 pass
 
-    def end(self, item: Message) -> Completed | Broken | None:
+    def end(self, item: Message) -> Completed | Failed | None:
         """Some results called a success are errors, and some are empty."""
         match item:
             case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
-                return Broken(reasons.wrong_session(str(session)))
+                return Failed(reasons.wrong_session(str(session)))
             case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
-                return Broken(reasons.model_key_refused(rest.get("error_status")))
+                return Failed(reasons.model_key_refused(rest.get("error_status")))
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
-                return Broken(reasons.agent_error(_error_text(item)))
+                return Failed(reasons.agent_error(_error_text(item)))
             case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
-                return Broken(reasons.agent_stopped(reason))
+                return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
                 return self._completed(_usage(item))
             case ResultMessage(subtype="success", stop_reason=reason):
-                return Broken(reasons.agent_stopped(reason))
+                return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype=subtype):
-                return Broken(reasons.agent_error(f"{subtype}: {_error_text(item)}"))
+                return Failed(reasons.agent_error(f"{subtype}: {_error_text(item)}"))
             case _:
                 return None
 
     def _block(self, block: ContentBlock) -> Iterator[AgentEvent]:
         match block:
             case TextBlock(text=text):
-                yield from self._say(text, new_paragraph=True)
+                self._say(text, new_paragraph=True)
             case ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
                 yield self._plan(_entry(todo) for todo in todos if isinstance(todo, dict))
             case ToolUseBlock(id=call_id, name=name, input=arguments):

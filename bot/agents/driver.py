@@ -22,13 +22,6 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentText:
-    """The next piece of the answer; the pieces put together are the text of `Completed`."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class PlanChanged:
     """The whole plan as it is now; it replaces the one before."""
 
@@ -48,7 +41,7 @@ class ToolEnded:
     ok: bool
 
 
-AgentEvent = AgentText | PlanChanged | ToolStarted | ToolEnded
+AgentEvent = PlanChanged | ToolStarted | ToolEnded
 
 
 # How opening a session ends.
@@ -99,7 +92,7 @@ class Failed:
     """The prompt failed. `reason` is a sentence of Markdown."""
 
     reason: str
-    stderr_tail: str
+    stderr_tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +140,6 @@ class AgentDriver(Protocol):
         """
         ...
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End the agent and its process group. May be called twice."""
         ...

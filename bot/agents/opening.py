@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -25,38 +24,25 @@ async def driver_for(
 ) -> AsyncIterator[AgentDriver]:
     """Yield a driver for this value of AGENT. When the context ends, the agent's process group has ended."""
     # The first driver of a protocol imports its library, which takes a second or two.
-    async with await asyncio.to_thread(_driver, agent, launch, clock, sleep) as driver:
+    async with aclosing(await asyncio.to_thread(_driver, agent, launch, clock, sleep)) as driver:
         yield driver
 
 
-def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AbstractAsyncContextManager[AgentDriver]:
-    from bot.agents.acp import acp_agent  # most processes never start an agent
+def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriver:
+    from bot.agents.acp import AcpDriver  # most processes never start an agent
 
     chosen = preset(agent)
     if chosen is None:
         # How an unknown agent answers `session/load` is not known either.
-        return acp_agent(launch, options=SessionOptions(replays_after_load=True))
+        return AcpDriver(launch, options=SessionOptions(replays_after_load=True))
     if agent == "claude":
-        return _claude(launch, chosen)
+        from bot.agents.claude import ClaudeDriver  # the extra `claude` is not always there
+
+        return ClaudeDriver(launch)
     if agent == "gemini":
         waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
-        return acp_agent(launch, options=chosen.session_options, check=waiting)
-    return acp_agent(launch, options=chosen.session_options, check=partial(_refuse_plugins, chosen, launch.cwd))
-
-
-def _claude(launch: Launch, chosen: Preset) -> AbstractAsyncContextManager[AgentDriver]:
-    from bot.agents.acp import acp_agent
-
-    if find_spec("claude_agent_sdk") is None:
-        failure = OpenFailed("The Claude Agent SDK is not installed.", f"Install it: {chosen.install}", "")
-
-        async def refuse(_: str | None) -> OpenFailed:
-            return failure
-
-        return acp_agent(launch, check=refuse)
-    from bot.agents.claude import claude_agent  # the extra `claude` is not always there
-
-    return claude_agent(launch)
+        return AcpDriver(launch, options=chosen.session_options, check=waiting)
+    return AcpDriver(launch, options=chosen.session_options, check=partial(_refuse_plugins, chosen, launch.cwd))
 
 
 async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> OpenFailed | None:

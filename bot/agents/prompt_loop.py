@@ -3,15 +3,15 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from bot.agents.driver import (
     AgentEvent,
-    AgentText,
     Cancelled,
     Completed,
+    Failed,
     Limits,
+    Outcome,
     PlanChanged,
     TimedOut,
     ToolEnded,
@@ -32,18 +32,6 @@ INBOX_ITEMS = 256
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The prompt failed, or there will be no answer. `reason` is a sentence of Markdown."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The prompt is to be stopped: `stop` was set."""
-
-
 class PromptProgress(ABC, Generic[Item]):
     """What one prompt has brought so far: its answer and its open tool calls, both within their budgets.
 
@@ -61,7 +49,7 @@ class PromptProgress(ABC, Generic[Item]):
         """Take in one item and return the events it means, if any."""
 
     @abstractmethod
-    def end(self, item: Item) -> Completed | Cancelled | Broken | None:
+    def end(self, item: Item) -> Outcome | None:
         """Return how the prompt ended; None if the item does not end it."""
 
     def is_work(self, item: Item) -> bool:
@@ -79,10 +67,10 @@ class PromptProgress(ABC, Generic[Item]):
         left_out = self._characters - len(text)
         return f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
 
-    def _completed(self, usage: Usage | None) -> Completed | Broken:
-        return Completed(self.answer, usage) if self.answer.strip() else Broken(reasons.NO_ANSWER)
+    def _completed(self, usage: Usage | None) -> Completed | Failed:
+        return Completed(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
-    def _say(self, text: str, *, new_paragraph: bool) -> Iterator[AgentText]:
+    def _say(self, text: str, *, new_paragraph: bool) -> None:
         """Agents send what they write before and after a tool call as separate messages without a break."""
         if not text:
             return
@@ -92,7 +80,6 @@ class PromptProgress(ABC, Generic[Item]):
         self._characters += len(text)
         if kept:
             self._pieces.append(kept)
-            yield AgentText(kept)
 
     def _plan(self, entries: Iterable[PlanEntry]) -> PlanChanged:
         kept = list(entries)[:MAX_PLAN_ENTRIES]
@@ -120,13 +107,13 @@ class PromptProgress(ABC, Generic[Item]):
 
 
 async def follow(
-    inbox: asyncio.Queue[Item | Broken],
+    inbox: asyncio.Queue[Item | Failed],
     limits: Limits,
     stop: asyncio.Event,
     progress: PromptProgress[Item],
     on_event: Callable[[AgentEvent], None],
-) -> Completed | Cancelled | Broken | Stopped | TimedOut:
-    """Report the events of a prompt until it ends, is stopped, or reaches a limit. The loop's time counts.
+) -> Outcome:
+    """Report the events of a prompt until it ends, `stop` is set, or a limit is reached. The loop's time counts.
 
     The idle clock starts again with every sign of work and pauses while a tool call is open.
     """
@@ -137,7 +124,7 @@ async def follow(
     try:
         while True:
             if stop.is_set():
-                return Stopped()
+                return Cancelled()
             idle_counts = idle_at < total_at and not progress.tool_is_open
             until = idle_at if idle_counts else total_at
             if clock() >= until:
@@ -146,7 +133,7 @@ async def follow(
             item = await _next(inbox, stopping, until - clock())
             if item is None:
                 continue
-            if isinstance(item, Broken):
+            if isinstance(item, Failed):
                 return item
             if progress.is_work(item):
                 idle_at = clock() + limits.idle_seconds
@@ -160,8 +147,8 @@ async def follow(
 
 
 async def _next(
-    inbox: asyncio.Queue[Item | Broken], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Broken | None:
+    inbox: asyncio.Queue[Item | Failed], stopping: asyncio.Task[Literal[True]], seconds: float
+) -> Item | Failed | None:
     """Return the next item; None after a stop or `seconds` without one."""
     if not inbox.empty():
         return inbox.get_nowait()

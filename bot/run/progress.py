@@ -11,7 +11,6 @@ import structlog
 
 from bot.agents.driver import (
     AgentEvent,
-    AgentText,
     PlanChanged,
     ToolEnded,
     ToolStarted,
@@ -63,8 +62,6 @@ class Progress:
             case ToolEnded(title=title, ok=ok):
                 if not ok:
                     self.steps.append(f"{title} (failed)")
-            case AgentText():
-                return
             case _:
                 assert_never(event)
         del self.steps[:-MAX_STEPS]

@@ -1,6 +1,7 @@
 """Claude Code's ways to end a prompt that is no success, and to say things nobody expects."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from bot.agents import opening
-from bot.agents.driver import AgentText, Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
+from bot.agents import presets
+from bot.agents.driver import Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
 from bot.agents.opening import driver_for
+from bot.agents.presets import NotInstalled, command_of, preset
 from tests.agents.conftest import Heard, ask
 
 Plan = dict[str, list[dict[str, Any]]]
@@ -116,7 +118,6 @@ async def test_a_sub_agents_words_are_no_part_of_the_answer(odd: Callable[[Plan]
     outcome = await outcome_of(odd({"prompt": [INIT, text("one"), inner, text("two"), result()]}), heard)
     assert isinstance(outcome, Completed)
     assert outcome.text == "one\n\ntwo"
-    assert [event.text for event in heard if isinstance(event, AgentText)] == ["one", "\n\ntwo"]
     assert not any(isinstance(event, ToolEnded) for event in heard)
 
 
@@ -128,12 +129,13 @@ async def test_a_start_that_fails_brings_its_last_words(odd: Callable[[Plan], La
     assert opened.stderr_tail == "no licence"
 
 
-async def test_without_the_sdk_its_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "find_spec", lambda _: None)
-    async with driver_for("claude", Launch(("claude",), {}, tmp_path)) as driver:
-        opened = await driver.open(None)
-    assert isinstance(opened, OpenFailed)
-    assert "-m pip install 'claude-agent-sdk>=" in opened.next_step
+def test_without_the_sdk_its_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "find_spec", lambda _: None)
+    chosen = preset("claude")
+    assert chosen is not None
+    command = command_of(chosen, os.defpath)
+    assert isinstance(command, NotInstalled)
+    assert "-m pip install 'claude-agent-sdk>=" in command.next_step
 
 
 @pytest.mark.parametrize(("minute", "waits"), [("12-30", [15]), ("12-29", [])])

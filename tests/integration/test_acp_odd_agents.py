@@ -8,14 +8,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bot.agents.acp import acp_agent
-from bot.agents.acp_open import OpenTimeouts
-from bot.agents.driver import AgentEvent, Cancelled, Completed, Failed, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.agents.acp import AcpDriver, OpenTimeouts
+from bot.agents.driver import (
+    AgentEvent,
+    Cancelled,
+    Completed,
+    Failed,
+    Launch,
+    Limits,
+    Opened,
+    OpenFailed,
+    Outcome,
+    ToolStarted,
+)
 from bot.agents.presets import SessionOptions
 from bot.sandbox import agent_argv
 from tests.support import misbehaving_agent
@@ -26,6 +37,8 @@ QUICK = OpenTimeouts(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
 CAN_RESUME = [{"result": {"protocolVersion": 1, "agentCapabilities": {"sessionCapabilities": {"resume": {}}}}}]
 ENDS: dict[str, Any] = {"result": {"stopReason": "end_turn"}}
 DIES = [{"exit": 7}]
+_LOOK = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Look"}
+TOOL_CALL = {"send": {"method": "session/update", "params": {"sessionId": "fresh", "update": _LOOK}}}
 AUTH = [{"error": {"code": -32000, "message": "Authentication required", "data": {"details": "run login"}}}]
 
 Plan = dict[str, list[list[dict[str, Any]]]]
@@ -57,14 +70,14 @@ def methods(launch: Launch) -> list[str]:
 
 
 async def try_to_open(launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK) -> Opened | OpenFailed:
-    async with acp_agent(launch, timeouts) as agent:
+    async with aclosing(AcpDriver(launch, timeouts)) as agent:
         return await agent.open(resume)
 
 
 async def converse(
     launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK
 ) -> tuple[Opened | OpenFailed, Outcome]:
-    async with acp_agent(launch, timeouts) as agent:
+    async with aclosing(AcpDriver(launch, timeouts)) as agent:
         opened = await agent.open(resume)
         return opened, await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
 
@@ -167,7 +180,7 @@ async def test_a_past_replayed_after_the_answer_is_not_the_answer(odd: Callable[
     past = {"text": "old words"}
     launch = odd({"session/load": [[past, {"result": {}}, past, {"pause": 0.1}, past]]})
     options = SessionOptions(replays_after_load=True)
-    async with acp_agent(launch, OpenTimeouts(quiet_seconds=2), options) as agent:
+    async with aclosing(AcpDriver(launch, OpenTimeouts(quiet_seconds=2), options)) as agent:
         assert await agent.open("kept") == Opened("kept", resumed=True, lost=None)
         answer = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
         assert answer == Completed("the answer", None)
@@ -241,7 +254,7 @@ async def test_a_killed_agent_is_told_with_its_signal(odd: Callable[[Plan], Laun
     def kill(_: AgentEvent) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
-    async with acp_agent(odd(prompted({"text": "working"})), QUICK) as agent:
+    async with aclosing(AcpDriver(odd(prompted(TOOL_CALL)), QUICK)) as agent:
         await agent.open(None)
         outcome = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), kill)
         assert outcome == Failed("The agent was ended by signal 9 in the middle of its work.", "")
@@ -250,10 +263,8 @@ async def test_a_killed_agent_is_told_with_its_signal(odd: Callable[[Plan], Laun
 
 
 async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], Launch]) -> None:
-    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Look"}
-    tool = {"send": {"method": "session/update", "params": {"sessionId": "fresh", "update": call}}}
-    end = ENDS
-    _, outcome = await converse(odd(prompted({"text": "Let "}, {"text": "me."}, tool, {"text": "Done."}, end)))
+    said = ({"text": "Let "}, {"text": "me."}, TOOL_CALL, {"text": "Done."})
+    _, outcome = await converse(odd(prompted(*said, ENDS)))
     assert outcome == Completed("Let me.\n\nDone.", None)
 
 
@@ -294,14 +305,13 @@ async def test_a_permission_asked_for_after_the_stop_is_answered_cancelled(odd: 
     hear = {"await_client_answer": True}
     cancelled = {"result": {"stopReason": "cancelled"}}
     launch = odd(prompted({"text": "x"}, ask, hear, {"text": "y"}, hear, ask, hear, cancelled))
-    stop, texts = asyncio.Event(), []
+    stop = asyncio.Event()
 
     def on_event(event: AgentEvent) -> None:
-        texts.append(event)
-        if len(texts) == 2:
-            stop.set()
+        assert event == ToolStarted("1")
+        stop.set()
 
-    async with acp_agent(launch, QUICK) as agent:
+    async with aclosing(AcpDriver(launch, QUICK)) as agent:
         await agent.open(None)
         assert await agent.prompt(["hello"], GENEROUS, stop, on_event) == Cancelled()
     before, cancel, after = heard(launch)[-3:]
@@ -333,12 +343,13 @@ async def test_a_grandchild_that_left_the_group_does_not_hold_up_the_end(
 
 BOT = """
 import asyncio, json, sys
+from contextlib import aclosing
 from pathlib import Path
-from bot.agents.acp import acp_agent
+from bot.agents.acp import AcpDriver
 from bot.agents.driver import Launch
 
 async def main(argv, cwd):
-    async with acp_agent(Launch(tuple(argv), {}, Path(cwd))) as agent:
+    async with aclosing(AcpDriver(Launch(tuple(argv), {}, Path(cwd)))) as agent:
         print(await agent.open(None), flush=True)
         await asyncio.Event().wait()
 

@@ -1,13 +1,14 @@
 """An agent that speaks ACP, in its cage: it edits and commits, the bot brings that home and pushes it."""
 
 import sys
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import bot
-from bot.agents.acp import acp_agent
+from bot.agents.acp import AcpDriver
 from bot.agents.driver import Completed, Launch, Opened
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
@@ -38,7 +39,7 @@ def launch(world: GitRepositories) -> Launch:
 
 async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Opened:
     """What the bot does for one turn, from the agent's start to the push."""
-    async with acp_agent(launch(world)) as agent:
+    async with aclosing(AcpDriver(launch(world))) as agent:
         session = await agent.open(resume)
         assert isinstance(session, Opened), session
         assert isinstance(await ask(agent, *lines), Completed)
@@ -68,7 +69,7 @@ async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_d
 
 
 async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitRepositories) -> None:
-    async with acp_agent(launch(world)) as agent:
+    async with aclosing(AcpDriver(launch(world))) as agent:
         await opened(agent)
         await ask(agent, "write a: 1", "commit Add a")
     await turn(world, None, "write b: 2")

@@ -44,7 +44,7 @@ class ManualAgent:
         finally:
             stopped.cancel()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return
 
 
