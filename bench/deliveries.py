@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import orjson
 
-from bot.receive.signature import sign
+from bot.receive.delivery import sign
 from tests.recorded import recorded_payloads
 
 BODY_BYTES = 14_000

@@ -1,7 +1,6 @@
 """`GET /healthz` says that the process runs, `GET /readyz` whether the bot works: database, schema, a live worker."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import asyncpg
@@ -16,11 +15,8 @@ from bot.store.upkeep import some_worker_is_alive
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
 PROBE_TIMEOUT_SECONDS: Final = 3.0
 
-Probe = Callable[[], Awaitable[str | None]]
-"""Returns why the bot cannot work now, None if it can."""
 
-
-def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> list[Route]:
+def health_routes(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> list[Route]:
     """Return the two routes. `/readyz` answers 503 with the reason, after `timeout_seconds` at the latest."""
     running: asyncio.Task[str | None] | None = None
 
@@ -31,7 +27,7 @@ def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECOND
         # A probe that hangs holds a connection and may ignore a cancellation: it goes on alone.
         nonlocal running
         if running is None or running.done():
-            running = asyncio.create_task(_reason(probe))
+            running = asyncio.create_task(_unready_reason(pool, timeout_seconds))
         finished, _pending = await asyncio.wait({running}, timeout=timeout_seconds)
         reason = running.result() if finished else "the database does not answer"
         if reason:
@@ -41,26 +37,17 @@ def health_routes(probe: Probe, *, timeout_seconds: float = PROBE_TIMEOUT_SECOND
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
-def database_probe(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS) -> Probe:
-    """Return a probe that asks the database for its schema and for a worker's heartbeat."""
-
-    async def probe() -> str | None:
+async def _unready_reason(pool: Pool, timeout_seconds: float) -> str | None:
+    """Return why the bot cannot work now, None if it can."""
+    try:
         async with pool.acquire(timeout=timeout_seconds) as connection:
-            try:
-                missing = await missing_migrations(connection)
-            except MigrationError as problem:
-                return str(problem)
+            missing = await missing_migrations(connection)
             if missing:
                 return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
             if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS, timeout_seconds):
                 return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
-        return None
-
-    return probe
-
-
-async def _reason(probe: Probe) -> str | None:
-    try:
-        return await probe()
+    except MigrationError as problem:
+        return str(problem)
     except (asyncpg.PostgresError, *DATABASE_AWAY) as problem:
         return f"the database does not answer ({type(problem).__name__})"
+    return None

@@ -72,10 +72,6 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-class _MissingKeyError(Exception):
-    """The key of a preset's model is not set; the message is the whole line."""
-
-
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Url = Annotated[str, BeforeValidator(values.base_url)]
@@ -192,10 +188,8 @@ def load(
     if "agent_command" in given:
         resolve("agent_command", lambda: _agent_command(variables, given["path"]))
     if Need.AGENT in needs:
-        try:
-            resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
-        except _MissingKeyError as error:
-            problems.append(str(error))
+        problems += _agent_problems(given, variables)
+        resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
     if "github_private_key_path" in given and "github_private_key" not in given:
         key_file = Path(given["github_private_key_path"])
         resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
@@ -261,8 +255,6 @@ def _missing_or_contradictory(given: Mapping[str, Any], needs: frozenset[Need]) 
         yield "GITHUB_WEBHOOK_SECRET is not set; set it to the secret entered at the webhook on GitHub."
     if Need.GITHUB in needs:
         yield from _credential_problems(given)
-    if Need.AGENT in needs:
-        yield from _agent_problems(given)
     for url, default in _URLS_OF_GITHUB_COM.items():
         if "github_api_url" not in given and given.get(url, default) != default:
             yield (
@@ -286,9 +278,15 @@ def _credential_problems(given: Mapping[str, Any]) -> Iterator[str]:
         yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
 
 
-def _agent_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    if given.get("agent", "claude") == "custom" and "agent_command" not in given:
+def _agent_problems(given: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
+    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
+
+    agent = given.get("agent", "claude")
+    if agent == "custom" and "AGENT_COMMAND" not in variables:
         yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
+    keys = [api.key for api in PRESETS[agent].apis] if agent in PRESETS else []
+    if keys and "AGENT_ENV" not in variables and not variables.keys() & keys:
+        yield f"{' or '.join(keys)} is not set; AGENT={agent} needs it."
 
 
 def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
@@ -324,15 +322,9 @@ def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
     """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
 
-    chosen = PRESETS.get(agent)
-    if chosen is None:
-        return {}
-    found = {api: variables[api.key] for api in chosen.apis if api.key in variables}
-    if not found:
-        keys = " or ".join(api.key for api in chosen.apis)
-        raise _MissingKeyError(f"{keys} is not set; AGENT={agent} needs it.")
-    addresses = {api.base_url: variables[api.base_url] for api in found if api.base_url in variables}
-    return {api.key: key for api, key in found.items()} | addresses
+    found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
+    names = [name for api in found for name in (api.key, api.base_url) if name in variables]
+    return {name: variables[name] for name in names}
 
 
 def _validated(given: Mapping[str, Any], problems: list[str]) -> Settings:

@@ -36,20 +36,16 @@ def postgres_url(text: str) -> str:
 
 def data_dir(variables: Mapping[str, str]) -> Path:
     """DATA_DIR, absolute, `~` and relative paths resolved; by default `threadtree` in the XDG data home."""
-    home = Path(variables.get("HOME") or _home_of_this_user())
+    try:
+        home = Path(variables.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise ValueError("is not set and this user has no home directory; set it.") from None
     if text := variables.get("DATA_DIR", "").strip():
         first, *rest = Path(text).parts
         return home.joinpath(*rest) if first == "~" else Path(text).absolute()
     data_home = Path(variables.get("XDG_DATA_HOME", ""))
     # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
     return (data_home if data_home.is_absolute() else home / ".local" / "share") / "threadtree"
-
-
-def _home_of_this_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        raise ValueError("is not set and this user has no home directory; set it.") from None
 
 
 def directory(text: str) -> Path:

@@ -21,7 +21,7 @@ from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
 from bot.handlers.context import NodePaths
-from bot.health import database_probe, health_routes
+from bot.health import health_routes
 from bot.node.process_lock import worker_lock
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
@@ -85,7 +85,7 @@ async def _run_web(
     """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError."""
     async with Inbox(pool) as inbox:
         receiver = Receiver(inbox, settings.webhook_secrets, settings.platform)
-        app = Starlette(routes=[receiver.route(), *health_routes(database_probe(pool))])
+        app = Starlette(routes=[receiver.route(), *health_routes(pool)])
         config = uvicorn.Config(
             app,
             host=settings.host,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import structlog
 
@@ -22,23 +22,14 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Committed now, for the first time or to run again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate:
-    """Committed before; nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True)
 class Unavailable:
     """Perhaps not committed: the sender must send it again."""
 
     why: str
 
 
-Outcome = Stored | Duplicate | Unavailable
+Outcome = Literal["stored", "duplicate"] | Unavailable
+"""Committed now, for the first time or to run again; committed before, nothing has changed; or perhaps not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +40,6 @@ class _Waiting:
     def tell(self, outcome: Outcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
-
-    def fail(self, problem: Exception) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(problem)
 
 
 class Inbox:
@@ -121,14 +108,15 @@ class Inbox:
                 waiting.tell(Unavailable("the database is away"))
         except Exception as problem:  # noqa: BLE001 -- raised where the row that caused it is awaited
             if len(group) == 1:
-                group[0].fail(problem)
+                if not group[0].outcome.done():
+                    group[0].outcome.set_exception(problem)
                 return
             # One row is bad, or two have the same GUID.
             for waiting in group:
                 await self._write([waiting])
         else:
             for waiting in group:
-                waiting.tell(Stored() if waiting.delivery.guid in stored else Duplicate())
+                waiting.tell("stored" if waiting.delivery.guid in stored else "duplicate")
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> set[str]:
         """Try twice: only its use shows that an idle connection was lost."""

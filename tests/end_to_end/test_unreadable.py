@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import httpx
 
-from bot.receive.signature import sign
+from bot.receive.delivery import sign
 from bot.store.deliveries import replay
 from tests.support.world import Said, World
 

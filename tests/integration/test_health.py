@@ -11,8 +11,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from bot.health import HEARTBEAT_MAX_AGE_SECONDS, database_probe, health_routes
-from bot.store.database import database
+from bot.health import HEARTBEAT_MAX_AGE_SECONDS, health_routes
+from bot.store.database import Pool, database
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
@@ -26,17 +26,21 @@ READY = (200, {"status": "ready"})
 
 @asynccontextmanager
 async def health_of(database_url: str, *, timeout_seconds: float = 30) -> AsyncIterator[Get]:
-    async with database(database_url, size=2) as pool:
-        probe = database_probe(pool, timeout_seconds=timeout_seconds)
-        app = Starlette(routes=health_routes(probe, timeout_seconds=timeout_seconds))
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://bot.test") as client:
+    async with database(database_url, size=2) as pool, health_on(pool, timeout_seconds) as get:
+        yield get
 
-            async def get(path: str) -> tuple[int, Any]:
-                response = await client.get(path)
-                return response.status_code, response.json()
 
-            yield get
+@asynccontextmanager
+async def health_on(pool: Pool, timeout_seconds: float = 30) -> AsyncIterator[Get]:
+    app = Starlette(routes=health_routes(pool, timeout_seconds=timeout_seconds))
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot.test") as client:
+
+        async def get(path: str) -> tuple[int, Any]:
+            response = await client.get(path)
+            return response.status_code, response.json()
+
+        yield get
 
 
 async def beat(database_url: str, age_seconds: float) -> None:
@@ -145,21 +149,21 @@ async def test_a_database_replaced_by_an_empty_one_is_not_ready(database_url: st
         assert (await get("/readyz"))[0] == 503
 
 
-async def test_an_error_of_our_own_is_not_taken_for_the_databases() -> None:
-    async def broken() -> str | None:
+async def test_an_error_of_our_own_is_not_taken_for_the_databases(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: object) -> tuple[str, ...]:
         raise LookupError
 
-    app = Starlette(routes=health_routes(broken))
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://bot.test") as client:
+    monkeypatch.setattr("bot.health.missing_migrations", broken)
+    async with health_of(database_url) as get:
         with pytest.raises(LookupError):
-            await client.get("/readyz")
+            await get("/readyz")
 
 
 async def test_the_probe_gives_its_connection_back(database_url: str) -> None:
-    async with database(database_url, size=1) as pool:
-        probe = database_probe(pool)
+    async with database(database_url, size=1) as pool, health_on(pool) as get:
         for _ in range(3):
-            assert "no worker" in (await probe() or "")
+            assert "no worker" in (await get("/readyz"))[1]["reason"]
         assert isinstance(pool, asyncpg.Pool)
         assert pool.get_idle_size() == 1

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from bot.postgres.embedded import embedded_postgres
-from bot.receive.inbox import Duplicate, Inbox, Stored, Unavailable
+from bot.receive.inbox import Inbox, Unavailable
 from bot.store import deliveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
@@ -65,7 +65,7 @@ async def test_deliveries_that_arrive_together_are_committed_together_and_decide
             first = asyncio.create_task(inbox.store(delivery("first")))
             await until_waiting(pool)
             others = [asyncio.create_task(inbox.store(delivery(f"other-{n}", str(n)))) for n in range(20)]
-        assert await asyncio.gather(first, *others) == [Stored()] * 21
+        assert await asyncio.gather(first, *others) == ["stored"] * 21
     groups = await pool.fetch("select count(*) as size from deliveries group by xmin order by min(seq)")
     assert [group["size"] for group in groups] == [1, 16, 4]
     assert [guid for *_, guid in await jobs(pool)] == ["first", *(f"other-{n}" for n in range(20))]
@@ -74,7 +74,7 @@ async def test_deliveries_that_arrive_together_are_committed_together_and_decide
 async def test_the_same_guid_twice_in_one_group_is_stored_once(pool: Pool) -> None:
     async with Inbox(pool) as inbox:
         outcomes = await asyncio.gather(*(inbox.store(delivery(guid)) for guid in "aabababcaa"))
-    assert Counter(outcomes) == {Stored(): 3, Duplicate(): 7}
+    assert Counter(outcomes) == {"stored": 3, "duplicate": 7}
     assert sorted(guid for *_, guid in await jobs(pool)) == ["a", "b", "c"]
 
 
@@ -84,7 +84,7 @@ async def test_one_bad_row_does_not_take_the_others_of_its_group_with_it(pool: P
         outcomes = await asyncio.gather(
             inbox.store(delivery("a")), inbox.store(bad), inbox.store(delivery("b")), return_exceptions=True
         )
-    assert outcomes[0] == outcomes[2] == Stored()
+    assert outcomes[0] == outcomes[2] == "stored"
     assert isinstance(outcomes[1], asyncpg.CharacterNotInRepertoireError)
     assert set(await rows(pool)) == {"a", "b"}
 
@@ -100,9 +100,9 @@ async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -
             storing = asyncio.create_task(inbox.store(delivery("g-1")))
             await until_waiting(pool)
             await other.execute(kill)
-        assert await storing == Stored()
+        assert await storing == "stored"
         await other.execute(kill)
-        assert await inbox.store(delivery("g-2")) == Stored()
+        assert await inbox.store(delivery("g-2")) == "stored"
 
 
 async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_nothing(pool: Pool) -> None:
@@ -110,7 +110,7 @@ async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_no
         assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
     # GitHub sends it again, and this time the database has as long as it needs.
     async with Inbox(pool, attempt_seconds=PATIENCE_SECONDS, answer_seconds=PATIENCE_SECONDS) as inbox:
-        assert isinstance(await inbox.store(delivery("g-1")), Stored | Duplicate)  # the first may have been committed
+        assert await inbox.store(delivery("g-1")) in ("stored", "duplicate")  # the first may have been committed
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
 
 
@@ -128,7 +128,7 @@ async def test_a_connection_that_is_closed_between_two_steps_counts_as_an_outage
         with monkeypatch.context() as patch:
             patch.setattr(asyncpg.Connection, "_get_statement", close_afterwards)
             assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
-        assert await inbox.store(delivery("g-1")) == Stored()
+        assert await inbox.store(delivery("g-1")) == "stored"
 
 
 async def test_the_answer_comes_within_its_time(pool: Pool) -> None:

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.receive.delivery import delivery_of
+from bot.receive.delivery import delivery_of, sign
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH
-from bot.receive.inbox import Inbox, Stored
-from bot.receive.signature import sign
+from bot.receive.inbox import Inbox
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads
 from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
@@ -201,7 +200,7 @@ async def test_a_client_that_goes_away_in_the_middle_is_no_error(inbox: Inbox, p
 
 async def test_a_payload_file_is_stored_like_a_delivery(inbox: Inbox, pool: Pool) -> None:
     delivery = delivery_of("g-1", "issue_comment", orjson.dumps(comment()), "github.com")
-    assert await inbox.store(delivery) == Stored()
+    assert await inbox.store(delivery) == "stored"
     assert (await rows(pool))[delivery.guid]["state"] == "received"
     assert [job[3] for job in await jobs(pool)] == [delivery.guid]
 

@@ -9,9 +9,9 @@ import httpx
 import orjson
 from starlette.applications import Starlette
 
+from bot.receive.delivery import sign
 from bot.receive.endpoint import PATH, Receiver
 from bot.receive.inbox import Inbox
-from bot.receive.signature import sign
 from bot.store.database import Pool
 
 SECRET = b"the secret"
