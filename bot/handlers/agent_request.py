@@ -1,5 +1,7 @@
 """A request to the agent: it becomes a queued turn."""
 
+from dataclasses import replace
+
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
 from bot.messages import reasons, tracking
@@ -58,7 +60,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
         return
     assigned = await assign_worktree(ctx)
     if assigned.notice is not None:
-        turn = turn.with_notice(assigned.notice)
+        turn = replace(turn, notices=(*turn.notices, assigned.notice))
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )

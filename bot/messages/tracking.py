@@ -51,24 +51,18 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """What a turn changed in a checkout that is never pushed, as a unified diff."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class TurnResult:
     """How a turn ended. The run fills it in, `final` renders it.
 
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
-    sentence of Markdown, None only for `done`; `notices` are sentences of Markdown.
+    sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
+    the checkout is never pushed.
     """
 
     state: EndState
     reason: str | None = None
     answer: str = ""
-    changes: Changes | Patch | None = None
+    changes: Changes | str | None = None
     notices: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     duration: timedelta | None = None
@@ -177,15 +171,10 @@ def _headline(result: TurnResult, *, answered: bool) -> str:
 
 def _footer(result: TurnResult) -> str:
     sections = []
-    match result.changes:
-        case Changes():
-            sections.append(_changes(result.changes))
-        case Patch(text=text):
-            sections.append(_patch(text))
-        case None:
-            pass
-        case _:
-            assert_never(result.changes)
+    if isinstance(result.changes, Changes):
+        sections.append(_changes(result.changes))
+    elif result.changes is not None:
+        sections.append(_patch(result.changes))
     if result.notices:
         sections.append(_box(result.notices))
     if result.last_words.strip():

@@ -64,14 +64,15 @@ class Sender:
         created = await outbox.created_within(connection, writer, pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
-        candidate = await outbox.next_candidate(connection, writer, now, only_edits=only_edits)
-        if candidate is None:
+        found = await outbox.next_to_send(connection, writer, now, only_edits=only_edits)
+        if found is None:
             due = await outbox.next_due(connection, writer, now)
             return Drained(opens if only_edits and due == now else due)
-        if candidate.creates and opens > now:
+        row_id, creates = found
+        if creates and opens > now:
             await self.sleep((opens - now).total_seconds())
             return None  # something more urgent may be due by now
-        await self._send(connection, writer, candidate.id)
+        await self._send(connection, writer, row_id)
         return None
 
     async def _send(self, connection: Connection, writer: str, row_id: int) -> None:

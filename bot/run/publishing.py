@@ -15,7 +15,7 @@ from bot.git.runner import Identity
 from bot.messages import notices
 from bot.messages.notices import PushRule
 from bot.messages.redact import holds_secret
-from bot.messages.tracking import Changes, Patch
+from bot.messages.tracking import Changes
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
 from bot.store.turns import ClaimedTurn
@@ -78,7 +78,7 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
 
 async def publish(
     ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
-) -> tuple[Changes | Patch | None, list[str]]:
+) -> tuple[Changes | str | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread. Raises GitError, OSError."""
     told: list[str] = []
     path = Path(turn.worktree.path)
@@ -157,13 +157,13 @@ async def _changes(
 
 async def _as_patch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, told: list[str]
-) -> Patch | None:
+) -> str | None:
     """Commit in a detached worktree, which is never pushed; return its edits for the reply."""
     await _commit(ctx, lock, turn, path, told)
     await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.worktree.start_sha or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
-    return Patch(patch) if patch else None
+    return patch or None
 
 
 def _message(turn: ClaimedTurn) -> str:

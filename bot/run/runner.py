@@ -8,7 +8,6 @@ import structlog
 
 from bot.messages import reasons
 from bot.messages.tracking import TurnResult
-from bot.model import ThreadRef
 from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
@@ -169,7 +168,6 @@ async def _interrupt(connection: Connection, claim: Claim) -> None:
     except ClaimLostError:
         return
     place = await turns.thread_of(connection, claim.turn_id)
-    thread_ref = ThreadRef(place.repository, place.conversation_id)
-    await thread_comments.ended(connection, thread_ref, claim.turn_id, place.target, result)
-    await conversations.end_use(connection, place.conversation_id, place.worktree_id)
+    await thread_comments.ended(connection, place.thread_ref, claim.turn_id, place.target, result)
+    await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
     _log.warning("turn-interrupted", turn=claim.turn_id)

@@ -12,7 +12,7 @@ from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
-from bot.model import HeadBranch, LiveWorktree, Start, Target, ThreadRef
+from bot.model import HeadBranch, LiveWorktree, Start
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
@@ -46,10 +46,8 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
 
     async def write(connection: Connection) -> None:
         noted = await sharing.lock_turn(connection, turn)
-        for other in await sharing.record_switch(connection, turn, after, [*noted, words]):
-            await thread_comments.reply(
-                connection, ThreadRef(turn.worktree.repository, other.conversation_id), Target(other.kind), told
-            )
+        for thread_ref, target in await sharing.record_switch(connection, turn, after, [*noted, words]):
+            await thread_comments.reply(connection, thread_ref, target, told)
 
     await persist(ctx.pool, write)
     reached("switch-saved")

@@ -21,7 +21,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import notices, reasons, tracking
-from bot.messages.tracking import Changes, Patch, TurnResult
+from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
 from bot.reply import thread_comments
@@ -266,7 +266,7 @@ class TurnRun:
         stopped = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
         if stopped is not None:
             return TurnResult("stopped", stopped, answer=answer)
-        changes: Changes | Patch | None = None
+        changes: Changes | str | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
             changes, told = await publish(self._ctx, self._turn, ready, head_before, guard)

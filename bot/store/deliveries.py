@@ -115,17 +115,9 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> se
 
     Gives the GUIDs that are new, or known as failed and now to run again. Not for use inside a transaction.
     """
-    guids: list[str] = await connection.fetchval(
-        STORE,
-        [delivery.guid for delivery in deliveries],
-        [delivery.event for delivery in deliveries],
-        [delivery.action for delivery in deliveries],
-        [delivery.conversation for delivery in deliveries],
-        [delivery.lock_key for delivery in deliveries],
-        [delivery.state for delivery in deliveries],
-        [delivery.body for delivery in deliveries],
-        [delivery.error for delivery in deliveries],
-    )
+    columns = ("guid", "event", "action", "conversation", "lock_key", "state", "body", "error")
+    values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
+    guids: list[str] = await connection.fetchval(STORE, *values)
     return set(guids)
 
 

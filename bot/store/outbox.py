@@ -119,14 +119,6 @@ order by 1
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """The row that is next; `creates`: sending it makes something new on GitHub, which the write limits count."""
-
-    id: int
-    creates: bool
-
-
-@dataclass(frozen=True, slots=True)
 class OutboxItem:
     """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub."""
 
@@ -188,10 +180,12 @@ async def lock_writer(connection: Connection, writer: str) -> bool:
     return bool(await connection.fetchval(LOCK_WRITER, writer))
 
 
-async def next_candidate(connection: Connection, writer: str, now: datetime, *, only_edits: bool) -> Candidate | None:
-    """The most urgent, then oldest row that is due."""
+async def next_to_send(
+    connection: Connection, writer: str, now: datetime, *, only_edits: bool
+) -> tuple[int, bool] | None:
+    """Return the id of the most urgent, then oldest row that is due, and whether it creates something on GitHub."""
     row = await connection.fetchrow(NEXT, writer, now, only_edits)
-    return None if row is None else Candidate(row["id"], creates=row["comment_id"] is None)
+    return None if row is None else (row["id"], row["comment_id"] is None)
 
 
 async def next_due(connection: Connection, writer: str, now: datetime) -> datetime | None:

@@ -1,6 +1,6 @@
 """The queue of turns from the side of the requests: enqueueing, places in line, stopping."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -67,10 +67,6 @@ class NewTurn:
     pinned_sha: str | None = None
     context: str = ""
     notices: tuple[str, ...] = ()
-
-    def with_notice(self, notice: str) -> "NewTurn":
-        """Return the same turn with one more notice in its reply."""
-        return replace(self, notices=(*self.notices, notice))
 
 
 async def enqueue(

@@ -1,9 +1,8 @@
 """Rows of worktrees that several conversations use: their usage, a switch to a branch, a move to another worktree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from bot.model import LiveWorktree, Repository, ThreadKind
+from bot.model import LiveWorktree, Repository, Target, ThreadRef
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
 from bot.store.database import Connection
@@ -66,7 +65,7 @@ update turns set notices = $2 where id = $1
 """
 
 OTHER_THREADS = """
-select id, number, kind from conversations where worktree_id = $1 and id <> $2 and state = 'open' order by number
+select id, kind from conversations where worktree_id = $1 and id <> $2 and state = 'open' order by number
 """
 
 MOVE_TURN = """
@@ -81,15 +80,6 @@ with thread as (
 update turns set worktree_id = $3, state = 'queued', claim = null, worker = null
 where conversation_id = $1 and worktree_id = $2 and (state = 'queued' or id = $4)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Sharer:
-    """Another open thread that uses the same worktree."""
-
-    conversation_id: int
-    number: int
-    kind: ThreadKind
 
 
 async def lock_codebase(connection: Connection, repository: Repository) -> None:
@@ -133,7 +123,7 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
 
 async def record_switch(
     connection: Connection, turn: ClaimedTurn, branch: str, notices: Sequence[str]
-) -> tuple[Sharer, ...]:
+) -> list[tuple[ThreadRef, Target]]:
     """Record the branch that the worktree is on now; return the other threads to tell.
 
     `notices`: those that `lock_turn` returned, and new ones.
@@ -141,7 +131,7 @@ async def record_switch(
     await connection.execute(RECORD_SWITCH, turn.worktree.id, branch)
     await connection.execute(SET_NOTICES, turn.id, list(notices))
     rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
-    return tuple(Sharer(row["id"], row["number"], row["kind"]) for row in rows)
+    return [(ThreadRef(turn.worktree.repository, row["id"]), Target(row["kind"])) for row in rows]
 
 
 async def move_turn(

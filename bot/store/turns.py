@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from bot.model import Repository, Target, TurnState, WorktreeRow
+from bot.model import Target, ThreadRef, TurnState, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
 
 T = TypeVar("T")
@@ -192,8 +192,7 @@ class ClaimedTurn:
 class TurnThread:
     """The thread and the worktree of a turn; `target` is what asked for it."""
 
-    repository: Repository
-    conversation_id: int
+    thread_ref: ThreadRef
     worktree_id: int
     target: Target
 
@@ -338,6 +337,5 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
 async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     """Where the turn's answer belongs."""
     row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
-    return TurnThread(
-        repository_of(row), row["conversation_id"], row["worktree_id"], Target(row["source_kind"], row["source_id"])
-    )
+    thread_ref = ThreadRef(repository_of(row), row["conversation_id"])
+    return TurnThread(thread_ref, row["worktree_id"], Target(row["source_kind"], row["source_id"]))

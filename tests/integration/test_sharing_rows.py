@@ -12,12 +12,11 @@ from bot.handlers.agent_request import queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.messages import notices
-from bot.model import Actor, HeadBranch, LiveWorktree, Target
+from bot.model import Actor, HeadBranch, LiveWorktree, Target, ThreadRef
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import RequestedBy
-from bot.store.sharing import Sharer
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
@@ -339,7 +338,7 @@ async def test_a_switch_is_written_once_and_tells_who_else_works_there(world: Tu
         assert await sharing.lock_turn(world.db, turn) == (IN_ISSUES,)
         others = await sharing.record_switch(world.db, turn, "feature", [IN_ISSUES, "and more"])
 
-    assert others == (Sharer(issue.id, ISSUE, "issue"),)
+    assert others == [(ThreadRef(turn.worktree.repository, issue.id), Target("issue"))]
     assert await world.db.fetchval("select branch from worktrees where id = $1", turn.worktree.id) == "feature"
     assert (await world.row(turn.id))["notices"] == [IN_ISSUES, "and more"]
 
@@ -352,7 +351,7 @@ async def test_a_closed_thread_is_not_told(world: TurnRows) -> None:
 
     async with world.db.transaction():
         await sharing.lock_turn(world.db, turn)
-        assert await sharing.record_switch(world.db, turn, "feature", []) == ()
+        assert await sharing.record_switch(world.db, turn, "feature", []) == []
 
 
 async def test_a_run_that_lost_its_claim_changes_nothing(world: TurnRows) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from bot.model import Target
+from bot.model import Target, ThreadRef
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
@@ -214,7 +214,7 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Turn
 async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
     place = await turns.thread_of(world.db, turn.id)
 
-    assert (place.repository, place.conversation_id) == (turn.worktree.repository, turn.conversation_id)
+    assert place.thread_ref == ThreadRef(turn.worktree.repository, turn.conversation_id)
     assert (place.worktree_id, place.target) == (turn.worktree.id, Target("comment", 11))
 
 

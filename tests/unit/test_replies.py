@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking
 from bot.messages.formatting import inline_code, inline_text
-from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
+from bot.messages.tracking import Changes, PlanEntry, TurnResult
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
@@ -62,7 +62,7 @@ def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() 
 
 @given(st.lists(st.text(max_size=400), max_size=90))
 def test_no_comment_is_too_long_however_much_the_agent_did(texts: list[str]) -> None:
-    outcome = TurnResult("done", steps=tuple(texts), changes=Patch("x" * 20_000), notices=("n",) * 5)
+    outcome = TurnResult("done", steps=tuple(texts), changes="x" * 20_000, notices=("n",) * 5)
     plan = [PlanEntry(text, "in_progress") for text in texts]
     for part in [*tracking.final(outcome), tracking.running(plan, texts, timedelta(0))]:
         assert len(part) <= 65_536

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking, worktree_replies
 from bot.messages.sanitize import is_sanitized
-from bot.messages.tracking import Changes, Patch, PlanEntry, TurnResult
+from bot.messages.tracking import Changes, PlanEntry, TurnResult
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
 from bot.sharing_rules import SharingRefused
 
@@ -58,7 +58,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "answer-with-a-patch": TurnResult(
         "done",
         answer="Fixed the typo.",
-        changes=Patch("--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,3 @@\n ```\n-teh\n+the\n ```\n"),
+        changes="--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,3 @@\n ```\n-teh\n+the\n ```\n",
         duration=timedelta(seconds=5),
     ),
     "failed": TurnResult(
@@ -128,7 +128,7 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         notices.files_left_out([other, foreign]),
     )
     for result in (
-        TurnResult("done", answer=foreign, changes=Patch(foreign), notices=unusual[:boxed], steps=(foreign, other)),
+        TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
     ):
         for part in tracking.final(result, server_url=SERVER):
@@ -137,5 +137,5 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
 
 @pytest.mark.parametrize("fence", ["```", " ```", "   ````", "> ```"])
 def test_a_line_of_backticks_does_not_end_a_patch(fence: str) -> None:
-    (comment,) = tracking.final(TurnResult("done", changes=Patch(f" {fence}\n {LIVE}\n {fence}\n")))
+    (comment,) = tracking.final(TurnResult("done", changes=f" {fence}\n {LIVE}\n {fence}\n"))
     assert is_inert(comment)
