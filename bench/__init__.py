@@ -1,1 +1,1 @@
-"""How fast it is, measured on this machine next to what others use. `python -m bench`."""
+"""Benchmarks on this machine, each beside a known program: `python -m bench`."""

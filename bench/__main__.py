@@ -13,7 +13,7 @@ from bench import receive, removal, sweep
 
 
 def main() -> int:
-    """Exit status 1 when a limit was not kept, or anything was answered with an error or not committed."""
+    """Return 1 if a limit was exceeded, a request failed, or a delivery was not committed."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parts = parser.add_subparsers(dest="part", required=True)
     acknowledgement = parts.add_parser("receive", help="how fast webhooks are acknowledged")
@@ -28,7 +28,7 @@ def main() -> int:
     swept.add_argument("--due", type=int, default=100)
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    match known.part:  # each on the event loop that the product runs it on
+    match known.part:  # Each server runs on the same event loop as the product.
         case "receive":
             return _receive(known)
         case "removal":

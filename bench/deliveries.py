@@ -13,7 +13,7 @@ REPOSITORIES, THREADS = 20, 50
 
 
 class Deliveries:
-    """Makes the HTTP request of one delivery after the other, each with a new GUID; some mention the bot."""
+    """Generates the HTTP requests of deliveries, each with a new GUID; some mention the bot."""
 
     def __init__(self, path: str, secret: bytes, bot_name: str) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class Deliveries:
         self._text = "x" * (BODY_BYTES - len(self._dump(0, "")))
 
     def request(self, number: int) -> bytes:
-        """The request with its signature."""
+        """Return the request with its signature."""
         mention = self._mention if number % MENTION_EVERY == 0 else ""
         body = self._dump(number, mention + self._text[len(mention) :])
         head = (

@@ -1,44 +1,44 @@
-"""An open-loop HTTP load: requests go out when they are due, however long the ones before take."""
+"""An open-loop HTTP load: each request is sent when it is due, whether or not earlier ones were answered."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter  # uvloop's own clock counts whole milliseconds
+from time import perf_counter  # uvloop's clock counts whole milliseconds.
 
-# GitHub's own: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
+# GitHub's limit: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
 TIMEOUT_SECONDS = 10.0
-# Well under what servers keep an idle connection for (uvicorn and node: 5 s).
+# Well below the time for which servers keep an idle connection (uvicorn and node: 5 s).
 IDLE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class Answers:
-    """What came back. A latency counts from when the request was due, so a late start is part of it."""
+    """The answers to one load. A latency counts from when the request was due, so a late start is included."""
 
     latencies_ms: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
 
     def percentile_ms(self, percent: float) -> float:
-        """The latency that `percent` of the answers were not slower than (nearest rank)."""
+        """Return the latency in ms that `percent` of the answers did not exceed (nearest rank)."""
         ordered = sorted(self.latencies_ms)
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else float("nan")
 
     @property
     def errors(self) -> int:
-        """How many were not answered with a 2xx."""
+        """Return how many requests did not get a 2xx."""
         return sum(count for status, count in self.statuses.items() if not status.startswith("2"))
 
 
 class Load:
-    """Connections to one local server, kept open and used again when free."""
+    """Connections to one local server, kept open and reused when free."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
 
     async def offer(self, request: Callable[[int], bytes], count: int, per_second: float) -> Answers:
-        """Sends `request(0)`, `request(1)` …, evenly spread, and waits for the last answer."""
+        """Send `request(0)`, `request(1)` …, evenly spaced, and wait for the last answer."""
         answers = Answers()
         start = perf_counter()
         async with asyncio.TaskGroup() as group:
@@ -49,7 +49,7 @@ class Load:
         return answers
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
         for _, writer, _ in self._free:
             writer.close()
 
@@ -57,7 +57,7 @@ class Load:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 status = await self._exchange(request)
-        except (OSError, EOFError, ValueError) as problem:  # TimeoutError is an OSError
+        except (OSError, EOFError, ValueError) as problem:  # TimeoutError is an OSError.
             status = type(problem).__name__
         answers.statuses[status] += 1
         answers.latencies_ms.append((perf_counter() - due) * 1000)

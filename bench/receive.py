@@ -1,4 +1,4 @@
-"""How fast deliveries are acknowledged: committed by Threadtree, and from memory by Probot, under the same load."""
+"""How fast deliveries are acknowledged: Threadtree commits them, Probot keeps them in memory, under the same load."""
 
 import tempfile
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ PACKAGES = (HERE.parent / "tests/recorded", HERE / "probot")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How many deliveries a second, for how long."""
+    """The load: deliveries a second, and for how many seconds."""
 
     per_second: int
     seconds: int
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Return the number of deliveries."""
         return self.per_second * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One server's answers; `committed` is None where nothing is stored."""
+    """One server's answers; `committed` is None if the server stores nothing."""
 
     name: str
     answers: Answers
@@ -44,7 +44,7 @@ class Figure:
 
 
 async def measure(web: Sequence[str], offer: Offer) -> list[Figure]:
-    """Both servers, one after the other. `web` is the command of the web process, told by its environment."""
+    """Measure both servers in turn. `web` is the command of the web process; its settings are in the environment."""
     for folder in PACKAGES:
         if install(folder):
             raise RuntimeError(f"npm could not install what {folder} locks")
@@ -53,7 +53,7 @@ async def measure(web: Sequence[str], offer: Offer) -> list[Figure]:
 
 
 def report(figures: list[Figure], offer: Offer) -> bool:
-    """Prints the figures; whether all was answered and committed."""
+    """Print the figures; return whether all deliveries were answered and committed."""
     print(f"{'':20} {'answered':>9} {'errors':>7} {'committed':>10} {'p50 ms':>8} {'p99 ms':>8}")
     for figure in figures:
         answers, committed = figure.answers, "-" if figure.committed is None else figure.committed

@@ -14,16 +14,16 @@ from bot.rescue.save import Rescued, save_rescue
 from bot.worktrees.remove import Remote, Removed, remove
 
 REMOVAL_LIMIT_MS = 50.0
-"""From rescue to gone, at any size."""
+"""Limit of a removal after the rescue, at any size."""
 RESCUE_LIMIT = 2.0
-"""Times a `git status` with a cold index, beside RESCUE_FIXED_MS."""
+"""Limit of a rescue, as a multiple of `git status` with a cold index, besides RESCUE_FIXED_MS."""
 RESCUE_FIXED_MS = 50.0
-"""What starting git fifteen times takes, whatever the size of the tree."""
+"""The time to start git fifteen times, which does not depend on the size of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Medians at one size: milliseconds of ours and of git's command."""
+    """Medians at one size, in milliseconds: ours and git's command."""
 
     files: int
     removal_ms: float
@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether both limits are kept."""
+        """Return whether both limits are kept."""
         return (
             self.removal_ms <= REMOVAL_LIMIT_MS
             and self.rescue_ms <= RESCUE_LIMIT * self.git_status_ms + RESCUE_FIXED_MS
@@ -41,7 +41,7 @@ class Figure:
 
 
 async def measure(sizes: Sequence[int], runs: int) -> list[Figure]:
-    """Interleaved runs on worktrees of that many files, with three files changed in each."""
+    """Alternate both commands on worktrees of that many files, with three files changed in each."""
     return [await _at(size, runs) for size in sizes]
 
 
@@ -71,7 +71,7 @@ def _change(path: Path) -> None:
 
 
 async def _rescue(repository: Repository, path: Path, run: int) -> tuple[float, float]:
-    """Seconds of a rescue and of `git status`, each with an index that knows no file's times."""
+    """Return the seconds of a rescue and of `git status`, each with an index without file times."""
     git(path, "read-tree", "HEAD")
     status = git(path, "status", "--porcelain")
     begin = time.perf_counter()
@@ -83,7 +83,7 @@ async def _rescue(repository: Repository, path: Path, run: int) -> tuple[float, 
 
 
 async def _remove(repository: Repository, path: Path, run: int) -> float:
-    """Seconds from the moment that everything is rescued until the worktree is gone."""
+    """Return the seconds from the end of the rescue until the worktree is gone."""
     rescued_at = 0.0
 
     def listener(name: str) -> None:
@@ -103,7 +103,7 @@ async def _remove(repository: Repository, path: Path, run: int) -> float:
 
 
 def report(figures: Sequence[Figure]) -> bool:
-    """Prints the figures; whether all keep the limits."""
+    """Print the figures; return whether all keep the limits."""
     columns = ("removal ms", "git worktree remove", "rescue ms", "cold git status", "ratio")
     widths = (11, 20, 10, 16, 6)
     print(f"{'files':>8} " + " ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True)))

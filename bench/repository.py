@@ -1,4 +1,4 @@
-"""A repository of any size with the bot's clone of it: what the benchmarks of worktrees work on."""
+"""A repository of any size and the bot's clone of it, for the benchmarks of worktrees."""
 
 import subprocess
 import time
@@ -21,7 +21,7 @@ GIT = Git(protocols=("file",))
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The bot's clone in `data_dir`, of a remote on a server that is a directory."""
+    """The bot's clone in `data_dir`; its remote is a local directory."""
 
     data_dir: Path
     clone: Clone
@@ -29,7 +29,7 @@ class Repository:
 
     @classmethod
     async def make(cls, directory: Path, files: int) -> "Repository":
-        """Makes the remote, with that many files on main, and its clone. Raises CalledProcessError, GitError."""
+        """Make the remote, with that many files on main, and its clone. Raises CalledProcessError, GitError."""
         remote = directory / "github" / "octo" / "big.git"
         git(directory, "init", "-q", "--bare", "--initial-branch=main", str(remote))
         git(remote, "fast-import", "--quiet", stdin=b"".join(_stream(files)))
@@ -39,7 +39,7 @@ class Repository:
         return cls(directory / "data", clone, (directory / "github").as_uri())
 
     async def worktree(self, number: int) -> Path:
-        """The worktree of an issue, as a turn makes it."""
+        """Create the worktree of an issue, as a turn does."""
         path = self.data_dir / "worktrees" / "octo" / "big" / f"issue-{number}"
         async with clone_lock(self.clone) as lock:
             made = await create(lock, path, IssueBranch(number), rescue_ref(str(number), self.label(number).at))
@@ -48,17 +48,17 @@ class Repository:
         return path
 
     def label(self, number: int, turn: int = 0) -> RescueLabel:
-        """Whose work a rescue is; another `turn` makes another rescue."""
+        """Return the label of a rescue; another `turn` makes another rescue."""
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=turn)
         return RescueLabel(number, f"threadtree/issue-{number}", (number,), at)
 
     def locked(self) -> CloneLock:
-        """The clone for a benchmark that is alone with it."""
+        """Return the lock of the clone, which no other process uses."""
         return CloneLock(self.clone)
 
 
 def git(directory: Path, *args: str, stdin: bytes | None = None) -> float:
-    """Runs git as an operator would; returns the seconds it took. Raises CalledProcessError."""
+    """Run git as an operator would; return the seconds it took. Raises CalledProcessError."""
     environment = {"PATH": GIT.search_path, "HOME": "/nonexistent", "GIT_OPTIONAL_LOCKS": "0"}
     begin = time.perf_counter()
     subprocess.run(["git", *args], cwd=directory, env=environment, input=stdin, capture_output=True, check=True)
@@ -66,7 +66,7 @@ def git(directory: Path, *args: str, stdin: bytes | None = None) -> float:
 
 
 def _stream(files: int) -> Iterator[bytes]:
-    """https://git-scm.com/docs/git-fast-import"""
+    """Return the input of git fast-import: https://git-scm.com/docs/git-fast-import"""
     yield b"commit refs/heads/main\ncommitter A <a@example.com> 1700000000 +0000\ndata 5\nfiles\n"
     for number in range(files):
         content = f"file {number}\n".encode() * 20

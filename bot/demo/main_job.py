@@ -1,4 +1,4 @@
-"""The main job: a mention becomes an answer, and everything around it is cleaned up in the end."""
+"""The main job: a mention gets an answer, and at the end everything is cleaned up."""
 
 import asyncio
 import shutil
@@ -10,7 +10,7 @@ from bot.simulated.github.model import Issue, Pull
 
 
 async def tell(stage: Stage) -> None:
-    """All steps in order, on one issue and one pull request. Raises StoryBrokeError."""
+    """Tell all steps in order, on one issue and one pull request. Raises StoryBrokeError."""
     issue = await _an_issue(stage)
     await _a_mention_becomes_an_answer(stage, issue)
     await _a_second_mention_resumes_the_session(stage, issue)

@@ -1,4 +1,4 @@
-"""A second issue, whose worktree is closed, reset and lent to a pull request: work that is nowhere else is rescued."""
+"""A second issue: its worktree is closed, reset and shared with a pull request, and unsaved work is rescued."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ ONE_FILE = Saved(files=1, commits=0)
 
 
 async def tell(stage: Stage) -> None:
-    """All steps in order, after those of the main job. Raises StoryBrokeError."""
+    """Tell all steps in order, after those of the main job. Raises StoryBrokeError."""
     issue = await _closing_rescues_what_was_not_committed(stage)
     await _a_reopened_issue_finds_it_again(stage, issue)
     await _reset_starts_the_files_over(stage, issue)

@@ -1,4 +1,4 @@
-"""A bot and a GitHub that know each other: what the demo and the end-to-end tests tell their stories with."""
+"""A bot and a simulated GitHub that are connected; the demo and the end-to-end tests use them."""
 
 import asyncio
 import secrets
@@ -17,14 +17,14 @@ from bot.settings import SERVE, Settings, load
 from bot.simulated.github.server import SimulatedGitHub
 
 SCRIPTED_AGENT = f"{sys.executable} -P -m bot.simulated.agent"
-"""`-P`: what lies in the worktree must not be imported as the agent."""
+"""`-P`: Python must not import files of the worktree as the agent's modules."""
 
 
 START = "import runpy\n\nrunpy.run_module('bot.simulated.agent', run_name='__main__', alter_sys=True)\n"
 
 
 def agent_in_a_folder(directory: Path) -> str:
-    """The scripted agent by itself, as a command that names its folder: all that a cage shows of this checkout."""
+    """Copy the scripted agent into a folder and return its command; a cage shows only this folder of the checkout."""
     folder, package = directory / "agent", Path(bot.__file__).parent
     shutil.copytree(package / "simulated" / "agent", folder / "bot" / "simulated" / "agent")
     for marker in ("__init__.py", "simulated/__init__.py"):
@@ -44,9 +44,9 @@ class Pair:
 
 
 def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str) -> Settings:
-    """The bot's settings against this GitHub; `path` is where programs are found, `more` any other setting.
+    """Return the bot's settings for this GitHub; `path` is where programs are found, `more` holds any other setting.
 
-    Without a sandbox unless `more` names one.
+    The sandbox is off unless `more` turns it on.
     """
     wanted = {
         "PATH": path,
@@ -71,7 +71,7 @@ def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str
 async def running_bot(
     github: SimulatedGitHub, settings: Settings, dsn: str, surroundings: Surroundings | None = None
 ) -> AsyncIterator[Pair]:
-    """The bot as `threadtree serve` runs it, in this process, with GitHub's webhook set to it."""
+    """Run the bot as `threadtree serve` does, in this process, with GitHub's webhook set to it."""
     stopping = asyncio.Event()
     addresses: asyncio.Queue[str] = asyncio.Queue()
     running: asyncio.Task[object] = asyncio.create_task(

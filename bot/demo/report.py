@@ -1,4 +1,4 @@
-"""What the demo prints: each step, what was done, what was checked; or the same as one JSON document."""
+"""The demo's output: each step, its actions and its checks, as text or as one JSON document."""
 
 import time
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(slots=True)
 class Check:
-    """One thing that had to hold; `seen` is what was there instead, or the proof."""
+    """One checked fact; `seen` is the proof, or the actual state if the check failed."""
 
     what: str
     held: bool
@@ -19,7 +19,7 @@ class Check:
 
 @dataclass(slots=True)
 class Step:
-    """A step of the story with its checks."""
+    """One step of the story with its checks."""
 
     title: str
     did: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Step:
 
 
 class Report:
-    """Collects the steps, and shows them as they happen unless the outcome is wanted as JSON."""
+    """The steps so far; printed as they happen unless the output is JSON."""
 
     def __init__(self, *, json: bool) -> None:
         self.steps: list[Step] = []
@@ -38,23 +38,23 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether there were checks and every one of them held."""
+        """Return whether there were checks and all of them held."""
         checks = [check for step in self.steps for check in step.checks]
         return bool(checks) and all(check.held for check in checks)
 
     def step(self, title: str) -> None:
-        """The next step begins, and the one before it has ended."""
+        """End the current step and begin the next one."""
         self._measure()
         self.steps.append(Step(title))
         self._console.print(f"\n{len(self.steps)}. {title}", style="bold", markup=False)
 
     def did(self, what: str) -> None:
-        """Something was done."""
+        """Report an action."""
         self.steps[-1].did.append(what)
         self._console.print(f"   {what}", markup=False)
 
     def check(self, what: str, held: bool, seen: object = "") -> None:
-        """Something was checked."""
+        """Report a check."""
         check = Check(what, held, str(seen))
         self.steps[-1].checks.append(check)
         line = Text("   ")
@@ -65,14 +65,14 @@ class Report:
         self._console.print(line)
 
     def quote(self, who: str, words: str) -> None:
-        """What somebody wrote on the thread, as its readers see it."""
+        """Report a text from the thread, as its readers see it."""
         self.did(f"{who} wrote:")
         visible = words.partition("<!-- threadtree:")[0].strip()
         for text in visible.split("\n"):
             self._console.print(Text(f"   │ {text}", style="dim"))
 
     def ended(self, seconds: float) -> None:
-        """The last line: how many checks held."""
+        """Print the last line: how many checks held."""
         self._measure()
         checks = [check for step in self.steps for check in step.checks]
         held = sum(check.held for check in checks)
@@ -92,11 +92,11 @@ class Report:
         )
 
     def note(self, words: str) -> None:
-        """A line beside the story."""
+        """Report a remark."""
         self._console.print(Text(words, style="dim"))
 
     def _measure(self) -> None:
-        """How long the current step took."""
+        """Record how long the current step took."""
         now = time.monotonic()
         if self.steps:
             self.steps[-1].seconds = round(now - self._step_began, 1)

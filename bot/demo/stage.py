@@ -1,4 +1,4 @@
-"""What the story is told on: a repository with a maintainer, and how its steps act, wait and look."""
+"""The setting of the story: a repository with a maintainer, and the actions, waits and queries of its steps."""
 
 import asyncio
 import os
@@ -18,16 +18,16 @@ from bot.simulated.github.server import SimulatedGitHub
 
 PATIENCE_SECONDS = 30.0
 GATE = "go"
-"""The file the scripted agent waits for in the first turn, so that there is time to see it at work."""
+"""The scripted agent waits for this file in the first turn, so that the running turn can be seen."""
 
 
 class StoryBrokeError(Exception):
-    """Something the story waits for did not happen; the report says what."""
+    """An event that the story waits for did not happen; the report names it."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """The repository acme/shop, where `maria` may write, and the report of what happens there."""
+    """The repository acme/shop, where `maria` may write, and the report of the story."""
 
     pair: Pair
     report: Report
@@ -37,7 +37,7 @@ class Stage:
 
     @classmethod
     async def set_up(cls, pair: Pair, report: Report) -> "Stage":
-        """A new repository, without a thread yet."""
+        """Create the repository, without a thread."""
         files = {"README.md": "# The shop\n", ".gitignore": f"/{GATE}\n"}
         repository = await pair.github.create_repository("acme/shop", files)
         maria = pair.github.person("maria")
@@ -50,28 +50,28 @@ class Stage:
 
     @property
     def bot(self) -> str:
-        """How the bot is mentioned."""
+        """Return the name by which people mention the bot."""
         return f"@{self.github.bot.login}"
 
-    # What happens
+    # Actions
 
     async def says(self, person: Person, thread: Issue, words: str) -> Comment:
-        """A comment on a thread."""
+        """Comment on a thread."""
         comment = await person.comment(thread, words)
         self.report.quote(f"#{thread.number} {person.login}", words)
         return comment
 
-    # What is waited for; each raises StoryBrokeError at what never happens
+    # Waits; each raises StoryBrokeError when the event does not happen in time.
 
     async def new_comment(self, thread: Issue) -> Comment:
-        """The bot's next comment on the thread that nobody has read."""
+        """Wait for the bot's next unread comment on the thread."""
         await self.until("the bot answers", lambda: bool(self.unread(thread)))
         comment = self.unread(thread)[0]
         self._heard(thread, comment)
         return comment
 
     async def answer(self, thread: Issue, turn: int) -> Comment:
-        """The turn's tracking comment once GitHub shows what its end wished for."""
+        """Wait until the turn's tracking comment shows its final text."""
         done = "select 1 from outbox where turn_id = $1 and part = 1 and urgency = 1 and sent_version = version"
         await self.until_rows("the answer is there", done, turn)
         marker = turn_marker(turn, 1)
@@ -80,7 +80,7 @@ class Stage:
         return comment
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """GitHub's state is such that `holds`, which is a check of the report."""
+        """Wait until `holds` is true of GitHub's state, and report it as a check."""
         try:
             await self.github.wait_for(holds, PATIENCE_SECONDS)
         except TimeoutError as error:
@@ -89,7 +89,7 @@ class Stage:
         self.report.check(what, True)
 
     async def until_rows(self, what: str, sql: str, *arguments: object) -> None:
-        """The query finds something, which is a check of the report."""
+        """Wait until the query returns rows, and report it as a check."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while not await self.rows(sql, *arguments):
             if asyncio.get_running_loop().time() > deadline:
@@ -98,19 +98,19 @@ class Stage:
             await asyncio.sleep(0.1)
         self.report.check(what, True)
 
-    # What is looked at
+    # Queries
 
     def unread(self, thread: Issue) -> list[Comment]:
-        """What the bot said on the thread and no step has read."""
+        """Return the bot's comments on the thread that no step has read."""
         return [comment for comment in thread.comments_by(self.github.bot) if comment.id not in self._read]
 
     async def worktree(self) -> dict[str, Any]:
-        """The only one there is."""
+        """Return the row of the only worktree."""
         rows = await self.rows("select id, path, branch, state from worktrees where state = 'ready'")
         return dict(rows[0]) if rows else {"id": None, "path": "/nonexistent", "branch": None, "state": None}
 
     async def rows(self, sql: str, *arguments: object) -> list[Any]:
-        """What the bot's database answers."""
+        """Query the bot's database."""
         connection = await asyncpg.connect(self.pair.dsn)
         try:
             return list(await connection.fetch(sql, *arguments))
@@ -118,11 +118,11 @@ class Stage:
             await connection.close()
 
     async def git(self, *args: str) -> str:
-        """What GitHub's own repository answers."""
+        """Run git in GitHub's repository and return its output."""
         return await self.repository.git.run(*args)
 
     async def clone(self, *args: str) -> str:
-        """What the bot's clone answers."""
+        """Run git in the bot's clone and return its output."""
         folder = self.pair.settings.data_dir / "repos" / f"{self.repository.full_name}.git"
         return await BareRepository(folder).run(*args)
 
@@ -132,5 +132,5 @@ class Stage:
 
 
 def is_gone(path: str) -> bool:
-    """Nothing is there, not even a broken link."""
+    """Return whether nothing is at the path, not even a broken link."""
     return not os.path.lexists(path)

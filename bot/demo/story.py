@@ -7,7 +7,7 @@ from bot.demo.stage import Stage
 
 
 async def tell(pair: Pair, report: Report) -> None:
-    """Every step in order. Raises StoryBrokeError at the first thing that never happens."""
+    """Tell every step in order. Raises StoryBrokeError at the first event that does not happen."""
     stage = await Stage.set_up(pair, report)
     await main_job.tell(stage)
     await nothing_is_lost.tell(stage)

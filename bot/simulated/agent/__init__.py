@@ -1,7 +1,7 @@
-"""A scripted agent: speaks the Agent Client Protocol on stdio and does what the lines of a request say.
+"""A scripted agent: it speaks the Agent Client Protocol on stdio and obeys the lines of a request.
 
 `python -m bot.simulated.agent [--resume] [--no-load]` stands in for an AI agent in the demo and the tests. The
-request is the last block of the prompt; a leading `@name` is not part of it. Each line can be a command:
+request is the last block of the prompt, without a leading `@name`. Each line can be a command:
 
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)
@@ -10,9 +10,9 @@ request is the last block of the prompt; a leading `@name` is not part of it. Ea
     fail TEXT            crash STATUS          stop REASON        empty
     junk                 stderr TEXT
 
-`wait` goes on when the file exists; `hang` ends when cancelled, `hang deaf` only when killed; `junk` goes to stdout.
-Other lines are left alone, and a request that was answered by nothing is acknowledged with its first line. Sessions
-are kept in `$HOME/.scripted-agent/<session id>.json`. It runs git, and nothing of the directory it works in.
+`wait` ends when the file exists; `hang` ends when cancelled, `hang deaf` only when killed; `junk` goes to stdout.
+Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions
+are kept in `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
 
-The protocol is written out on the standard library: the tests start this program often, so it must start fast.
+The protocol is implemented on the standard library: tests start this program often, so it must start fast.
 """

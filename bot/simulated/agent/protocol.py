@@ -17,7 +17,7 @@ _METHODS = ("initialize", "session/new", "session/load", "session/resume", "sess
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A prompt at work in a thread of its own."""
+    """A prompt that runs in its own thread."""
 
     session_id: object
     stop: Event
@@ -25,7 +25,7 @@ class _Prompt:
 
 
 class ScriptedAgent:
-    """Answers a client on stdio; prompts run beside each other and beside everything else."""
+    """An agent that answers a client on stdio; prompts run at the same time, each in its own thread."""
 
     def __init__(self, folder: Path, *, can_load: bool, can_resume: bool) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class ScriptedAgent:
         self._prompts: list[_Prompt] = []
 
     def serve(self) -> None:
-        """Speaks the protocol until stdin ends; prompts still at work are given up then."""
+        """Serve the protocol until stdin ends; then give up running prompts."""
         try:
             for message in self._wire.heard():
                 self._take(message)

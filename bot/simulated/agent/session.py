@@ -1,4 +1,4 @@
-"""What the agent knows of a session, on its disk."""
+"""The agent's record of a session, on its disk."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from bot.simulated.agent.wire import RequestError
 
 @dataclass(slots=True)
 class Session:
-    """`history` is pairs of request and answer."""
+    """A session; `history` is pairs of request and answer."""
 
     id: str
     history: list[tuple[str, str]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Session:
 
     @classmethod
     def load(cls, folder: Path, session_id: str) -> "Session":
-        """Raises the protocol's resource-not-found error."""
+        """Load a session. Raises the protocol's resource-not-found error."""
         path = folder / f"{session_id}.json"
         if Path(session_id).name != session_id or not path.is_file():
             raise not_found(session_id)
@@ -32,5 +32,5 @@ class Session:
 
 
 def not_found(session_id: str) -> RequestError:
-    """The protocol's error for a session that is not there."""
+    """Return the protocol's error for a missing session."""
     return RequestError(-32002, "Resource not found", {"uri": session_id})

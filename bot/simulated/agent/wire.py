@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class RequestError(Exception):
-    """The answer to a request is an error."""
+    """An error as the answer to a request."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class RequestError(Exception):
 
 
 class GoneError(Exception):
-    """The client has closed its end; nothing is said to it any more."""
+    """The client has closed its end; nothing more can be sent."""
 
 
 class Wire:
@@ -35,7 +35,7 @@ class Wire:
         self._closed = False
 
     def heard(self) -> Iterator[Message]:
-        """Requests and notifications until stdin ends; answers go to the one who asked."""
+        """Yield requests and notifications until stdin ends; pass each answer to the thread that asked."""
         for line in sys.stdin.buffer:
             try:
                 message = json.loads(line)
@@ -48,7 +48,7 @@ class Wire:
                     self._asked.pop(number).put(message)
 
     def write(self, data: bytes) -> None:
-        """Puts bytes on stdout, whole. Raises GoneError."""
+        """Write all bytes to stdout. Raises GoneError."""
         with self._writing:
             rest = memoryview(data)
             while rest:
@@ -60,11 +60,11 @@ class Wire:
                     raise GoneError from error
 
     def send(self, message: Message) -> None:
-        """Raises GoneError."""
+        """Send a message. Raises GoneError."""
         self.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n")
 
     def ask(self, method: str, params: Message) -> Any:
-        """The client's answer to a request. Raises RequestError, GoneError."""
+        """Return the client's answer to a request. Raises RequestError, GoneError."""
         number, answers = next(self._numbers), SimpleQueue[Message | None]()
         self._asked[number] = answers
         self.send({"id": number, "method": method, "params": params})
@@ -77,7 +77,7 @@ class Wire:
                 return answer.get("result")
 
     def answer(self, number: object, handle: Callable[[], Message]) -> None:
-        """Answers a request with what handling it gives or raises."""
+        """Answer a request with the result of `handle`, or with its error."""
         try:
             answer = {"result": handle()}
         except GoneError:
@@ -91,7 +91,7 @@ class Wire:
             self.send({"id": number, **answer})
 
     def close(self) -> None:
-        """Ends what waits for the client."""
+        """End every wait for the client."""
         self._closed = True
         for answers in list(self._asked.values()):
             answers.put(None)

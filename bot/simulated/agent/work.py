@@ -1,4 +1,4 @@
-"""The commands: one prompt and what it leads to."""
+"""The commands of a prompt."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class Work:
     tool_calls: int = 0
 
     def obey(self, request: str) -> None:
-        """Does what the lines say. Raises CancelledError, GoneError, RequestError (`fail`)."""
+        """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
         text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
         for line in text.splitlines():
             word, _, rest = line.strip().partition(" ")
@@ -108,7 +108,7 @@ class Work:
             case "hang", "":
                 self.stop.wait()
             case "hang", "deaf":
-                # Python handles signals in the main thread alone, and that is the one which reads.
+                # Python handles signals only in the main thread, which reads stdin.
                 signal.pthread_kill(threading.main_thread().ident or 0, PLAY_DEAD)
                 threading.Event().wait()
             case "stop", _ if rest:
@@ -192,7 +192,7 @@ class Work:
 
 
 def _git(cwd: Path, *arguments: str) -> tuple[int, str]:
-    """The exit status of a git command and what it said."""
+    """Run git; return its exit status and output."""
     git = subprocess.run(
         [*_GIT, *arguments],
         cwd=cwd,
@@ -205,7 +205,7 @@ def _git(cwd: Path, *arguments: str) -> tuple[int, str]:
 
 
 def play_dead(*_: object) -> NoReturn:
-    """Block the main thread for good: neither a message nor the end of stdin nor SIGTERM is noticed any more."""
+    """Block the main thread for good: it ignores messages, the end of stdin and SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()

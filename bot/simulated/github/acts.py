@@ -1,4 +1,4 @@
-"""What anyone, person or bot, can do to issues and comments, and the webhooks that GitHub sends for it."""
+"""Acts of people and bots on issues and comments, and the webhooks that GitHub sends for them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class IssueActs:
         return self.world.clock()
 
     def emit(self, event: str, repository: Repository, sender: User, **parts: Any) -> None:
-        """Send a webhook with what every payload has in common, and wake whoever waits for a change."""
+        """Send a webhook with the parts that every payload has, and wake all waiters."""
         installation = self.payloads.installation()
         payload = parts | {
             "repository": self.payloads.repository(repository),
@@ -63,7 +63,7 @@ class IssueActs:
         labels: Iterable[str] = (),
         assignees: Iterable[User] = (),
     ) -> Issue:
-        """issues.opened, then labeled and assigned for what it is opened with."""
+        """Send issues.opened, then labeled and assigned for the given labels and assignees."""
         check_title(title)
         check_body("Issue", body)
         issue = Issue(
@@ -87,7 +87,7 @@ class IssueActs:
         return issue
 
     def comment(self, author: User, thread: Issue, body: str) -> Comment:
-        """issue_comment.created, on an issue or a pull request."""
+        """Send issue_comment.created, on an issue or a pull request."""
         check_body("IssueComment", body, required=True)
         comment = Comment(
             id=self.world.next_id(),
@@ -103,7 +103,7 @@ class IssueActs:
         return comment
 
     def edit_comment(self, editor: User, comment: Comment, body: str) -> None:
-        """issue_comment.edited or pull_request_review_comment.edited, with the body it had."""
+        """Send issue_comment.edited or pull_request_review_comment.edited, with the previous body."""
         check_body("IssueComment", body, required=True)
         before = comment.body
         comment.edits.append(body)
@@ -111,7 +111,7 @@ class IssueActs:
         self._emit_comment("edited", comment, editor, changes={"body": {"from": before}})
 
     def edit_thread(self, editor: User, thread: Issue, *, title: str | None = None, body: str | None = None) -> None:
-        """issues.edited or pull_request.edited, with what was changed."""
+        """Send issues.edited or pull_request.edited, with the changed fields."""
         changes: dict[str, dict[str, str | None]] = {}
         if title is not None and title != thread.title:
             changes["title"] = {"from": thread.title}
@@ -123,7 +123,7 @@ class IssueActs:
         self.emit_thread("edited", thread, editor, changes=changes)
 
     def delete_comment(self, deleter: User, comment: Comment) -> None:
-        """issue_comment.deleted or pull_request_review_comment.deleted."""
+        """Send issue_comment.deleted or pull_request_review_comment.deleted."""
         if isinstance(comment, ReviewComment):
             comment.review.pull.review_comments.remove(comment)
         else:
@@ -131,7 +131,7 @@ class IssueActs:
         self._emit_comment("deleted", comment, deleter)
 
     def react(self, user: User, target: Issue | Comment, content: ReactionContent) -> tuple[Reaction, bool]:
-        """The user's reaction, and whether it is new; GitHub sends no webhook for it."""
+        """Return the user's reaction, and whether it is new; GitHub sends no webhook for it."""
         for reaction in target.reactions:
             if (reaction.user, reaction.content) == (user, content):
                 return reaction, False
@@ -141,7 +141,7 @@ class IssueActs:
         return reaction, True
 
     def label(self, user: User, thread: Issue, name: str) -> None:
-        """issues.labeled or pull_request.labeled, unless it has the label already."""
+        """Send issues.labeled or pull_request.labeled, unless the thread has the label already."""
         label = self.label_named(thread.repository, name)
         if label in thread.labels:
             return
@@ -150,7 +150,7 @@ class IssueActs:
         self.emit_thread("labeled", thread, user, label=self.payloads.label(label, thread.repository))
 
     def unlabel(self, user: User, thread: Issue, name: str) -> None:
-        """issues.unlabeled or pull_request.unlabeled; 404 when it does not have the label."""
+        """Send issues.unlabeled or pull_request.unlabeled; 404 if the thread does not have the label."""
         label = self.label_named(thread.repository, name)
         if label not in thread.labels:
             raise RefusedError(404, "Label does not exist")
@@ -159,14 +159,14 @@ class IssueActs:
         self.emit_thread("unlabeled", thread, user, label=self.payloads.label(label, thread.repository))
 
     def assign(self, user: User, thread: Issue, assignee: User) -> None:
-        """issues.assigned or pull_request.assigned."""
+        """Send issues.assigned or pull_request.assigned."""
         if assignee not in thread.assignees:
             thread.assignees.append(assignee)
         thread.updated_at = self.now
         self.emit_thread("assigned", thread, user, assignee=self.payloads.user(assignee))
 
     def set_state(self, user: User, thread: Issue, state: State) -> None:
-        """issues.closed or .reopened (pull_request.… for a pull request); nothing when it is in that state."""
+        """Send issues.closed or .reopened (pull_request.… for a pull request), unless it is in that state already."""
         if thread.state == state:
             return
         if isinstance(thread, Pull) and thread.merged:
@@ -177,7 +177,7 @@ class IssueActs:
         self.emit_thread("closed" if state == "closed" else "reopened", thread, user)
 
     def transfer(self, user: User, issue: Issue, target: Repository) -> Issue:
-        """issues.transferred in the old repository, issues.opened in the new one."""
+        """Send issues.transferred in the old repository and issues.opened in the new one."""
         del issue.repository.threads[issue.number]
         moved = self.open_issue(issue.author, target, issue.title, issue.body)
         changes = {
@@ -188,13 +188,13 @@ class IssueActs:
         return moved
 
     def label_named(self, repository: Repository, name: str) -> Label:
-        """The repository's label of this name, made when missing."""
+        """Return the repository's label of this name; create it if it is missing."""
         if name not in repository.labels:
             repository.labels[name] = Label(self.world.next_id(), name)
         return repository.labels[name]
 
     def emit_thread(self, action: str, thread: Issue, sender: User, **parts: Any) -> None:
-        """The webhook of an issue, or of a pull request."""
+        """Send the webhook of an issue or of a pull request."""
         if isinstance(thread, Pull):
             own = {"number": thread.number, "pull_request": self.payloads.pull(thread)}
             self.emit("pull_request", thread.repository, sender, action=action, **own, **parts)
@@ -203,7 +203,7 @@ class IssueActs:
             self.emit("issues", thread.repository, sender, action=action, issue=issue, **parts)
 
     def closing_issues(self, pull: Pull) -> Sequence[Issue]:
-        """The issues that merging the pull request closes; only one into the default branch closes any."""
+        """Return the issues that merging the pull request closes: none unless it goes into the default branch."""
         if pull.base_ref != pull.repository.default_branch:
             return []
         found: dict[int, Issue] = {}
@@ -234,7 +234,7 @@ def check_title(title: str) -> None:
 
 
 def check_body(resource: str, body: str | None, *, required: bool = False) -> None:
-    """422 for a body that is missing or longer than GitHub takes."""
+    """Refuse with 422 a body that is missing or longer than GitHub allows."""
     if required and not (body or "").strip():
         raise invalid(resource, "body", "Body can't be blank")
     if len(body or "") > MAX_BODY_CHARACTERS:

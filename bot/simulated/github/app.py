@@ -1,4 +1,4 @@
-"""The GitHub App that the bot is, when it does not use a person's token."""
+"""The bot as a GitHub App, when it does not use a person's token."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class App:
 
     @classmethod
     def create(cls, slug: str, installation_id: int) -> "App":
-        """An app with a fresh key."""
+        """Create an app with a fresh key."""
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -37,11 +37,11 @@ class App:
 
     @property
     def login(self) -> str:
-        """The login of the account the app acts as."""
+        """Return the login of the app's account."""
         return f"{self.slug}[bot]"
 
     def verify(self, token: str, now: float) -> None:
-        """Accept an RS256 token of this app valid at `now` (seconds since the epoch), else 401.
+        """Accept an RS256 token of this app that is valid at `now` (seconds since the epoch), else 401.
 
         Rules: https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
         """

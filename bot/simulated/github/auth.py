@@ -1,4 +1,4 @@
-"""Who is asking, as the Authorization header says."""
+"""Authentication of a request by its Authorization header."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ from bot.simulated.github.world import World
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Nobody, a user (or an app's installation), or with a JSON web token the app itself."""
+    """The caller: anonymous, a user (or an app's installation), or the app itself with a JSON web token."""
 
     user: User | None = None
     is_installation: bool = False
@@ -23,7 +23,7 @@ class Caller:
 
 
 def authenticate(world: World, header: str | None) -> Caller:
-    """Accept `Bearer`, `token` and Basic with a token as password; raises RefusedError (401) for anything else."""
+    """Accept `Bearer`, `token`, and Basic with a token as the password. Raises RefusedError (401) for anything else."""
     if header is None:
         return Caller()
     scheme, _, value = header.partition(" ")

@@ -1,4 +1,4 @@
-"""Waiting for a state instead of asking for it again and again."""
+"""Waits for a state without polling."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,18 +8,18 @@ T = TypeVar("T")
 
 
 class Changes:
-    """Wakes whoever waits whenever something in the simulation changed."""
+    """A signal that wakes all waiters when anything in the simulation changes."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def notify(self) -> None:
-        """Tell every waiter to look again."""
+        """Wake every waiter to check its predicate again."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait_for(self, predicate: Callable[[], T], timeout: float) -> T:
-        """Return the predicate's first true value; raises TimeoutError after `timeout` seconds."""
+        """Return the predicate's first true value. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             while not (value := predicate()):
                 await self._next.wait()

@@ -1,4 +1,4 @@
-"""Refusals, as GitHub words them."""
+"""Refusals, in GitHub's words."""
 
 from dataclasses import dataclass, field
 
@@ -13,11 +13,11 @@ class RefusedError(Exception):
 
 
 def not_found() -> RefusedError:
-    """What GitHub also says about a thing that the caller may not see."""
+    """Return the 404 that GitHub also gives for what the caller may not see."""
     return RefusedError(404, "Not Found")
 
 
 def invalid(resource: str, field_name: str, message: str) -> RefusedError:
-    """A failed validation of one field (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
+    """Return a failed validation (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api)."""
     detail = {"resource": resource, "field": field_name, "code": "custom", "message": message}
     return RefusedError(422, "Validation Failed", [detail])

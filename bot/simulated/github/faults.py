@@ -1,4 +1,4 @@
-"""What can go wrong with GitHub, to be switched on by a test.
+"""Faults of GitHub that a test can switch on.
 
 Each request takes the first rule that matches its method and path; a rule ends after `times` requests or at `clear()`.
 Limits as in https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api.
@@ -18,7 +18,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Trickle:
-    """The answer's body comes in pieces of so many bytes, with a pause of `seconds` before each."""
+    """The body is sent in pieces of `piece_bytes`, with a pause of `seconds` before each."""
 
     piece_bytes: int
     seconds: float
@@ -26,31 +26,31 @@ class Trickle:
 
 @dataclass(frozen=True, slots=True)
 class FailBefore:
-    """An error status; nothing was done."""
+    """The request gets an error status and has no effect."""
 
     status: int = 502
 
 
 @dataclass(frozen=True, slots=True)
 class FailAfter:
-    """An error status although the request was carried out."""
+    """The request gets an error status but takes effect."""
 
     status: int = 502
 
 
 @dataclass(frozen=True, slots=True)
 class DropBefore:
-    """The connection breaks without an answer; nothing was done."""
+    """The connection breaks without an answer, and the request has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropAfter:
-    """The connection breaks without an answer although the request was carried out."""
+    """The connection breaks without an answer, but the request takes effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecondaryRateLimit:
-    """Too much content in too short a time; `retry_after` in seconds, None leaves the header out."""
+    """Too much content was created in too short a time; `retry_after` in seconds, None leaves the header out."""
 
     retry_after: int | None = 60
     status: int = 403
@@ -58,7 +58,7 @@ class SecondaryRateLimit:
 
 @dataclass(frozen=True, slots=True)
 class PrimaryRateLimit:
-    """The hour's requests are used up; they come back in `reset_after` seconds."""
+    """The requests of this hour are used up; the limit resets in `reset_after` seconds."""
 
     reset_after: int = 60
     status: int = 403
@@ -66,7 +66,7 @@ class PrimaryRateLimit:
 
 @dataclass(frozen=True, slots=True)
 class GraphQLError:
-    """An answer with status 200 that holds an error and no data."""
+    """An answer with status 200 that has an error and no data."""
 
     message: str = "Something went wrong while executing your query. This may be the result of a timeout."
     type: str | None = None
@@ -107,7 +107,7 @@ class _WebhookRule:
 
 
 class Faults:
-    """The switchboard of one simulated GitHub."""
+    """The faults of one simulated GitHub."""
 
     def __init__(self, release_held: Callable[[], None]) -> None:
         self._rules: list[_Rule] = []
@@ -116,29 +116,29 @@ class Faults:
         self._release_held = release_held
 
     def add(self, fault: Fault, *, method: str = "*", path: str = "*", times: int | None = 1) -> None:
-        """Let the next `times` requests (None: all) of this method whose path matches the glob suffer the fault."""
+        """Apply the fault to the next `times` requests (None: all) of this method whose path matches the glob."""
         self._rules.append(_Rule(fault, method.upper(), path, times))
 
     def double_webhooks(self, event: str = "*", action: str | None = None, times: int | None = 1) -> None:
-        """Let matching webhooks arrive twice: the same payload under two GUIDs."""
+        """Send matching webhooks twice: the same payload under two GUIDs."""
         self._doubled.append(_WebhookRule(event, action, times))
 
     def hold_webhooks(self, event: str = "*", action: str | None = None, times: int | None = 1) -> None:
-        """Keep matching webhooks back until `release()`, so that later ones overtake them."""
+        """Hold matching webhooks until `release()`, so that later ones overtake them."""
         self._held.append(_WebhookRule(event, action, times))
 
     def release(self) -> None:
-        """Send the webhooks that were kept back."""
+        """Send the held webhooks."""
         self._release_held()
 
     def clear(self) -> None:
-        """Switch everything off; webhooks kept back stay so until `release()`."""
+        """Switch everything off; held webhooks stay held until `release()`."""
         self._rules.clear()
         self._doubled.clear()
         self._held.clear()
 
     def for_request(self, method: str, path: str) -> Fault | None:
-        """Use up and return the fault that this request suffers."""
+        """Return the fault for this request and count it as used."""
         rule = next((rule for rule in self._rules if rule.matches(method, path)), None)
         if rule is None:
             return None
@@ -147,11 +147,11 @@ class Faults:
         return rule.fault
 
     def doubles(self, event: str, action: str | None) -> bool:
-        """Use up a rule that doubles this webhook, if there is one."""
+        """Return whether a rule doubles this webhook, and count the rule as used."""
         return _take(self._doubled, event, action)
 
     def holds(self, event: str, action: str | None) -> bool:
-        """Use up a rule that keeps this webhook back, if there is one."""
+        """Return whether a rule holds this webhook, and count the rule as used."""
         return _take(self._held, event, action)
 
 

@@ -1,4 +1,4 @@
-"""The bare repositories behind the simulation: real git, argv only, with an environment built from nothing."""
+"""The bare repositories of the simulation: real git, argv only, with an environment built from scratch."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ Files = Mapping[str, str | bytes | None]
 
 
 class GitFailedError(Exception):
-    """Git ended with an error; the message holds its arguments and standard error."""
+    """Git failed; the message has its arguments and standard error."""
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
         super().__init__(f"git {' '.join(argv)} ended with {status}: {stderr.strip()}")
@@ -23,11 +23,11 @@ class GitFailedError(Exception):
 
 
 class MergeConflictError(Exception):
-    """The two sides cannot be merged without a person."""
+    """The two sides conflict."""
 
 
 def git_environment() -> dict[str, str]:
-    """The whole environment of every git process: no user's and no machine's configuration."""
+    """Return the whole environment of every git process, without configuration of the user or the machine."""
     executable = shutil.which("git")
     if executable is None:
         raise FileNotFoundError("git is not installed")
@@ -41,7 +41,7 @@ def git_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class NewCommit:
-    """A commit to make: `tree` replaces everything, `files` change single paths (None deletes)."""
+    """A commit to make: `tree` replaces all files, `files` changes single paths (None deletes)."""
 
     branch: str
     message: str
@@ -52,7 +52,7 @@ class NewCommit:
     files: Files = field(default_factory=dict)
 
     def as_fast_import(self) -> bytes:
-        """The input of git fast-import for this commit, which then prints its id."""
+        """Return the input of git fast-import for this commit; fast-import then prints its id."""
         login = self.author
         signature = f"{login} <{login}@users.noreply.github.com> {int(self.at.timestamp())} +0000"
         lines = [f"commit refs/heads/{self.branch}\nmark :1\nauthor {signature}\ncommitter {signature}\n".encode()]
@@ -78,7 +78,7 @@ class BareRepository:
 
     @classmethod
     async def create(cls, path: Path, default_branch: str) -> "BareRepository":
-        """Make an empty one."""
+        """Create an empty repository."""
         await asyncio.to_thread(path.mkdir, parents=True)
         repository = cls(path)
         await repository.run("init", "--quiet", "--bare", f"--initial-branch={default_branch}", ".")
@@ -86,7 +86,7 @@ class BareRepository:
         return repository
 
     async def run(self, *argv: str, stdin: bytes = b"") -> str:
-        """Run git here and return its output without the last line end; raises GitFailedError."""
+        """Run git here and return its output without the last line end. Raises GitFailedError."""
         process = await asyncio.create_subprocess_exec(
             "git",
             *argv,
@@ -108,17 +108,17 @@ class BareRepository:
         return stdout.decode().rstrip("\n")
 
     async def branches(self) -> dict[str, str]:
-        """Every branch with the commit it points at."""
+        """Return every branch with its commit."""
         listing = await self.run("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads")
         pairs = (line.rsplit(" ", 1) for line in listing.splitlines())
         return {name.removeprefix("refs/heads/"): commit for name, commit in pairs}
 
     async def commit(self, new: NewCommit) -> str:
-        """Make the commit, move its branch there and return its id."""
+        """Make the commit, move its branch to it and return its id."""
         return await self.run("fast-import", "--quiet", "--done", stdin=new.as_fast_import())
 
     async def merge_tree(self, base: str, head: str) -> str:
-        """The tree of merging head into base; raises MergeConflictError."""
+        """Return the tree of merging head into base. Raises MergeConflictError."""
         try:
             return await self.run("merge-tree", "--write-tree", base, head)
         except GitFailedError as error:
@@ -127,7 +127,7 @@ class BareRepository:
             raise
 
     async def fetch_pull_head(self, number: int, source: "BareRepository", commit: str) -> None:
-        """Keep the commit as refs/pull/N/head, as GitHub does for every pull request, also of a fork."""
+        """Keep the commit as refs/pull/N/head, as GitHub does for every pull request, including forks."""
         ref = f"refs/pull/{number}/head"
         if source.path != self.path:
             await self.run("fetch", "--quiet", "--no-tags", str(source.path), f"+{commit}:{ref}")
@@ -144,12 +144,12 @@ class BareRepository:
         return True
 
     async def files(self, revision: str) -> dict[str, str]:
-        """Every file of a revision with its text, for assertions."""
+        """Return every file of a revision with its text, for assertions."""
         names = await self.run("ls-tree", "-r", "--name-only", "-z", revision)
         return {name: await self.run("show", f"{revision}:{name}") for name in names.split("\0") if name}
 
     async def log(self, *revisions: str) -> list[tuple[str, str, str]]:
-        """Commits of a revision range, oldest first: id, message, author's name."""
+        """Return the commits of a revision range, oldest first: id, message, author's name."""
         listing = await self.run("log", "--reverse", "-z", "--format=%H%n%an%n%B", *revisions)
         rows = (entry.split("\n", 2) for entry in listing.split("\0") if entry)
         return [(commit, message.strip(), author) for commit, author, message in rows]

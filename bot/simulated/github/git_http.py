@@ -1,4 +1,4 @@
-"""Git over smart HTTP: `git http-backend` as a CGI program, bodies streamed both ways.
+"""Git over smart HTTP: `git http-backend` as a CGI program; bodies are streamed both ways.
 
 Protocol: https://git-scm.com/docs/git-http-backend
 """
@@ -29,18 +29,18 @@ PASSED_HEADERS = {
 
 
 class GitHttp:
-    """Serves every repository at /{owner}/{repo}.git."""
+    """The endpoint of every repository at /{owner}/{repo}.git."""
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Wait for the programs whose clients went away."""
+        """Wait for the programs whose clients disconnected."""
         await asyncio.gather(*self._ending)
 
     async def endpoint(self, request: Request) -> Response:
-        """Reading needs read, pushing needs write; 401 asks for credentials, 404 hides what may not be seen."""
+        """Check permissions, then run git: 401 asks for credentials, 404 hides what the caller may not see."""
         world = self._acts.world
         try:
             user = authenticate(world, request.headers.get("authorization")).user
@@ -56,12 +56,12 @@ class GitHttp:
             return await self._receive_pack(request, repository, user)
         backend = await Backend.start(request, repository, user, self._ending)
         status, headers = await backend.head()
-        # Starlette listens for a disconnect while it streams and would swallow what is left of the request.
+        # Starlette listens for a disconnect while it streams, and would consume the rest of the request.
         await backend.feeding
         return StreamingResponse(backend.body(), status, headers)
 
     async def _receive_pack(self, request: Request, repository: Repository, user: User) -> Response:
-        """A push: the answer is complete, and the webhooks are on their way, when the client gets it."""
+        """Handle a push: the client gets the answer after the webhooks were emitted."""
         async with repository.git_lock:
             before = await repository.git.branches()
             backend = await Backend.start(request, repository, user, self._ending)
@@ -73,7 +73,7 @@ class GitHttp:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One running CGI program; it gets the request's body while its answer is read."""
+    """One running CGI program; it receives the request's body while its answer is read."""
 
     process: asyncio.subprocess.Process
     stdin: asyncio.StreamWriter
@@ -85,7 +85,7 @@ class Backend:
     async def start(
         cls, request: Request, repository: Repository, user: User | None, ending: set[asyncio.Task[None]]
     ) -> "Backend":
-        """Start it; a task that ends it early goes into `ending`."""
+        """Start the program; a task that ends it early is added to `ending`."""
         process = await asyncio.create_subprocess_exec(
             "git",
             "http-backend",
@@ -101,7 +101,7 @@ class Backend:
         return cls(process, process.stdin, process.stdout, feeding, ending)
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        """The CGI header lines up to the empty one; without a Status line it is 200."""
+        """Return status and headers, read up to the empty line; without a Status line the status is 200."""
         status, headers = 200, dict[str, str]()
         while line := (await self.stdout.readline()).decode().rstrip("\r\n"):
             name, _, value = line.partition(": ")
@@ -112,7 +112,7 @@ class Backend:
         return status, headers
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The rest of the answer; the program does not outlive it, also when the client went away."""
+        """Yield the rest of the answer, then end the program, also when the client disconnected."""
         try:
             while chunk := await self.stdout.read(CHUNK_BYTES):
                 yield chunk
@@ -123,7 +123,7 @@ class Backend:
                 task = asyncio.create_task(self._end())
                 self.ending.add(task)
                 task.add_done_callback(self.ending.discard)
-                # Starlette cancels every await of a client that went away; the task goes on.
+                # Starlette cancels every await when the client disconnects; the task continues.
                 await asyncio.shield(task)
 
     async def _end(self) -> None:
@@ -135,7 +135,7 @@ class Backend:
 
 
 async def _feed(stdin: asyncio.StreamWriter, request: Request) -> None:
-    # Git may answer and leave before it has read everything; its answer counts then.
+    # Git may answer and exit before it has read everything; its answer is valid.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, ClientDisconnect):
         async for chunk in request.stream():
             stdin.write(chunk)
@@ -162,7 +162,7 @@ def _cgi_environment(request: Request, repository: Repository, user: User | None
 
 
 def _service(request: Request) -> str:
-    """git-upload-pack or git-receive-pack, from the last part of the path or the query of info/refs."""
+    """Return git-upload-pack or git-receive-pack, from the last part of the path or the query of info/refs."""
     return request.query_params.get("service") or str(request.path_params["path"]).rsplit("/", 1)[-1]
 
 

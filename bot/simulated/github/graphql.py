@@ -1,4 +1,4 @@
-"""The part of GitHub's GraphQL schema that the bot asks for, with GitHub's names, limits and error types."""
+"""The part of GitHub's GraphQL schema that the bot uses, with GitHub's names, limits and error types."""
 
 import base64
 import binascii
@@ -57,14 +57,14 @@ def _schema() -> GraphQLSchema:
 
 
 class GraphQL:
-    """Answers queries as the caller may see the world."""
+    """The GraphQL endpoint; each caller sees only what they may read."""
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
         self._schema = _schema()
 
     async def endpoint(self, request: Request) -> Response:
-        """POST /graphql; errors of the query come with status 200."""
+        """Handle POST /graphql; errors of the query come with status 200."""
         try:
             caller = authenticate(self._acts.world, request.headers.get("authorization"))
             if caller.user is None:
@@ -80,7 +80,7 @@ class GraphQL:
 
 
 class _Resolvers:
-    """Objects of the schema as dictionaries; a callable is a field that is resolved when it is asked for."""
+    """Objects of the schema as dictionaries; a callable is a field that is resolved on demand."""
 
     def __init__(self, acts: Acts, caller: Caller, viewer: User) -> None:
         self._acts = acts
@@ -214,7 +214,7 @@ def _error(kind: str, message: str) -> GraphQLError:
 
 
 def _in_github_form(result: Any) -> dict[str, Any]:
-    """GitHub puts an error's type beside its message, not into `extensions`."""
+    """Put an error's type beside its message, as GitHub does, and not into `extensions`."""
     answered = dict(result)
     for error in answered.get("errors", []):
         if kind := error.get("extensions", {}).pop("type", None):

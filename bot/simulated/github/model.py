@@ -1,4 +1,4 @@
-"""What GitHub knows: accounts, repositories, threads and what people wrote in them. Plain values, no I/O."""
+"""GitHub's state: accounts, repositories, threads and what people wrote in them. Plain values, no I/O."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ ReviewState = Literal["commented", "approved", "changes_requested"]
 
 
 class Account(Protocol):
-    """Whoever has an account: a `User`, or the `Person` who acts with it."""
+    """The owner of an account: a `User`, or the `Person` who acts with it."""
 
     @property
     def id(self) -> int: ...
@@ -150,17 +150,17 @@ class Issue:
         return f"<{self.repository.full_name}#{self.number} {self.state}>"
 
     def comments_by(self, author: Account) -> list[Comment]:
-        """What this account has written in the thread, oldest first."""
+        """Return the account's comments on the thread, oldest first."""
         return [comment for comment in self.comments if comment.author.id == author.id]
 
     def reactions_by(self, author: Account) -> list[str]:
-        """What this account reacted with to the thread's opening post."""
+        """Return the account's reactions to the thread's opening post."""
         return [reaction.content for reaction in self.reactions if reaction.user.id == author.id]
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Pull(Issue):
-    """A pull request; GraphQL tells what it closes once `closing_references_indexed`."""
+    """A pull request; GraphQL lists the issues it closes once `closing_references_indexed` is set."""
 
     head_repository: "Repository"
     head_ref: str
@@ -183,7 +183,7 @@ class Pull(Issue):
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Repository:
-    """A repository: its threads, who may do what, and the bare git repository behind it."""
+    """A repository: its threads, its permissions, and the bare git repository behind it."""
 
     id: int
     owner: User
@@ -216,20 +216,20 @@ class Repository:
         return [thread for thread in self.threads.values() if isinstance(thread, Pull)]
 
     def take_number(self) -> int:
-        """The number of the next thread; issues and pull requests share one sequence."""
+        """Return the number of the next thread; issues and pull requests share one sequence."""
         self.last_number += 1
         return self.last_number
 
     def allow(self, account: Account, permission: Permission) -> None:
-        """Make the account a collaborator; "none" takes it away again."""
+        """Make the account a collaborator; "none" removes it."""
         self.permissions[account.id] = permission
 
     def protect(self, branch: str) -> None:
-        """Mark a branch as protected, which the API tells; pushes to it are not refused."""
+        """Mark a branch as protected in the API; pushes to it are not refused."""
         self.protected_branches.add(branch)
 
     def permission_of(self, account: Account | None) -> Permission:
-        """What the account may do; everybody may read a public repository."""
+        """Return the account's permission; every account may read a public repository."""
         granted = self._granted(account)
         return "read" if granted == "none" and not self.private else granted
 
@@ -246,5 +246,5 @@ class Repository:
 
 
 def node_id(prefix: str, number: int) -> str:
-    """A global node id: opaque, and different for every kind of object."""
+    """Return a global node id: opaque, and different for every kind of object."""
     return f"{prefix}_kwDO{base64.urlsafe_b64encode(number.to_bytes(8, 'big')).decode().rstrip('=')}"

@@ -1,4 +1,4 @@
-"""Web pages of the simulation: the repositories and their threads, as somebody with a browser would read them."""
+"""Web pages of the simulation: the repositories and their threads, for a browser."""
 
 from html import escape
 
@@ -11,7 +11,7 @@ from bot.simulated.github.errors import not_found
 from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository
 from bot.simulated.github.world import World, find_thread
 
-# The texts are anybody's, and Markdown may hold HTML: nothing in these pages may run or load anything.
+# Texts come from any user, and Markdown may hold HTML: nothing in these pages may run or load anything.
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _EMOJI = {
     "+1": "👍",
@@ -36,14 +36,14 @@ a { color: #0969da } sub { color: #59636e }
 
 
 class Pages:
-    """The pages over one world."""
+    """The pages of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._markdown = MarkdownIt("commonmark", {"html": True, "breaks": True}).enable(["table", "strikethrough"])
 
     def routes(self) -> list[Route]:
-        """Where people look."""
+        """Return the routes of the pages."""
         return [
             Route("/", self._home, methods=["GET"]),
             Route("/{owner}/{repo}/issues/{number:int}", self._thread, methods=["GET"]),

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Builds payloads whose links point at this server."""
+    """A builder of payloads whose links point at this server."""
 
     server_url: str
     app: App | None
@@ -81,7 +81,7 @@ class Payloads:
         }
 
     def full_repository(self, repository: Repository, permission: Permission) -> Json:
-        """A repository as `GET /repos/{owner}/{repo}` answers, with what the caller may do."""
+        """Return a repository as `GET /repos/{owner}/{repo}` does, with the caller's permissions."""
         levels = {"admin": "admin", "maintain": "maintain", "push": "write", "triage": "triage", "pull": "read"}
         order = ("none", "read", "triage", "write", "maintain", "admin")
         rights = {name: order.index(permission) >= order.index(level) for name, level in levels.items()}
@@ -111,7 +111,7 @@ class Payloads:
         }
 
     def issue(self, issue: Issue) -> Json:
-        """An issue, or a pull request seen as one (then with the `pull_request` links)."""
+        """Return an issue, or a pull request in the form of an issue (with the `pull_request` links)."""
         api = f"{self._repository_api(issue.repository)}/issues/{issue.number}"
         payload = self._thread(issue) | {
             "url": api,
@@ -212,7 +212,7 @@ class Payloads:
         }
 
     def installation(self) -> Json | None:
-        """The short form that webhooks of an app carry."""
+        """Return the short form that webhooks of an app carry."""
         if self.app is None:
             return None
         return {"id": self.app.installation_id, "node_id": node_id("MDIz", self.app.installation_id)}
@@ -293,14 +293,14 @@ class Payloads:
 
 
 def association(repository: Repository, author: User) -> str:
-    """How the author relates to the repository, in GitHub's words."""
+    """Return the author's association with the repository, in GitHub's words."""
     if author.id == repository.owner.id:
         return "OWNER"
     return "COLLABORATOR" if repository.is_collaborator(author) else "NONE"
 
 
 def timestamp(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC, to the second, as everywhere in GitHub's API."""
+    """Return ISO 8601 in UTC, to the second, as everywhere in GitHub's API."""
     return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

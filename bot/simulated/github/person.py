@@ -1,4 +1,4 @@
-"""A person in front of the web page: every method is one thing they can do there."""
+"""A person in front of the web page: every method is one action there."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from bot.simulated.github.pull_acts import Acts, MergeMethod
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Acts without asking for permissions: whoever writes the story decides what people do."""
+    """A person; their acts are not checked for permissions, since the story decides what people do."""
 
     user: User
     acts: Acts
@@ -37,7 +37,7 @@ class Person:
         return self.user.login
 
     def new_token(self) -> str:
-        """A personal access token for REST, GraphQL and git."""
+        """Create a personal access token for REST, GraphQL and git."""
         return self.acts.world.issue_token(self.user)
 
     async def open_issue(
@@ -71,7 +71,7 @@ class Person:
         self.acts.assign(self.user, thread, self.acts.world.user_of(assignee))
 
     async def close(self, thread: Issue, comment: str | None = None) -> None:
-        """Close, or "close with comment": then the comment's event comes first, at the same moment."""
+        """Close the thread, or "close with comment": then the comment's event comes first, at the same moment."""
         if comment is not None:
             self.acts.comment(self.user, thread, comment)
         self.acts.set_state(self.user, thread, "closed")
@@ -94,7 +94,7 @@ class Person:
         draft: bool = False,
         head_repo: Repository | None = None,
     ) -> Pull:
-        """A pull request of a branch, also of a fork (`head_repo`), into the default branch or `base`."""
+        """Open a pull request from a branch, also of a fork (`head_repo`), into the default branch or `base`."""
         return await self.acts.open_pull(
             self.user,
             repository,
@@ -129,22 +129,22 @@ class Person:
     async def push(
         self, repository: Repository, branch: str, files: Files, message: str, base: str | None = None
     ) -> str:
-        """Commit to a branch, made from `base` or the default branch when missing; returns the commit."""
+        """Commit to a branch and return the commit; a missing branch starts at `base` or the default branch."""
         return await self.acts.push(self.user, repository, branch, files, message, base)
 
     async def delete_branch(self, repository: Repository, branch: str) -> None:
         await self.acts.delete_branch(self.user, repository, branch)
 
     async def amend(self, repository: Repository, branch: str, files: Files, message: str = "Amended") -> str:
-        """Replace a branch's last commit and push with force; returns the new commit."""
+        """Replace a branch's last commit, push with force and return the new commit."""
         return await repository_acts.amend(self.acts, self.user, repository, branch, files, message)
 
     async def update_from_base(self, pull: Pull) -> str:
-        """The button "Update branch"; returns the merge commit."""
+        """Press the button "Update branch" and return the merge commit."""
         return await repository_acts.update_from_base(self.acts, self.user, pull)
 
     async def retarget(self, pull: Pull, base: str) -> None:
-        """Let the pull request go into another branch."""
+        """Change the pull request's base branch."""
         await repository_acts.retarget(self.acts, self.user, pull, base)
 
     async def convert_to_draft(self, pull: Pull) -> None:

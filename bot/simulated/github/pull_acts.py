@@ -1,4 +1,4 @@
-"""What anyone can do to branches and pull requests, and the webhooks that GitHub sends for it."""
+"""Acts of people and bots on branches and pull requests, and the webhooks that GitHub sends for them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -12,7 +12,7 @@ MergeMethod = Literal["merge", "squash"]
 
 
 class Acts(IssueActs):
-    """All acts: those on issues, and those on pull requests, reviews and branches."""
+    """All acts: on issues, and on pull requests, reviews and branches."""
 
     async def open_pull(
         self,
@@ -26,7 +26,7 @@ class Acts(IssueActs):
         draft: bool = False,
         head_repository: Repository | None = None,
     ) -> Pull:
-        """pull_request.opened; 422 when a branch is missing or such a pull request is open already."""
+        """Send pull_request.opened; 422 if a branch is missing or the same pull request is open already."""
         check_title(title)
         check_body("PullRequest", body)
         source = head_repository or repository
@@ -68,7 +68,7 @@ class Acts(IssueActs):
         state: ReviewState = "commented",
         comments: Sequence[tuple[str, int, str]] = (),
     ) -> Review:
-        """pull_request_review.submitted, then pull_request_review_comment.created for each (path, line, text)."""
+        """Send pull_request_review.submitted, then pull_request_review_comment.created for each (path, line, text)."""
         check_body("PullRequestReview", body)
         review = self._new_review(author, pull, body, state)
         for path, line, text in comments:
@@ -77,14 +77,14 @@ class Acts(IssueActs):
         return review
 
     def review_comment(self, author: User, pull: Pull, path: str, line: int, body: str) -> ReviewComment:
-        """A single inline comment; GitHub wraps it in a review without a body."""
+        """Add a single inline comment; GitHub wraps it in a review without a body."""
         review = self._new_review(author, pull, None, "commented")
         comment = self._inline(review, path, line, body)
         self._emit_review(review)
         return comment
 
     def reply(self, author: User, parent: ReviewComment, body: str) -> ReviewComment:
-        """An answer in the thread of an inline comment, again in a review of its own."""
+        """Answer in the thread of an inline comment, again in a review of its own."""
         review = self._new_review(author, parent.review.pull, None, "commented")
         first = parent.in_reply_to or parent
         comment = self._inline(review, parent.path, parent.line, body, in_reply_to=first)
@@ -94,7 +94,7 @@ class Acts(IssueActs):
     async def push(
         self, author: User, repository: Repository, branch: str, files: Files, message: str, base: str | None = None
     ) -> str:
-        """A commit on a branch, which is made from `base` (the default branch) when missing; returns its id."""
+        """Commit to a branch and return the commit's id; a missing branch starts at `base` (the default branch)."""
         async with repository.git_lock:
             before = await repository.git.branches()
             parent = before.get(branch) or before.get(base or repository.default_branch)
@@ -105,16 +105,16 @@ class Acts(IssueActs):
         return commit
 
     async def delete_branch(self, author: User, repository: Repository, branch: str) -> None:
-        """A push that deletes the branch."""
+        """Push the deletion of the branch."""
         async with repository.git_lock:
             before = await repository.git.branches()
             await repository.git.run("update-ref", "-d", f"refs/heads/{branch}")
             await self.branches_moved(author, repository, before)
 
     async def merge(self, author: User, pull: Pull, method: MergeMethod = "merge") -> str:
-        """Merge into the base: push, pull_request.closed, and issues.closed for what it fixes; returns the commit.
+        """Merge into the base and return the commit: push, pull_request.closed, issues.closed for each closed issue.
 
-        405 when it is closed, a draft or in conflict.
+        405 if the pull request is closed, a draft or in conflict.
         """
         repository = pull.repository
         if pull.state == "closed" or pull.draft:
@@ -141,7 +141,7 @@ class Acts(IssueActs):
         return commit
 
     async def branches_moved(self, pusher: User, repository: Repository, before: Mapping[str, str]) -> None:
-        """Tell about every branch that differs from before; call it with the repository's git lock held."""
+        """Send webhooks for every branch that differs from before; the caller holds the repository's git lock."""
         after = await repository.git.branches()
         for branch in sorted(before.keys() | after.keys()):
             old, new = before.get(branch), after.get(branch)
@@ -176,8 +176,8 @@ class Acts(IssueActs):
         )
 
     async def _move_pulls(self, pusher: User, source: Repository, branch: str, commit: str | None) -> None:
-        """pull_request.synchronize for open pull requests with this head, closed for those whose head is gone; the new
-        base for those into it.
+        """Send pull_request.synchronize for open pull requests with this head, close those whose head is gone, and
+        update the base of those that go into this branch.
         """
         if commit is None:
             for pull in [pull for one in self.world.repositories.values() for pull in one.pulls]:

@@ -1,4 +1,4 @@
-"""What people do to branches, pull requests and repositories besides pushing and merging."""
+"""Acts on branches, pull requests and repositories other than pushing and merging."""
 
 from bot.simulated.github.git import Files, NewCommit
 from bot.simulated.github.model import Account, Pull, Repository, User
@@ -6,12 +6,12 @@ from bot.simulated.github.pull_acts import Acts
 
 
 async def amend(acts: Acts, user: User, repository: Repository, branch: str, files: Files, message: str) -> str:
-    """Replaces the branch's last commit and pushes with force; returns the new commit."""
+    """Replace the branch's last commit, push with force and return the new commit."""
     async with repository.git_lock:
         before = await repository.git.branches()
         parents = (await repository.git.run("rev-parse", f"{before[branch]}^@")).split()
         tree = await repository.git.run("rev-parse", f"{before[branch]}^{{tree}}")
-        # fast-import moves a branch forward only.
+        # fast-import only moves a branch forward.
         await repository.git.run("update-ref", "-d", f"refs/heads/{branch}")
         new = NewCommit(branch, message, user.login, acts.now, tuple(parents), tree=tree, files=files)
         commit = await repository.git.commit(new)
@@ -20,7 +20,7 @@ async def amend(acts: Acts, user: User, repository: Repository, branch: str, fil
 
 
 async def update_from_base(acts: Acts, user: User, pull: Pull) -> str:
-    """The button "Update branch": the base merged into the head; returns the merge commit."""
+    """Merge the base into the head, as the button "Update branch" does, and return the merge commit."""
     source = pull.head_repository
     async with source.git_lock:
         before = await source.git.branches()
@@ -33,20 +33,20 @@ async def update_from_base(acts: Acts, user: User, pull: Pull) -> str:
 
 
 async def retarget(acts: Acts, user: User, pull: Pull, base: str) -> None:
-    """pull_request.edited with another base."""
+    """Send pull_request.edited with the new base."""
     before, pull.base_ref = {"ref": {"from": pull.base_ref}, "sha": {"from": pull.base_sha}}, base
     pull.base_sha, pull.updated_at = (await pull.repository.git.branches())[base], acts.now
     acts.emit_thread("edited", pull, user, changes={"base": before})
 
 
 def convert_to_draft(acts: Acts, user: User, pull: Pull) -> None:
-    """pull_request.converted_to_draft."""
+    """Send pull_request.converted_to_draft."""
     pull.draft, pull.updated_at = True, acts.now
     acts.emit_thread("converted_to_draft", pull, user)
 
 
 async def rename_branch(acts: Acts, user: User, repository: Repository, branch: str, name: str) -> None:
-    """Pull requests go with it; of the default branch repository.edited.
+    """Rename a branch; its pull requests follow. For the default branch, send repository.edited.
 
     https://docs.github.com/repositories/configuring-branches-and-merges-in-your-repository/managing-branches-in-your-repository/renaming-a-branch
     """
@@ -64,7 +64,7 @@ async def rename_branch(acts: Acts, user: User, repository: Repository, branch: 
 
 
 def rename(acts: Acts, repository: Repository, name: str) -> None:
-    """repository.renamed; the old name goes on to lead there."""
+    """Send repository.renamed; the old name redirects."""
     before = repository.name
     acts.world.rename(repository, repository.owner, name)
     changes = {"repository": {"name": {"from": before}}}
@@ -72,7 +72,7 @@ def rename(acts: Acts, repository: Repository, name: str) -> None:
 
 
 def transfer(acts: Acts, repository: Repository, owner: Account) -> None:
-    """repository.transferred; the old name goes on to lead there."""
+    """Send repository.transferred; the old name redirects."""
     before = acts.payloads.user(repository.owner)
     acts.world.rename(repository, acts.world.user_of(owner), repository.name)
     changes = {"owner": {"from": {"user": before}}}

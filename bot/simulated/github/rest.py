@@ -1,4 +1,4 @@
-"""The REST API: which address leads to which handler."""
+"""The routes of the REST API."""
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -70,7 +70,7 @@ REACTIONS = {
 
 
 def rest_routes(acts: Acts) -> list[Route]:
-    """Every route; those of a repository lead there by its name and by its id."""
+    """Return every route; a repository is reached by its name and by its id."""
     inside = list(IN_REPOSITORY)
     for path, (list_them, create, delete) in REACTIONS.items():
         inside += [("GET", path, list_them), ("POST", path, create), ("DELETE", f"{path}/{{reaction_id}}", delete)]
@@ -95,7 +95,7 @@ def _route(acts: Acts, method: str, path: str, handler: Handler) -> Route:
 
 
 def _moved(call: Call) -> Response | None:
-    """A redirect from a repository's old name to its id (301, or 307 where the method must stay)."""
+    """Redirect from a repository's old name to its id (301, or 307 where the method must stay)."""
     parts = call.request.path_params
     if "repo" not in parts or call.caller.app_jwt is not None:
         return None

@@ -9,7 +9,7 @@ from bot.simulated.github.payloads import timestamp
 from bot.simulated.github.rest_call import Call, answer
 from bot.simulated.github.world import World
 
-# What `permission` says for a role; `role_name` tells maintain and triage apart.
+# `permission` for each role; only `role_name` distinguishes maintain and triage.
 LEGACY_PERMISSION = {"maintain": "write", "triage": "read"}
 
 
@@ -86,7 +86,7 @@ async def create_installation_token(call: Call) -> Response:
 
 
 def as_app(call: Call) -> App:
-    """The app, if the request carries its valid JSON web token, else 401."""
+    """Return the app if the request carries its valid JSON web token, else 401."""
     if call.world.app is None or call.caller.app_jwt is None:
         raise RefusedError(401, "A JSON web token could not be decoded")
     call.world.app.verify(call.caller.app_jwt, call.world.clock().timestamp())
@@ -94,5 +94,5 @@ def as_app(call: Call) -> App:
 
 
 def bot_account(world: World) -> User:
-    """The account the bot acts as."""
+    """Return the bot's account."""
     return world.user("threadtree-bot") if world.app is None else world.user(world.app.login, "Bot")

@@ -1,4 +1,4 @@
-"""One REST request and the answers to it, in GitHub's manner."""
+"""One REST request and its answers, in GitHub's form."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -39,24 +39,24 @@ class Call:
 
     @property
     def user(self) -> User:
-        """Who asks; 401 when nobody does."""
+        """Return the caller; 401 if anonymous."""
         if self.caller.user is None:
             raise RefusedError(401, "Requires authentication")
         return self.caller.user
 
     def text(self, name: str) -> str:
-        """A part of the path."""
+        """Return a part of the path."""
         return str(self.request.path_params[name])
 
     def number(self, name: str) -> int:
-        """A part of the path that is a number, else 404."""
+        """Return a part of the path as a number, else 404."""
         value = self.text(name)
         if not value.isdecimal():
             raise not_found()
         return int(value)
 
     def repository(self) -> Repository:
-        """The repository the path names, by name or by id, if the caller may read it, else 404."""
+        """Return the repository in the path, by name or by id, if the caller may read it, else 404."""
         if "repository_id" in self.request.path_params:
             found = self.world.repositories.get(self.number("repository_id"))
         else:
@@ -64,7 +64,7 @@ class Call:
         return self.world.readable(found, self.caller.user)
 
     async def json(self) -> dict[str, Any]:
-        """The body, an object; 400 when it is none."""
+        """Return the body, an object; 400 if it is not one."""
         try:
             body = orjson.loads(await self.request.body() or b"{}")
         except orjson.JSONDecodeError as error:
@@ -74,11 +74,11 @@ class Call:
         return body
 
     async def body_text(self, name: str = "body") -> str:
-        """One text of the body; 422 when it is missing or no text."""
+        """Return one text of the body; 422 if it is missing or not a text."""
         return required_text(await self.json(), name)
 
     def paginate(self, items: Sequence[T], render: Callable[[T], Any]) -> Response:
-        """The page that `page` and `per_page` ask for, with a Link header to the others."""
+        """Return the page for `page` and `per_page`, with a Link header to the others."""
         query = self.request.query_params
         per_page = max(1, min(_integer(query.get("per_page"), DEFAULT_PER_PAGE), MAX_PER_PAGE))
         page = max(1, _integer(query.get("page"), 1))
@@ -93,7 +93,7 @@ class Call:
         return answer([render(item) for item in chosen], headers={"Link": link} if link else None)
 
     def url_with(self, **changed: object) -> str:
-        """This request's address with other query parameters."""
+        """Return this request's address with changed query parameters."""
         query = dict(self.request.query_params) | {name: str(value) for name, value in changed.items()}
         return f"{self.payloads.api_url}{self.request.url.path}?{urlencode(query)}"
 
@@ -102,7 +102,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 def answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer."""
+    """Return a JSON answer."""
     return Response(orjson.dumps(body), status, headers, media_type="application/json; charset=utf-8")
 
 
@@ -111,7 +111,7 @@ def empty() -> Response:
 
 
 def refusal(refused: RefusedError) -> Response:
-    """The body of every error answer of the REST API."""
+    """Return the REST API's answer for an error."""
     body: dict[str, Any] = {"message": refused.message}
     if refused.errors:
         body["errors"] = refused.errors

@@ -55,7 +55,7 @@ def _of_app(call: Call) -> list[Delivery]:
 
 
 def _demand_admin(call: Call) -> int:
-    """The repository's id; webhooks are hidden from everybody but its administrators."""
+    """Return the repository's id; webhooks are visible to its administrators only."""
     repository = call.repository()
     if not repository.may(call.user, "admin"):
         raise not_found()
@@ -63,7 +63,7 @@ def _demand_admin(call: Call) -> int:
 
 
 def _page(call: Call, deliveries: list[Delivery]) -> Response:
-    """Newest first; `cursor` is the id to go on from, as the Link header says."""
+    """Return a page of deliveries, newest first; `cursor` is the id to continue from, as in the Link header."""
     query = call.request.query_params
     per_page, cursor = query.get("per_page", ""), query.get("cursor", "")
     size = min(int(per_page), MAX_PER_PAGE) if per_page.isdecimal() else DEFAULT_PER_PAGE

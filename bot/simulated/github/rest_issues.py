@@ -45,7 +45,7 @@ async def update_issue(call: Call) -> Response:
 
 
 def edit_thread(call: Call, thread: Issue, body: dict[str, Any]) -> None:
-    """Apply what a PATCH of an issue or pull request asks for."""
+    """Apply the changes of a PATCH of an issue or pull request."""
     title, text = optional_text(body, "title"), optional_text(body, "body")
     if title is not None or text is not None:
         call.acts.edit_thread(call.user, thread, title=title, body=text)
@@ -88,7 +88,7 @@ async def delete_comment(call: Call) -> Response:
 
 
 def reactions(target: Callable[[Call], Issue | Comment]) -> tuple[Any, Any, Any]:
-    """The three handlers (list, create, delete) for reactions on one kind of thing."""
+    """Return the three handlers (list, create, delete) for reactions on one kind of target."""
 
     async def list_reactions(call: Call) -> Response:
         return call.paginate(target(call).reactions, call.payloads.reaction)
@@ -143,7 +143,7 @@ async def add_assignees(call: Call) -> Response:
 
 
 def demand_author(call: Call, comment: Comment) -> None:
-    """Only who wrote it, or may write to the repository, changes a comment."""
+    """Refuse a caller who neither wrote the comment nor may write to the repository."""
     if call.user.id != comment.author.id:
         _demand_admin(call, comment.thread.repository)
 
@@ -157,7 +157,7 @@ def issue_comment_target(call: Call) -> Comment:
 
 
 def review_comment_target(call: Call) -> ReviewComment:
-    """The inline comment the path names, else 404."""
+    """Return the inline comment in the path, else 404."""
     wanted = call.number("comment_id")
     written = (comment for pull in call.repository().pulls for comment in pull.review_comments)
     return _one(next((comment for comment in written if comment.id == wanted), None))

@@ -111,7 +111,7 @@ def _pull(call: Call) -> Pull:
 
 
 def _head(call: Call, repository: Repository, head: str) -> tuple[Repository, str]:
-    """The repository and branch of `branch` or `owner:branch`; another owner means a fork."""
+    """Return the repository and branch of `branch` or `owner:branch`; another owner means a fork."""
     owner, colon, branch = head.partition(":")
     if not colon:
         return repository, head

@@ -1,4 +1,4 @@
-"""The simulated GitHub as one server in the caller's event loop, and the handle to it that stories are told with."""
+"""The simulated GitHub as one server in the caller's event loop, and the handle that tests use."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ LAST_EVENTS = 10
 
 
 class SimulatedGitHub:
-    """GitHub on 127.0.0.1: REST, GraphQL, git over HTTP and webhooks, with its state open to the test."""
+    """GitHub on 127.0.0.1: REST, GraphQL, git over HTTP and webhooks; tests can read all of its state."""
 
     def __init__(self, directory: Path, clock: Callable[[], datetime], port: int, installation_id: int | None) -> None:
         self.port = port
@@ -58,9 +58,9 @@ class SimulatedGitHub:
     async def running(
         cls, directory: Path, clock: Callable[[], datetime], port: int = 0, *, installation_id: int | None = None
     ) -> AsyncIterator["SimulatedGitHub"]:
-        """Serve until the block ends. With `installation_id` the bot is a GitHub App, without it has a token.
+        """Serve until the block ends. With `installation_id` the bot is a GitHub App, without it the bot has a token.
 
-        `directory` gets the bare repositories; `clock` gives every timestamp; port 0 takes a free one.
+        `directory` holds the bare repositories; `clock` gives every timestamp; port 0 means any free port.
         """
         with listen(port) as listener:
             github = cls(directory, clock, listener.getsockname()[1], installation_id)
@@ -97,17 +97,17 @@ class SimulatedGitHub:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Every attempt to deliver a webhook, oldest first."""
+        """Return every attempt to deliver a webhook, oldest first."""
         return self._webhooks.log
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Every request to the API and to git, oldest first."""
+        """Return every request to the API and to git, oldest first."""
         return self.traffic.requests
 
     @property
     def webhook_timeout_seconds(self) -> float:
-        """How long a receiver may take; ten seconds, as GitHub gives, unless a test shortens it."""
+        """Seconds that a receiver may take: ten, as on GitHub, unless a test shortens it."""
         return self._webhooks.timeout_seconds
 
     @webhook_timeout_seconds.setter
@@ -116,7 +116,7 @@ class SimulatedGitHub:
 
     @property
     def late_closing_references(self) -> bool:
-        """Whether new pull requests close nothing until their `closing_references_indexed` is set."""
+        """Whether new pull requests list no closing issues until their `closing_references_indexed` is set."""
         return self.world.late_closing_references
 
     @late_closing_references.setter
@@ -132,7 +132,7 @@ class SimulatedGitHub:
         private: bool = True,
         bot_permission: Permission = "write",
     ) -> Repository:
-        """A repository with one commit by its owner, in which the bot may write."""
+        """Create a repository with one commit by its owner; the bot may write there."""
         repository = await self.world.create_repository(full_name, default_branch=default_branch, private=private)
         repository.allow(self.bot, bot_permission)
         first = {"README.md": f"# {repository.name}\n"} if files is None else files
@@ -140,7 +140,7 @@ class SimulatedGitHub:
         return repository
 
     async def fork(self, repository: Repository, owner: Account) -> Repository:
-        """A copy of the repository under another account."""
+        """Copy the repository to another account."""
         fork = await self.world.create_repository(
             f"{owner.login}/{repository.name}",
             default_branch=repository.default_branch,
@@ -151,33 +151,33 @@ class SimulatedGitHub:
         return fork
 
     async def rename_repository(self, repository: Repository, name: str) -> None:
-        """repository.renamed; the old name goes on to lead there."""
+        """Send repository.renamed; the old name redirects."""
         repository_acts.rename(self._acts, repository, name)
 
     async def transfer_repository(self, repository: Repository, owner: Account) -> None:
-        """repository.transferred; the old name goes on to lead there."""
+        """Send repository.transferred; the old name redirects."""
         repository_acts.transfer(self._acts, repository, owner)
 
     def person(self, login: str) -> Person:
-        """The person of this login, with an account made at first use."""
+        """Return the person of this login; their account is created on first use."""
         return Person(self.world.user(login), self._acts)
 
     def set_webhook(self, url: str, secret: str, content_type: ContentType = "json") -> Hook:
-        """Deliver everything that happens from now on, in all repositories, to this address."""
+        """Deliver all events from now on, in all repositories, to this address."""
         app = self.world.app
         return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id)
 
     async def redeliver(self, guid: str) -> None:
-        """Deliver once more with the same GUID, and wait for the answer."""
+        """Deliver again with the same GUID, and wait for the answer."""
         self._webhooks.redeliver(guid)
         await self.settled()
 
     async def settled(self, timeout: float = 60) -> None:
-        """Wait until all webhooks sent so far, but for those held back, were answered."""
+        """Wait until all webhooks sent so far, except held ones, were answered."""
         await self.wait_for(lambda: self._webhooks.settled, timeout)
 
     async def wait_for(self, predicate: Callable[[], T], timeout: float = WAIT_SECONDS) -> T:
-        """The predicate's first true value; it is asked at every change here. TimeoutError tells what happened last."""
+        """Return the predicate's first true value, checked after every change. TimeoutError has the last events."""
         try:
             return await self.world.changes.wait_for(predicate, timeout)
         except TimeoutError as error:
@@ -193,7 +193,7 @@ class SimulatedGitHub:
         return self.world.app
 
     def _last_events(self) -> str:
-        """The end of each log, for whoever has to find out why something did not come."""
+        """Return the end of each log, to find out why an event did not happen."""
         threads = (thread for repository in self.world.repositories.values() for thread in repository.threads.values())
         comments = sorted((comment for thread in threads for comment in thread.comments), key=lambda found: found.id)
         lines = [repr(comment) for comment in comments]

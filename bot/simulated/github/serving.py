@@ -15,7 +15,7 @@ SHUTDOWN_SECONDS = 1
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that already takes connections; port 0 means any free one."""
+    """Return a socket that accepts connections; port 0 means any free port."""
     listener = socket.create_server((HOST, port))
     listener.setblocking(False)
     return listener
@@ -44,7 +44,7 @@ async def serving(application: ASGIApp, listener: socket.socket) -> AsyncIterato
 
 
 class _Protocol(HttpToolsProtocol):
-    """Hands the connection to the application, so that it can be broken on purpose."""
+    """An HTTP protocol that passes its connection to the application, so that a fault can break it."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -52,7 +52,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that tells when it is up, and leaves the signals to the program it runs in."""
+    """A server that reports when it is up, and does not handle signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

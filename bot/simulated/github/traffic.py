@@ -1,4 +1,4 @@
-"""Around every request: the log, the rate limit headers, and the faults that were switched on."""
+"""A layer around every request: the log, the rate limit headers, and the faults that are switched on."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ SECONDARY_MESSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """A request as the client saw it answered: no status when the connection broke."""
+    """A request as the client saw it answered; no status if the connection broke."""
 
     method: str
     path: str
@@ -54,12 +54,12 @@ class LoggedRequest:
 
 @dataclass(slots=True)
 class RateLimit:
-    """How much of its hour each account has used."""
+    """Requests used by each account in the current hour."""
 
     used: Counter[str] = field(default_factory=Counter)
 
     def headers(self, login: str, now: datetime) -> dict[str, str]:
-        """The headers of an answer (https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api)."""
+        """Return an answer's headers: https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"""
         hour = int(now.timestamp()) // HOUR_SECONDS
         used = self.used[f"{login}:{hour}"]
         return {
@@ -86,11 +86,11 @@ class Traffic:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """Let nothing wait any longer, since the server is about to stop."""
+        """End all waits, since the server is about to stop."""
         self._closing.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, log it, and wake whoever waits for a change."""
+        """Handle one request, log it, and wake all waiters."""
         if scope["type"] != "http":
             return
         method, path = scope["method"], scope["path"]
@@ -117,7 +117,7 @@ class Traffic:
             self._world.changes.notify()
 
     async def rate_limit_endpoint(self, request: Request) -> Response:
-        """GET /rate_limit, which costs nothing."""
+        """Handle GET /rate_limit, which does not count."""
         login = self._login(request.headers)
         headers = self.rate_limit.headers(login or "", self._world.clock())
         core = {name: int(headers[f"x-ratelimit-{name}"]) for name in ("limit", "remaining", "used", "reset")}
@@ -190,7 +190,7 @@ def _secondary_limit(retry_after: int | None, status: int) -> Response:
 
 
 def _primary_limit(reset: int, status: int, path: str) -> Response:
-    """GraphQL tells it with status 200 and an error of a type of its own."""
+    """Return the refusal; GraphQL uses status 200 and an error type of its own."""
     headers = {
         "x-ratelimit-remaining": "0",
         "x-ratelimit-used": str(REQUESTS_PER_HOUR),
@@ -203,7 +203,7 @@ def _primary_limit(reset: int, status: int, path: str) -> Response:
 
 
 async def _nowhere(_: Message) -> None:
-    """Swallow the answer that the client is not to see."""
+    """Discard an answer that the client must not see."""
 
 
 async def _drop(scope: Scope, receive: Receive) -> None:

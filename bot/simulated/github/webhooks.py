@@ -1,4 +1,4 @@
-"""Webhooks as GitHub sends them: signed, in the order of the acts, ten seconds each, never retried, all logged.
+"""Webhooks as GitHub sends them: signed, in order, with a timeout of ten seconds, never retried, all logged.
 
 Rules: https://docs.github.com/webhooks/using-webhooks/handling-failed-webhook-deliveries
 """
@@ -29,7 +29,7 @@ ContentType = Literal["json", "form"]
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Where deliveries go, and the secret they are signed with; `app_id` when it is an app's."""
+    """The address of deliveries and the secret that signs them; `app_id` if the webhook belongs to an app."""
 
     id: int
     url: str
@@ -41,7 +41,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One attempt to deliver an event; a redelivery is one more with the same GUID. The code is 0 without an answer."""
+    """One attempt to deliver an event; a redelivery has the same GUID. The code is 0 without an answer."""
 
     id: int
     guid: str
@@ -61,7 +61,7 @@ class Delivery:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The event as it was sent."""
+        """Return the event as it was sent."""
         payload: dict[str, Any] = orjson.loads(_json_part(self.request_headers, self.request_body))
         return payload
 
@@ -98,11 +98,11 @@ class Webhooks:
 
     @property
     def settled(self) -> bool:
-        """Whether everything sent so far was answered, or given up."""
+        """Return whether every event sent so far was answered or given up."""
         return self._unanswered == 0
 
     def set_hook(self, url: str, secret: str, content_type: ContentType, app_id: int | None) -> Hook:
-        """Send everything that happens from now on to this address."""
+        """Send all events from now on to this address."""
         self.hook = Hook(self._next_id(), url, secret, content_type, self._clock(), app_id)
         return self.hook
 
@@ -121,7 +121,7 @@ class Webhooks:
                 self._send_later(outgoing)
 
     def redeliver(self, guid: str) -> None:
-        """Send a logged delivery once more, with its GUID; 404 when it is unknown."""
+        """Send a logged delivery again with its GUID; 404 if the GUID is unknown."""
         logged = next((delivery for delivery in self.log if delivery.guid == guid), None)
         if logged is None or self.hook is None:
             raise not_found()
@@ -130,7 +130,7 @@ class Webhooks:
         self._send_later(again)
 
     async def run(self) -> None:
-        """Deliver what is queued, one after another, until cancelled."""
+        """Deliver what is queued, one event after another, until cancelled."""
         async with httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None)) as client:
             while True:
                 outgoing = await self._queue.get()
@@ -183,7 +183,7 @@ class Webhooks:
 
 
 def sign(secret: str, body: bytes) -> dict[str, str]:
-    """The two signature headers of a body."""
+    """Return the two signature headers of a body."""
     return {
         "X-Hub-Signature": "sha1=" + hmac.new(secret.encode(), body, hashlib.sha1).hexdigest(),
         "X-Hub-Signature-256": "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest(),

@@ -13,7 +13,7 @@ from bot.simulated.github.errors import RefusedError, invalid, not_found
 from bot.simulated.github.git import BareRepository
 from bot.simulated.github.model import Account, Issue, Permission, Pull, Repository, User, UserType
 
-# On the real GitHub ids of comments no longer fit into 32 bits; those of accounts and repositories do.
+# On the real GitHub, ids of comments need more than 32 bits; ids of accounts and repositories do not.
 FIRST_ID = 3_000_000_001
 FIRST_ACCOUNT_OR_REPOSITORY_ID = 900_000_001
 INSTALLATION_TOKEN_LIFETIME = timedelta(hours=1)
@@ -21,7 +21,7 @@ INSTALLATION_TOKEN_LIFETIME = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What somebody authenticates with; an installation's token is an app's and expires."""
+    """A credential; an installation's token belongs to an app and expires."""
 
     user: User
     expires_at: datetime | None = None
@@ -32,7 +32,7 @@ class Token:
 
 
 class World:
-    """Everything that exists, found by id, name or token."""
+    """All accounts, tokens and repositories, found by id, name or token."""
 
     def __init__(self, directory: Path, clock: Callable[[], datetime], app: App | None) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class World:
         return next(self._ids)
 
     def user(self, login: str, kind: UserType = "User") -> User:
-        """The account of this login, made at its first use."""
+        """Return the account of this login; create it on first use."""
         key = login.lower()
         if key not in self.users:
             self.users[key] = User(next(self._small_ids), login, kind)
@@ -61,25 +61,25 @@ class World:
         return self.user(account.login)
 
     def find_user(self, login: str) -> User:
-        """The account of this login; 404 when there is none."""
+        """Return the account of this login, else 404."""
         if (user := self.users.get(login.lower())) is None:
             raise not_found()
         return user
 
     def issue_token(self, user: User) -> str:
-        """A personal access token that never expires."""
+        """Return a new personal access token that never expires."""
         token = f"ghp_{secrets.token_hex(18)}"
         self.tokens[token] = Token(user)
         return token
 
     def issue_installation_token(self, user: User) -> tuple[str, datetime]:
-        """An installation access token and the moment it stops being valid."""
+        """Return a new installation access token and when it expires."""
         token, expires_at = f"ghs_{secrets.token_hex(18)}", self.clock() + INSTALLATION_TOKEN_LIFETIME
         self.tokens[token] = Token(user, expires_at)
         return token, expires_at
 
     def token(self, text: str) -> Token | None:
-        """What this token stands for, unless it is unknown, revoked or expired."""
+        """Return the token's record, or None if it is unknown, revoked or expired."""
         token = self.tokens.get(text)
         if token is None or (token.expires_at is not None and token.expires_at <= self.clock()):
             return None
@@ -88,7 +88,7 @@ class World:
     async def create_repository(
         self, full_name: str, *, default_branch: str, private: bool, parent: Repository | None = None
     ) -> Repository:
-        """An empty repository; a fork when it has a parent."""
+        """Create an empty repository, or a fork if it has a parent."""
         owner, name = full_name.split("/")
         if (known := self.repository(full_name)) is not None and known.full_name.lower() == full_name.lower():
             raise invalid("Repository", "name", "name already exists on this account")
@@ -109,36 +109,36 @@ class World:
         return repository
 
     def rename(self, repository: Repository, owner: User, name: str) -> None:
-        """Give a repository another name or owner; the old name leads to it until somebody takes it."""
+        """Give a repository another name or owner; the old name redirects until another repository takes it."""
         repository.owner, repository.name = owner, name
         self._repository_ids[repository.full_name.lower()] = repository.id
 
     def repository(self, full_name: str) -> Repository | None:
-        """The repository of this name, or of one it had before."""
+        """Return the repository of this name, or of a name it had before."""
         identifier = self._repository_ids.get(full_name.lower())
         return None if identifier is None else self.repositories.get(identifier)
 
     def readable(self, repository: Repository | None, reader: Account | None) -> Repository:
-        """The repository if this account may see it, else 404."""
+        """Return the repository if this account may see it, else 404."""
         if repository is None or not repository.may(reader, "read"):
             raise not_found()
         return repository
 
     def demand(self, repository: Repository, account: Account, needed: Permission, message: str) -> None:
-        """403 with the message unless the account has the permission."""
+        """Refuse with 403 and the message unless the account has the permission."""
         if not repository.may(account, needed):
             raise RefusedError(403, message)
 
 
 def find_thread(repository: Repository, number: int) -> Issue:
-    """The issue or pull request of this number, else 404."""
+    """Return the issue or pull request of this number, else 404."""
     if (thread := repository.threads.get(number)) is None:
         raise not_found()
     return thread
 
 
 def find_pull(repository: Repository, number: int) -> Pull:
-    """The pull request of this number, else 404."""
+    """Return the pull request of this number, else 404."""
     thread = find_thread(repository, number)
     if not isinstance(thread, Pull):
         raise not_found()
