@@ -19,11 +19,11 @@ from bot.github.errors import Transient
 from bot.github.events import Addressed, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import request_agent
+from bot.handlers.assign_worktree import look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
 from bot.handlers.command import Command
 from bot.handlers.context import NodePaths, RequestContext, save_thread
-from bot.handlers.pull_requests import look_up_pull_request
 from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
@@ -66,7 +66,7 @@ class Decider:
         self._github = github
         self._platform = platform
         self._policy = policy
-        self._parser = CommentParser(policy.bot_name, [handler.syntax for handler in HANDLERS.values()])
+        self._parser = CommentParser(policy.bot_name, HANDLERS.values())
         self._paths = paths
         self._clock = clock
         self._sleep = sleep

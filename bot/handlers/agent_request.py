@@ -20,29 +20,30 @@ async def request_agent(ctx: RequestContext, text: str, *, context: str, review_
     is_own_text = ctx.target.id is None
     if is_own_text and await requests.is_repeated(ctx.connection, ctx.conversation_id, text, ctx.asked_at):
         return
-    await queue_turn(
-        ctx,
-        NewTurn(
-            text=text,
-            requested_by=ctx.author.login,
-            requested_by_id=ctx.author.id,
-            asked_at=ctx.asked_at,
-            target=ctx.target,
-            review_id=review_id,
-            pinned_sha=ctx.pull.head_sha if ctx.pull and not ctx.pull.same_repository else None,
-            context=context,
-        ),
-    )
+    pinned_sha = ctx.pull.head_sha if ctx.pull and not ctx.pull.same_repository else None
+    await queue_turn(ctx, text, context=context, pinned_sha=pinned_sha, review_id=review_id)
 
 
-async def queue_turn(ctx: RequestContext, turn: NewTurn) -> None:
-    """Queue the turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
+async def queue_turn(
+    ctx: RequestContext, text: str, *, context: str = "", pinned_sha: str | None = None, review_id: int | None = None
+) -> None:
+    """Queue a turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
     connection, conversation_id = ctx.connection, ctx.conversation_id
     rescue = await rescues.pending_restore(connection, conversation_id)
     if rescue is not None:
         await worktrees.reserve_again(connection, rescue.worktree_id, rescue.conversations)
     # A removal in progress may still find work to rescue.
     is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
+    turn = NewTurn(
+        text=text,
+        requested_by=ctx.author.login,
+        requested_by_id=ctx.author.id,
+        asked_at=ctx.asked_at,
+        target=ctx.target,
+        review_id=review_id,
+        pinned_sha=pinned_sha,
+        context=context,
+    )
     await _queue(ctx, turn)
     if rescue is not None or is_being_removed:
         await operations.restore_before_newest_turn(connection, conversation_id)
@@ -59,8 +60,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
             await thread_comments.ended(connection, thread_ref, turn_id, turn.target, TurnResult("refused", reason))
         return
     assigned = await assign_worktree(ctx)
-    if assigned.notice is not None:
-        turn = replace(turn, notices=(*turn.notices, assigned.notice))
+    turn = replace(turn, notices=assigned.notices)
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )

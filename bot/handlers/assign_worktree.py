@@ -1,42 +1,56 @@
 """The worktree that a conversation's next turn runs in is looked up or reserved, from rows (DESIGN.md §4)."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+
+import structlog
 
 from bot.github.client import GitHub
-from bot.handlers.choose_worktree import NewWorktree, SharedWorktree, SharingCandidate, choose_worktree, new_worktree
+from bot.github.errors import GitHubError
+from bot.github.transport import Clock, Sleep
+from bot.handlers.choose_worktree import (
+    NewWorktree,
+    PullRequestHead,
+    SharedWorktree,
+    SharingCandidate,
+    choose_worktree,
+    new_worktree,
+)
 from bot.handlers.context import NodePaths, ThreadContext, save_thread
-from bot.handlers.pull_requests import look_up_pull_request
 from bot.messages import notices
 from bot.model import HeadBranch, Repository
 from bot.store import conversations, sharing, upkeep
 from bot.store.database import Pool
+
+YOUNG_PULL_SECONDS = 60
+CLOSING_REFERENCES_WAITS_SECONDS = (3.0, 5.0)
+"""GitHub links a new pull request to its issues a little later: asked again within 10 s, then it means none."""
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedWorktree:
     """The worktree of the next turn, and its node.
 
-    `switch_to`: the branch that it must have when the turn runs; `notice`: what the reply must say about it.
+    `switch_to`: the branch that it must have when the turn runs; `notices`: what the reply must say about it.
     """
 
     worktree_id: int
     node: str
     switch_to: str | None = None
-    notice: str | None = None
+    notices: tuple[str, ...] = ()
 
 
 async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     """Return the conversation's worktree from now on: its own, a shared one, or a new one that is reserved."""
     await sharing.lock_codebase(ctx.connection, ctx.repository)
-    own = await conversations.worktree_of(ctx.connection, ctx.conversation_id)
-    live = await conversations.live_worktree(ctx.connection, own) if own is not None else None
+    live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
     if live is not None:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
-    match choose_worktree(ctx.number, ctx.pull, await _of_closed_issues(ctx), await _on_head_branch(ctx)):
+    linked, on_branch = await _sharing_candidates(ctx)
+    match choose_worktree(ctx.number, ctx.pull, linked, on_branch):
         case SharedWorktree() as shared:
             return await _share(ctx, shared)
         case NewWorktree() as new:
@@ -44,7 +58,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
 
 
 async def assign_worktree_for_operator(
-    pool: Pool, github: GitHub, paths: NodePaths, clock: Callable[[], datetime], repository: Repository, number: int
+    pool: Pool, github: GitHub, paths: NodePaths, clock: Clock, repository: Repository, number: int
 ) -> AssignedWorktree:
     """Return the worktree that a request on the thread would run in, before anybody asks there.
 
@@ -62,23 +76,18 @@ async def assign_worktree_for_operator(
         return await assign_worktree(ThreadContext(connection, paths, thread_ref, number, folder, pull))
 
 
-async def _of_closed_issues(ctx: ThreadContext) -> list[SharingCandidate]:
-    """Return the live worktrees of the issues that the pull request closes."""
-    closes = list(ctx.pull.closes) if ctx.pull else []
-    found = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, closes)
-    uses = await sharing.usage(ctx.connection, [worktree.id for _, worktree in found], ctx.conversation_id)
-    return [SharingCandidate(worktree, uses[worktree.id], issue) for issue, worktree in found]
-
-
-async def _on_head_branch(ctx: ThreadContext) -> SharingCandidate | None:
-    """Return the worktree that has the head branch of the pull request, or soon will."""
+async def _sharing_candidates(ctx: ThreadContext) -> tuple[list[SharingCandidate], SharingCandidate | None]:
+    """Return the live worktrees of the issues that the pull request closes, and the one that has its head branch."""
     if ctx.pull is None:
-        return None
-    found = await sharing.on_branch(ctx.connection, ctx.repository, ctx.pull.head_ref)
-    if found is None:
-        return None
-    uses = await sharing.usage(ctx.connection, [found.id], ctx.conversation_id)
-    return SharingCandidate(found, uses[found.id])
+        return [], None
+    linked = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, ctx.pull.closes)
+    on_branch = await sharing.on_branch(ctx.connection, ctx.repository, ctx.pull.head_ref)
+    ids = [worktree.id for _, worktree in linked] + ([on_branch.id] if on_branch else [])
+    uses = await sharing.usage(ctx.connection, ids, ctx.conversation_id)
+    return (
+        [SharingCandidate(worktree, uses[worktree.id], issue) for issue, worktree in linked],
+        SharingCandidate(on_branch, uses[on_branch.id]) if on_branch else None,
+    )
 
 
 async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree:
@@ -91,7 +100,7 @@ async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree
         notice = notices.in_worktree_of(candidate.issue)
     else:
         notice = notices.in_worktree_on_branch(candidate.use.owner, shared.switch_to)
-    return AssignedWorktree(live.id, live.node, shared.switch_to, notice)
+    return AssignedWorktree(live.id, live.node, shared.switch_to, (notice,))
 
 
 async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
@@ -101,5 +110,36 @@ async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
     )
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, worktree_id)
     branch = new.start.branch if isinstance(new.start, HeadBranch) else None
-    notice = notices.not_shared(new.instead_of, branch) if new.instead_of else None
-    return AssignedWorktree(worktree_id, ctx.paths.node, None, notice)
+    said = (notices.not_shared(new.instead_of, branch),) if new.instead_of else ()
+    return AssignedWorktree(worktree_id, ctx.paths.node, notices=said)
+
+
+async def look_up_pull_request(
+    github: GitHub, repository: Repository, number: int, clock: Clock, sleep: Sleep
+) -> PullRequestHead:
+    """Return whose head it is, whether that branch may be pushed to, and the issues it closes. Raises GitHubError."""
+    pull = await github.pull(repository, number)
+    is_same = pull.head_repository_id == repository.id
+    is_protected = is_same and (
+        pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
+    )
+    closes = await _closed_issues(github, repository, number, pull.created_at, clock, sleep) if is_same else ()
+    return PullRequestHead(pull.head_ref, pull.head_sha, is_same, is_protected, closes)
+
+
+async def _closed_issues(
+    github: GitHub, repository: Repository, number: int, created_at: datetime, clock: Clock, sleep: Sleep
+) -> tuple[int, ...]:
+    """Return the issues of this repository that the pull request closes; a failure means none, never an error."""
+    for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
+        try:
+            found = await github.closing_issues(repository, number)
+        except GitHubError as problem:
+            _log.warning("closing-references-unknown", pull=number, problem=str(problem))
+            found = ()
+        numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
+        is_young = clock() - created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
+        if numbers or wait is None or not is_young:
+            return numbers
+        await sleep(wait)
+    return ()

@@ -1,10 +1,12 @@
 """What handlers work with: the thread, the request that arrived there, the caller's transaction."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from bot.authority import Policy
 from bot.handlers.choose_worktree import PullRequestHead
+from bot.handlers.command import CommandSyntax
 from bot.model import Actor, Repository, Target, ThreadKind, ThreadRef
 from bot.reply import thread_comments
 from bot.store import conversations
@@ -57,6 +59,18 @@ class RequestContext(ThreadContext):
     async def reply(self, text: str) -> None:
         """Answer with a comment that belongs to no turn."""
         await thread_comments.reply(self.connection, self.thread_ref, self.target, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler(CommandSyntax):
+    """One chat command. `run` gets its argument and works in the caller's transaction; `summary` is shown by `/help`.
+
+    `queues_turn`: it may start a turn, so GitHub is asked about the pull request before the transaction begins.
+    """
+
+    summary: str
+    run: Callable[[RequestContext, str | None], Awaitable[None]]
+    queues_turn: bool = False
 
 
 async def save_thread(

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.handlers.command import CommandSyntax
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies
 
 
@@ -15,5 +13,5 @@ def help_handler(others: Sequence[Handler]) -> Handler:
         commands = [(handler.name, handler.summary) for handler in (handler_of_help, *others)]
         await ctx.reply(replies.help_text(ctx.policy.bot_name, commands))
 
-    handler_of_help = Handler(CommandSyntax("help", needs_no_slash=True), replies.HELP_SUMMARY, run)
+    handler_of_help = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=run)
     return handler_of_help

@@ -3,8 +3,7 @@
 from typing import assert_never
 
 from bot.handlers.command import Command, UnknownCommand
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.context import Handler, RequestContext
 from bot.handlers.help import help_handler
 from bot.handlers.reset import RESET
 from bot.handlers.reset_context import RESET_CONTEXT

@@ -1,8 +1,6 @@
 """`/reset-context`: the session ends, the worktree stays."""
 
-from bot.handlers.command import CommandSyntax
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies
 from bot.store import conversations
 
@@ -12,4 +10,4 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     await ctx.reply(replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET)
 
 
-RESET_CONTEXT = Handler(CommandSyntax("reset-context"), replies.RESET_CONTEXT_SUMMARY, _run)
+RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_run)

@@ -1,9 +1,7 @@
 """`/retry`: the last request that did not end `done` is queued again."""
 
 from bot.handlers.agent_request import queue_turn
-from bot.handlers.command import CommandSyntax
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies
 from bot.store import requests
 
@@ -13,18 +11,7 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     if last is None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
-    await queue_turn(
-        ctx,
-        requests.NewTurn(
-            text=last["request"],
-            requested_by=ctx.author.login,
-            requested_by_id=ctx.author.id,
-            asked_at=ctx.asked_at,
-            target=ctx.target,
-            pinned_sha=last["pinned_sha"],
-            context=last["context"],
-        ),
-    )
+    await queue_turn(ctx, last["request"], context=last["context"], pinned_sha=last["pinned_sha"])
 
 
-RETRY = Handler(CommandSyntax("retry"), replies.RETRY_SUMMARY, _run, queues_turn=True)
+RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_run, queues_turn=True)

@@ -1,8 +1,6 @@
 """`/status`: what runs and waits here, the branch, the session."""
 
-from bot.handlers.command import CommandSyntax
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies
 from bot.store import conversations, sharing
 
@@ -15,4 +13,4 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     await ctx.reply(replies.status(branch, running_for, now.waiting, session_active=now.session_active))
 
 
-STATUS = Handler(CommandSyntax("status", needs_no_slash=True), replies.STATUS_SUMMARY, _run)
+STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_run)

@@ -2,9 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from bot.handlers.command import CommandSyntax, one_of
-from bot.handlers.context import RequestContext
-from bot.handlers.handler import Handler
+from bot.handlers.command import one_of
+from bot.handlers.context import Handler, RequestContext
 from bot.messages import reasons, replies
 from bot.messages.tracking import TurnResult
 from bot.model import ThreadRef
@@ -39,4 +38,4 @@ async def stop_turns(
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
 
 
-STOP = Handler(CommandSyntax("stop", one_of("all"), needs_no_slash=True), replies.STOP_SUMMARY, _run)
+STOP = Handler("stop", one_of("all"), needs_no_slash=True, summary=replies.STOP_SUMMARY, run=_run)

@@ -1,5 +1,6 @@
 """Rows of codebases, conversations, worktrees and sessions, as decide changes them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -220,16 +221,22 @@ async def end_session(connection: Connection, conversation_id: int, reason: EndR
 
 
 async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:
-    """Return the conversation's own worktree if it can still be used; call off a removal that has not begun."""
+    """Return the worktree if it can still be used; call off a removal that has not begun."""
     row = await connection.fetchrow(LIVE_WORKTREE, worktree_id)
     return live_worktree_of(row) if row else None
 
 
+async def own_live_worktree(connection: Connection, conversation_id: int) -> LiveWorktree | None:
+    """Return the `live_worktree` that the conversation uses, None without one."""
+    worktree_id = await worktree_of(connection, conversation_id)
+    return await live_worktree(connection, worktree_id) if worktree_id is not None else None
+
+
 async def worktrees_of_issues(
-    connection: Connection, repository: Repository, numbers: list[int]
+    connection: Connection, repository: Repository, numbers: Sequence[int]
 ) -> list[tuple[int, LiveWorktree]]:
     """Return (issue number, worktree) for the issues that have a live one, in the given order."""
-    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
+    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, list(numbers))
     found = {row["number"]: live_worktree_of(row) for row in rows}
     return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 

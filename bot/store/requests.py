@@ -36,7 +36,7 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
 """
 
 LAST_NOT_DONE = """
-select request, source_kind, source_id, pinned_sha, context from turns
+select request, pinned_sha, context from turns
 where conversation_id = $1 and state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
 order by id desc limit 1
 """

@@ -55,7 +55,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         target=turn.target,
         now=NOON,
     )
-    await queue_turn(ctx, turn)
+    await queue_turn(ctx, turn.text)
     return thread_ref.conversation_id
 
 

@@ -70,7 +70,7 @@ def assigned(body: str, assignee: Actor) -> ThreadAssigned:
 
 
 def parser_of(policy: Policy) -> CommentParser:
-    return CommentParser(policy.bot_name, [handler.syntax for handler in HANDLERS.values()])
+    return CommentParser(policy.bot_name, HANDLERS.values())
 
 
 def decide(event: Event, policy: Policy = POLICY) -> Action:

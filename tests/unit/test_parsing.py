@@ -13,7 +13,7 @@ from bot.handlers.registry import HANDLERS
 from bot.handlers.worktree import WORKTREE_VERBS
 
 COMMANDS = tuple(HANDLERS)
-PARSER = CommentParser("tree-bot", [handler.syntax for handler in HANDLERS.values()])
+PARSER = CommentParser("tree-bot", HANDLERS.values())
 GITHUBS_LONGEST_COMMENT = 65_536
 # Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
 BOUNDED_SECONDS = 30
