@@ -10,13 +10,13 @@ from typing import assert_never
 import orjson
 import structlog
 
-from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
-from bot.decide.actions import Action, Close, Fail, Ignore, Reopen, Request, action_of, failure_of
+from bot.authority import Denied, Policy, before_asking_github, by_permission
+from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
 from bot.decide.parsing import CommentParser, ParsedComment
 from bot.github.answers import ReviewComment, ThreadState
 from bot.github.client import GitHub
 from bot.github.errors import Transient
-from bot.github.events import Addressed, Unreadable
+from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import request_agent
 from bot.handlers.assign_worktree import look_up_pull_request
@@ -87,7 +87,7 @@ class Decider:
             action = await asyncio.to_thread(self._read, delivery)
             request = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)
-            log.info("decided", action=type(action).__name__.lower(), outcome=outcome)
+            log.info("decided", outcome=outcome)
         except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
                 await self._record_attempt(guid, problem)
@@ -113,54 +113,55 @@ class Decider:
 
     async def _act(self, guid: str, action: Action) -> str:
         """Look up what the action needs, then write everything in one transaction; return a word for the log."""
-        # Without a request there is nobody whose permission matters: anybody's closing counts.
-        verdict: Allowed | Denied = Allowed()
-        facts = GitHubFacts()
-        if isinstance(action, Request):
-            verdict = await self._verdict(action.author, action.repository)
-            facts = await self._look_up(action) if isinstance(verdict, Allowed) else facts
-        elif isinstance(action, Fail) and action.addressed is not None:
-            verdict = await self._verdict(action.addressed.sender, action.addressed.repository)
+        denied, facts = None, GitHubFacts()
+        match action:
+            case Request():
+                denied = await self._denied(action.author, action.repository)
+                facts = GitHubFacts() if denied else await self._look_up(action)
+            case Unreadable(addressed=Addressed() as addressed):
+                denied = await self._denied(addressed.sender, addressed.repository)
+            case _:
+                pass  # anybody's closing counts
         async with self._pool.acquire() as connection, connection.transaction():
             if not await deliveries.begin(connection, guid):
                 return "handled already"
-            outcome = await self._write(connection, guid, action, verdict, facts)
-            await deliveries.finish(connection, guid, error=action.why if isinstance(action, Fail) else None)
+            outcome = await self._write(connection, guid, action, denied, facts)
+            await deliveries.finish(connection, guid, error=action.why if isinstance(action, Unreadable) else None)
         return outcome
 
     async def _write(
-        self, connection: Connection, guid: str, action: Action, verdict: Allowed | Denied, facts: GitHubFacts
+        self, connection: Connection, guid: str, action: Action, denied: Denied | None, facts: GitHubFacts
     ) -> str:
         match action:
             case Request():
-                if isinstance(verdict, Denied):
-                    await _refuse(connection, action, verdict)
-                    return f"denied: {verdict.why}"
+                if denied is not None:
+                    await _refuse(connection, action, denied)
+                    return f"denied: {denied.why}"
                 await handle_request(connection, self._paths, self._policy, self._clock(), action, facts)
                 return "accepted"
-            case Fail(why=why, addressed=addressed):
-                if addressed is not None and isinstance(verdict, Denied):
-                    await _refuse(connection, addressed, verdict)
+            case Unreadable(why=why, addressed=addressed):
+                if addressed is not None and denied is not None:
+                    await _refuse(connection, addressed, denied)
                 elif addressed is not None:
                     await _report(connection, addressed, replies.delivery_unreadable(guid))
                 return f"unreadable: {why}"
-            case Close():
-                await close(connection, action.repository, action.number, action.closed_at)
+            case ThreadClosed(repository=repository, thread=thread, at=at):
+                await close(connection, repository, thread.number, at)
                 return "closed"
-            case Reopen():
-                await reopen(connection, action.repository, action.number, action.at)
+            case ThreadReopened(repository=repository, thread=thread, at=at):
+                await reopen(connection, repository, thread.number, at)
                 return "reopened"
             case Ignore(why=why):
                 return why
             case _:
                 assert_never(action)
 
-    async def _verdict(self, author: Actor, repository: Repository) -> Allowed | Denied:
-        """Return whether the author may ask; an answer that GitHub does not give is no permission: it raises."""
+    async def _denied(self, author: Actor, repository: Repository) -> Denied | None:
+        """Return why the author may not ask; an answer that GitHub does not give is no permission: it raises."""
         verdict = before_asking_github(self._policy, author, repository)
-        if verdict is not None:
-            return verdict
-        return by_permission(await self._github.permission(repository, author.login))
+        if verdict is None:
+            verdict = by_permission(await self._github.permission(repository, author.login))
+        return verdict if isinstance(verdict, Denied) else None
 
     async def _look_up(self, request: Request) -> GitHubFacts:
         number = request.thread.number

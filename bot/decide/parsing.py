@@ -23,34 +23,19 @@ class ParsedComment:
         return bool(self.commands) or self.request is not None
 
 
-class Mention:
-    """Recognizes `@name` as a word. The name is data, never a pattern."""
-
-    def __init__(self, name: str) -> None:
-        # Not part of a longer login, an address, a path or a team; any punctuation may follow.
-        self._word = re.compile(
-            rf"(?<![\w@/])(?<!\w[.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
-        )
-
-    def count(self, line: str) -> int:
-        """Return how often `line` mentions the bot."""
-        return len(self._word.findall(line))
-
-    def strip(self, text: str) -> str:
-        """Return `text` without mentions of the bot."""
-        return self._word.sub(" ", text)
-
-    def after(self, line: str) -> str | None:
-        """Return the words after a mention that begins the line, without punctuation before them, or None."""
-        begins = self._word.match(line)
-        return line[begins.end() :].lstrip(" \t,:;.!?-–—") if begins else None
+def mention_pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of `@name` as a word. The name is data, never a pattern."""
+    # Not part of a longer login, an address, a path or a team; any punctuation may follow.
+    return re.compile(
+        rf"(?<![\w@/])(?<!\w[.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
+    )
 
 
 class CommentParser:
     """Reads what texts ask of the bot that people call `@bot_name` and that knows these commands."""
 
     def __init__(self, bot_name: str, commands: Iterable[CommandSyntax]) -> None:
-        self._mention = Mention(bot_name)
+        self._mention = mention_pattern(bot_name)
         self._commands = {command.name: command for command in commands}
 
     def parse(self, text: str, before: str = "") -> ParsedComment:
@@ -75,20 +60,20 @@ class CommentParser:
         commands: list[Command | UnknownCommand] = []
         mentions = 0
         for line in spoken_lines(text):
-            mentions += self._mention.count(line.text)
+            mentions += len(self._mention.findall(line.text))
             found = self._find_command(line.text)
             if found is not None and source.take(line, found):
                 commands.append(found.command)
         rest = source.rest
-        if commands and not re.search(r"\w", self._mention.strip(rest)):
+        if commands and not re.search(r"\w", self._mention.sub(" ", rest)):
             rest = ""
         return _Reading(tuple(commands), mentions, rest.strip("\n"))
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
-        after_mention = self._mention.after(line)
-        is_addressed = after_mention is not None
-        spoken = line if after_mention is None else after_mention
+        mention = self._mention.match(line)
+        is_addressed = mention is not None
+        spoken = line[mention.end() :].lstrip(" \t,:;.!?-–—") if mention else line
         begins = _COMMAND.match(spoken)
         if begins is None:
             return self._find_without_slash(spoken) if is_addressed else None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bot.authority import Policy
-from bot.decide.actions import Action, Close, Fail, Ignore, Reopen, Request, action_of, failure_of
+from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
 from bot.decide.parsing import CommentParser, ParsedComment
 from bot.github.events import (
     Addressed,
@@ -161,11 +161,11 @@ def test_the_label_is_compared_without_case() -> None:
 
 
 def test_closing_and_reopening_need_no_mention() -> None:
-    closed = ThreadClosed(REPOSITORY, ADA, ISSUE, LATER)
+    closed, reopened = ThreadClosed(REPOSITORY, ADA, ISSUE, LATER), ThreadReopened(REPOSITORY, ADA, ISSUE, LATER)
 
-    assert decide(closed) == Close(REPOSITORY, 4, LATER)
-    assert decide(replace(closed, sender=BOT)) == Close(REPOSITORY, 4, LATER)
-    assert decide(ThreadReopened(REPOSITORY, ADA, ISSUE, LATER)) == Reopen(REPOSITORY, 4, LATER)
+    assert decide(closed) == closed
+    assert decide(replace(closed, sender=BOT)) == replace(closed, sender=BOT)
+    assert decide(reopened) == reopened
 
 
 # The bot's own texts
@@ -270,7 +270,7 @@ def test_a_text_with_half_a_surrogate_pair_has_an_identity() -> None:
 
 def unreadable(
     body: str = ASK, label: str = "", assignee_id: int | None = None, sender: Actor = ADA, policy: Policy = POLICY
-) -> Fail:
+) -> Unreadable:
     addressed = Addressed(REPOSITORY, ISSUE, sender, Target("comment", 11), body, label, assignee_id)
     return failure_of(Unreadable("comment.node_id is not a string", addressed), policy, parser_of(policy))
 
@@ -284,7 +284,7 @@ def unreadable(
         unreadable("do this", assignee_id=99),
     ],
 )
-def test_what_addressed_the_bot_and_cannot_be_read_is_told_on_the_thread(failure: Fail) -> None:
+def test_what_addressed_the_bot_and_cannot_be_read_is_told_on_the_thread(failure: Unreadable) -> None:
     assert failure.why == "comment.node_id is not a string"
     assert failure.addressed is not None
 
@@ -300,5 +300,5 @@ def test_what_addressed_the_bot_and_cannot_be_read_is_told_on_the_thread(failure
         failure_of(Unreadable("repository is not an object", None), POLICY, parser_of(POLICY)),
     ],
 )
-def test_what_did_not_address_the_bot_only_fails(failure: Fail) -> None:
+def test_what_did_not_address_the_bot_only_fails(failure: Unreadable) -> None:
     assert failure.addressed is None
