@@ -13,9 +13,9 @@ import structlog
 from bot.authority import Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
 from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.answers import ReviewComment, ThreadState
+from bot.github.answers import ReviewComment, ThreadFacts
 from bot.github.client import GitHub
-from bot.github.errors import Transient
+from bot.github.errors import NotFound, Transient
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import request_agent
@@ -46,7 +46,7 @@ class GitHubFacts:
 
     text: str | None = None
     pull: PullRequestHead | None = None
-    thread: ThreadState | None = None
+    thread: ThreadFacts | None = None
 
 
 class Decider:
@@ -135,15 +135,14 @@ class Decider:
         match action:
             case Request():
                 if denied is not None:
-                    await _refuse(connection, action, denied)
+                    if denied.visible:
+                        await _decline(connection, action)
                     return f"denied: {denied.why}"
                 await handle_request(connection, self._paths, self._policy, self._clock(), action, facts)
                 return "accepted"
             case Unreadable(why=why, addressed=addressed):
-                if addressed is not None and denied is not None:
-                    await _refuse(connection, addressed, denied)
-                elif addressed is not None:
-                    await _report(connection, addressed, replies.delivery_unreadable(guid))
+                if addressed is not None and (denied is None or denied.visible):
+                    await _decline(connection, addressed, None if denied else replies.delivery_unreadable(guid))
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at):
                 await close(connection, repository, thread.number, at)
@@ -168,7 +167,8 @@ class Decider:
         text, thread, pull = request.parsed.request, None, None
         if text is not None:
             # The payload may be older than a close that was handled before it.
-            thread = await self._github.thread_state(request.repository, number)
+            with contextlib.suppress(NotFound):
+                thread = await self._github.thread(request.repository, number)
             if request.review_id is not None:
                 text = await self._whole_review(request, request.review_id, text)
         # Other commands are answered at once and wait for nothing.
@@ -197,7 +197,7 @@ class Decider:
             if not await deliveries.begin(connection, guid):
                 return
             if request is not None:
-                await _report(connection, request, replies.delivery_failed(guid))
+                await _decline(connection, request, replies.delivery_failed(guid))
             await deliveries.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
 
 
@@ -229,18 +229,12 @@ async def handle_request(
         await request_agent(ctx, facts.text, context=request.context, review_id=request.review_id)
 
 
-async def _refuse(connection: Connection, request: Request | Addressed, verdict: Denied) -> None:
-    """React with 😕 where a person may not ask; a bot gets nothing."""
-    if verdict.visible:
-        thread_ref, _ = await _save_thread(connection, request)
-        await thread_comments.react(connection, thread_ref, request.target, "confused")
-
-
-async def _report(connection: Connection, request: Request | Addressed, sentence: str) -> None:
-    """Tell the thread that the request could not be handled: 😕 and one sentence."""
+async def _decline(connection: Connection, request: Request | Addressed, sentence: str | None = None) -> None:
+    """Tell the thread that the request will not be done: 😕, and one sentence if there is more to say."""
     thread_ref, _ = await _save_thread(connection, request)
     await thread_comments.react(connection, thread_ref, request.target, "confused")
-    await thread_comments.reply(connection, thread_ref, request.target, sentence)
+    if sentence is not None:
+        await thread_comments.reply(connection, thread_ref, request.target, sentence)
 
 
 async def _save_thread(connection: Connection, request: Request | Addressed) -> tuple[ThreadRef, str]:

@@ -42,13 +42,6 @@ class PullFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadState:
-    """Whether an issue or pull request is open now; `closed_at` is None while it is."""
-
-    closed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadFacts:
     """An issue or pull request as it is now; `closed_at` is None while it is open."""
 
@@ -100,16 +93,11 @@ def pull_facts(answer: Any) -> PullFacts:
     )
 
 
-def thread_state(answer: Any) -> ThreadState:
-    """Read https://docs.github.com/rest/issues/issues#get-an-issue, which also serves pull requests."""
-    closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
-    return ThreadState(datetime.fromisoformat(closed_at) if closed_at else None)
-
-
 def thread_facts(answer: Any) -> ThreadFacts:
     """Read https://docs.github.com/rest/issues/issues#get-an-issue, which also serves pull requests."""
     kind: ThreadKind = "pull" if answer.get("pull_request") else "issue"
-    return ThreadFacts(kind, answer["title"], thread_state(answer).closed_at)
+    closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
+    return ThreadFacts(kind, answer["title"], datetime.fromisoformat(closed_at) if closed_at else None)
 
 
 def newest_merged_head(pulls: Sequence[Any]) -> str | None:

@@ -15,7 +15,6 @@ from bot.github.answers import (
     RateLimit,
     ReviewComment,
     ThreadFacts,
-    ThreadState,
 )
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.closing import IssueRef
@@ -130,13 +129,6 @@ class GitHub:
     async def pull(self, repository: Repository, number: int) -> PullFacts:
         """Return the pull request as it is now."""
         return answers.pull_facts(await self._get(repository, "/pulls/{number}", number=str(number)))
-
-    async def thread_state(self, repository: Repository, number: int) -> ThreadState | None:
-        """Return whether the issue or pull request is open now, None when it is gone."""
-        try:
-            return answers.thread_state(await self._get(repository, "/issues/{number}", number=str(number)))
-        except NotFound:
-            return None
 
     async def thread(self, repository: Repository, number: int) -> ThreadFacts:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""

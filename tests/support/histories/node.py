@@ -22,7 +22,7 @@ from bot.decide.actions import Request
 from bot.decide.decider import GitHubFacts, handle_request
 from bot.decide.parsing import ParsedComment
 from bot.git.runner import Identity
-from bot.github.answers import ThreadState
+from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
 from bot.github.events import Thread
 from bot.handlers.context import NodePaths
@@ -194,7 +194,7 @@ class HistoryNode:
 
     def facts(self, **more: Any) -> GitHubFacts:
         """What decide looked up: an open thread, unless told otherwise."""
-        return GitHubFacts(**{"thread": ThreadState(None), **more})
+        return GitHubFacts(**{"thread": ThreadFacts("issue", "A title", None), **more})
 
     # What workers do
 
