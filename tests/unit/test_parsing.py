@@ -560,8 +560,7 @@ def test_nothing_quoted_ever_asks(line: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "[",
-        "![",
+        "[![",
         "[a](",
         "](",
         "*",
