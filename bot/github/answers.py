@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from bot.github.errors import NotFound
 from bot.model import Actor, ThreadKind
 
 Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
@@ -48,6 +49,14 @@ class ThreadFacts:
     kind: ThreadKind
     title: str
     closed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class IssueRef:
+    """An issue, perhaps of another repository."""
+
+    repository_id: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,22 @@ def thread_facts(answer: Any) -> ThreadFacts:
     kind: ThreadKind = "pull" if answer.get("pull_request") else "issue"
     closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
     return ThreadFacts(kind, answer["title"], datetime.fromisoformat(closed_at) if closed_at else None)
+
+
+def closing_issues(data: Any) -> tuple[list[IssueRef], str | None]:
+    """Return the issues on one page of `client.CLOSING_ISSUES`, and the cursor of the next page. Raises NotFound.
+
+    An issue that the credentials may not see is null.
+    """
+    pull = ((data or {}).get("repository") or {}).get("pullRequest")
+    if pull is None:
+        raise NotFound("the pull request is gone")
+    page = pull["closingIssuesReferences"]
+    if page is None:
+        return [], None
+    nodes = [node for node in page["nodes"] or () if node is not None]
+    found = [IssueRef(node["repository"]["databaseId"], node["number"]) for node in nodes]
+    return found, page["pageInfo"]["endCursor"] if page["pageInfo"]["hasNextPage"] else None
 
 
 def newest_merged_head(pulls: Sequence[Any]) -> str | None:

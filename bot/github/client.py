@@ -6,9 +6,10 @@ from typing import Any, Literal, TypeVar, assert_never
 
 import httpx
 
-from bot.github import answers, closing
+from bot.github import answers
 from bot.github.answers import (
     Identity,
+    IssueRef,
     Permission,
     Posted,
     PullFacts,
@@ -17,7 +18,6 @@ from bot.github.answers import (
     ThreadFacts,
 )
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
-from bot.github.closing import IssueRef
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport, reading
 from bot.model import Repository, Target
@@ -30,6 +30,20 @@ APP_RIGHTS = ("contents", "issues", "pull_requests")
 REPOSITORY = "/repos/{owner}/{name}"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
+# https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
+# https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
+CLOSING_ISSUES = """
+query($owner: String!, $name: String!, $number: Int!, $after: String) {
+  repository(owner: $owner, name: $name) {
+    pullRequest(number: $number) {
+      closingIssuesReferences(first: 100, after: $after) {
+        nodes { number repository { databaseId } }
+        pageInfo { hasNextPage endCursor }
+      }
+    }
+  }
+}
+"""
 
 
 class GitHub:
@@ -71,8 +85,7 @@ class GitHub:
             case TokenCredentials(token):
                 pass
             case AppCredentials() as app:
-                path, jwt = REPOSITORY + "/installation", app.app_token(self._clock())
-                installation_id = (await reading(self._api.getitem(path, variables, jwt=jwt)))["id"]
+                installation_id = (await self._installation(app, variables))["id"]
                 token = await self._tokens.of_installation(app, TokenKey(installation_id))
             case _:
                 assert_never(self._credentials)
@@ -102,8 +115,7 @@ class GitHub:
         if isinstance(self._credentials, TokenCredentials):
             found = await reading(self._api.getitem(REPOSITORY, variables, oauth_token=self._credentials.token))
             return () if found["permissions"]["push"] else ("write access",)
-        path, jwt = REPOSITORY + "/installation", self._credentials.app_token(self._clock())
-        granted = (await reading(self._api.getitem(path, variables, jwt=jwt)))["permissions"]
+        granted = (await self._installation(self._credentials, variables))["permissions"]
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
 
     async def permission(self, repository: Repository, login: str) -> Permission:
@@ -120,9 +132,8 @@ class GitHub:
         after: str | None = None
         while True:
             variables = {"owner": repository.owner, "name": repository.name, "number": number, "after": after}
-            page = closing.page(await self._query(repository, variables))
-            found += page.references
-            after = page.after
+            page, after = answers.closing_issues(await self._query(repository, variables))
+            found += page
             if after is None:
                 return tuple(found)
 
@@ -177,21 +188,18 @@ class GitHub:
             # (https://docs.github.com/rest/pulls/comments#create-a-reply-for-a-review-comment).
             asked = await self._get(repository, "/pulls/comments/{id}", id=str(target.id))
             first = asked.get("in_reply_to_id") or target.id
-            path = "/pulls/{number}/comments/{first}/replies"
-            return answers.posted(
-                await self._post(repository, path, {"body": body}, number=str(number), first=str(first))
-            )
-        path = "/issues/{number}/comments"
-        return answers.posted(await self._post(repository, path, {"body": body}, number=str(number)))
+            path, more = "/pulls/{number}/comments/{first}/replies", {"first": str(first)}
+        else:
+            path, more = "/issues/{number}/comments", {}
+        return answers.posted(await self._post(repository, path, {"body": body}, number=str(number), **more))
 
     async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
         """Replace the text of the bot's own comment that answers `target`."""
         path = REPOSITORY + ("/pulls" if target.kind == "review-comment" else "/issues") + "/comments/{id}"
-        variables = self._variables(repository, id=str(comment_id))
+        variables, data = self._variables(repository, id=str(comment_id)), {"body": body}
         return answers.posted(
             await self._authorised(
-                repository,
-                lambda token: self._api.patch(path, variables, data={"body": body}, oauth_token=token),
+                repository, lambda token: self._api.patch(path, variables, data=data, oauth_token=token)
             )
         )
 
@@ -226,16 +234,18 @@ class GitHub:
             user = await reading(self._api.getitem("/users/{login}", login))
         except GitHubError:
             # A private server wants a token, and a shared address may have used up its anonymous requests.
-            token = await self._any_installation_token(app)
+            # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
+            installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
+            if not installations:
+                raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
+            token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
             user = await reading(self._api.getitem("/users/{login}", login, oauth_token=token))
         return Identity(user["login"], user["id"], slug)
 
-    async def _any_installation_token(self, app: AppCredentials) -> str:
-        """Read https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app."""
-        installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
-        if not installations:
-            raise Unauthenticated("the GitHub App is not installed anywhere yet")
-        return await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
+    async def _installation(self, app: AppCredentials, repository: dict[str, str]) -> Any:
+        """Return https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app."""
+        path = REPOSITORY + "/installation"
+        return await reading(self._api.getitem(path, repository, jwt=app.app_token(self._clock())))
 
     async def _get(self, repository: Repository, path: str, **variables: str) -> Any:
         expanded = self._variables(repository, **variables)
@@ -258,7 +268,7 @@ class GitHub:
         )
 
     async def _query(self, repository: Repository, variables: dict[str, Any]) -> Any:
-        return await self._authorised(repository, lambda token: self._api.query(closing.QUERY, variables, token=token))
+        return await self._authorised(repository, lambda token: self._api.query(CLOSING_ISSUES, variables, token=token))
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
         """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""

@@ -34,14 +34,8 @@ class Transient(GitHubError):  # noqa: N818 - named for what it means
         return self.detail
 
 
-@dataclass(eq=False)
 class NotFound(GitHubError):  # noqa: N818 - named for what it means
     """It does not exist, or these credentials may not see it: GitHub does not say which."""
-
-    detail: str
-
-    def __str__(self) -> str:
-        return self.detail
 
 
 @dataclass(eq=False)
@@ -55,14 +49,8 @@ class Refused(GitHubError):  # noqa: N818 - named for what it means
         return f"{self.status}: {self.message}"
 
 
-@dataclass(eq=False)
 class Unauthenticated(GitHubError):  # noqa: N818 - named for what it means
     """GitHub does not accept the credentials."""
-
-    detail: str
-
-    def __str__(self) -> str:
-        return self.detail
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> GitHubError:
