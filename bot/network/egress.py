@@ -9,14 +9,13 @@ import asyncio
 import errno
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
-from typing import assert_never
 
 import h11
 import structlog
@@ -31,6 +30,7 @@ IDLE_SECONDS = 600.0
 CHUNK_BYTES = 64 * 1024
 # Separate threads: a slow name server must not block the rest of the bot.
 RESOLVER_THREADS = 4
+NOT_REACHABLE = 403
 
 _ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#@]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?", re.IGNORECASE)
 
@@ -40,13 +40,6 @@ Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
 Connect = Callable[[IPAddress, int], Awaitable[Streams]]
 Local = Mapping[Target, Path]
 """Sockets of the turn's own services, by the target that a client names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unreachable:
-    """An allowed target that did not answer."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,65 +71,54 @@ async def _connect(address: IPAddress, port: int) -> Streams:
 
 
 @asynccontextmanager
-async def egress_proxy(
-    listener: socket.socket, dialer: Dialer, own_addresses: Collection[IPAddress], local: Local
-) -> AsyncIterator[None]:
+async def egress_proxy(listener: socket.socket, dialer: Dialer, local: Local) -> AsyncIterator[None]:
     """Serve the proxy on the listener. It also connects to `local`, for clients that ignore NO_PROXY."""
-    proxy = _Egress(dialer, frozenset(own_addresses), local)
+    proxy = _Egress(dialer, local)
     async with serving(listener, proxy.answer):
         yield
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
 class _Egress:
-    def __init__(self, dialer: Dialer, own_addresses: frozenset[IPAddress], local: Local) -> None:
+    def __init__(self, dialer: Dialer, local: Local) -> None:
         self._dialer = dialer
-        self._own_addresses = own_addresses
         self._local = local
         self.opened = 0
         self.refused = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await read_head(reader, h11.Connection(h11.SERVER))
-            target, onward = _asked(request)
+            target, onward = _asked(await read_head(reader, h11.Connection(h11.SERVER)))
+            far_reader, far_writer = await self._open(target)
         except BadRequestError as error:
+            if error.status == NOT_REACHABLE:
+                self.refused += 1
+                _log.debug("egress-refused", why=str(error))
             writer.write(refusal(error.status, str(error)))
             return
-        opened = await self._open(target) if isinstance(target, Target) else target
-        match opened:
-            case Refused(why):
-                self.refused += 1
-                _log.debug("egress-refused", why=why)
-                writer.write(refusal(403, f"Not reachable from here: {why}."))
-            case Unreachable(why):
-                writer.write(refusal(502, why))
-            case (far_reader, far_writer):
-                self.opened += 1
-                if onward:
-                    far_writer.write(onward)
-                else:
-                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                async with closed_after(far_reader, far_writer):
-                    await _splice((reader, writer), (far_reader, far_writer))
-            case _:
-                assert_never(opened)
+        self.opened += 1
+        if onward:
+            far_writer.write(onward)
+        else:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        async with closed_after(far_reader, far_writer):
+            await _splice((reader, writer), (far_reader, far_writer))
 
-    async def _open(self, target: Target) -> Streams | Refused | Unreachable:
-        """Return a connection to the target by a checked address."""
+    async def _open(self, target: Target) -> Streams:
+        """Return a connection to the target by a checked address. Raises BadRequestError."""
         if target in self._local:
             return await connect_private(self._local[target])
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 addresses = [target.host] if not isinstance(target.host, str) else await self._addresses(target.host)
-                own = self._own_addresses | {address for address in addresses if is_of_this_host(address)}
+                own = {address for address in addresses if is_of_this_host(address)}
                 for address in addresses:
-                    verdict = may_reach(address, target.port, own)
-                    if isinstance(verdict, Refused):
-                        return verdict
+                    refused = may_reach(address, target.port, own)
+                    if refused is not None:
+                        raise _not_reachable(refused)
                 return await self._first(addresses, target.port)
-        except TimeoutError:
-            return Unreachable("The host did not answer in time.")
+        except TimeoutError as error:
+            raise BadRequestError(502, "The host did not answer in time.") from error
 
     async def _addresses(self, name: str) -> Sequence[IPAddress]:
         try:
@@ -144,21 +126,25 @@ class _Egress:
         except (OSError, UnicodeError):
             return []
 
-    async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams | Unreachable:
+    async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_ONE_SECONDS):
                     return await self._dialer.connect(address, port)
             except OSError:
                 _log.debug("egress-unreachable", version=address.version)
-        return Unreachable("The host could not be connected to." if addresses else "The name has no address.")
+        raise BadRequestError(502, "The host could not be connected to." if addresses else "The name has no address.")
 
 
-def _asked(request: h11.Request) -> tuple[Target | Refused, bytes]:
+def _not_reachable(refused: Refused) -> BadRequestError:
+    return BadRequestError(NOT_REACHABLE, f"Not reachable from here: {refused.why}.")
+
+
+def _asked(request: h11.Request) -> tuple[Target, bytes]:
     """Return the requested target and the head to send there, empty for a tunnel. Raises BadRequestError."""
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
-        return parse_target(text), b""
+        return _target(text), b""
     parts = _ABSOLUTE.fullmatch(text)
     if parts is None:
         raise BadRequestError(400, "This is a proxy: ask with CONNECT, or for a whole http:// address.")
@@ -170,7 +156,14 @@ def _asked(request: h11.Request) -> tuple[Target | Refused, bytes]:
         headers=[(b"host", parts["authority"].encode()), *headers, (b"connection", b"close")],
     )
     head = h11.Connection(h11.CLIENT).send(onward)
-    return parse_target(parts["authority"], default_port=80), head or b""
+    return _target(parts["authority"], default_port=80), head or b""
+
+
+def _target(authority: str, default_port: int | None = None) -> Target:
+    target = parse_target(authority, default_port)
+    if isinstance(target, Refused):
+        raise _not_reachable(target)
+    return target
 
 
 def is_of_this_host(address: IPAddress) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import re
 import secrets
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -130,13 +129,10 @@ class KeyMask:
 
 
 @asynccontextmanager
-async def model_proxy(
-    listener: socket.socket, route: ModelRoute, dummy: str, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[None]:
+async def model_proxy(listener: socket.socket, route: ModelRoute, dummy: str) -> AsyncIterator[None]:
     """Serve the upstream of the route on the listener, to clients with the dummy key."""
     # The agent may follow a redirect itself, with its dummy.
-    verify = True if tls is None else tls
-    async with httpx.AsyncClient(verify=verify, timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
+    async with httpx.AsyncClient(timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
         proxy = _ModelProxy(client, route, dummy)
         async with serving(listener, proxy.answer):
             yield

@@ -11,143 +11,73 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
+import threading
 
 CHUNK_BYTES = 64 * 1024
-CONNECT_SECONDS = 10
-# Each has two open files here. More connections wait in the listener's queue.
+# Each has two open files and two threads here. More connections wait in the listener's queue.
 MAX_CONNECTIONS = 256
+# The memory limit of an agent counts the stacks of threads.
+STACK_BYTES = 256 * 1024
 
 CANNOT_RUN_STATUS = 126
 NOT_FOUND_STATUS = 127
 
 
-class End:
-    """One end of a connection; `pending` is what its peer has not taken yet, `ended` says that it sends no more."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.peer = self
-        self.pending = b""
-        self.ended = False
-        self.watched = 0
-
-    def interest(self) -> int:
-        """Return the events to wait for: input if nothing is pending, room for what the peer has pending."""
-        reading = select.EPOLLIN if not self.ended and not self.pending else 0
-        return reading | (select.EPOLLOUT if self.peer.pending else 0)
-
-    def read(self) -> None:
-        """Read input and pass it on. Raises OSError when the connection is broken."""
-        if self.ended or self.pending:
-            return
-        try:
-            self.pending = self.connection.recv(CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        self.ended = not self.pending
-        self.deliver()
-
-    def deliver(self) -> None:
-        """Write what is pending to the peer, then the end. A peer that takes no more can still be read."""
-        try:
-            if self.pending:
-                self.pending = self.pending[self.peer.connection.send(self.pending) :]
-            if self.ended and not self.pending:
-                self.peer.connection.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
-            return
-        except OSError:
-            self.pending, self.ended = b"", True
-
-    def done(self) -> bool:
-        return self.ended and not self.pending
+def forward(listeners: dict[socket.socket, str], pidfd: int) -> None:
+    """Forward connections until the process of the pidfd is gone."""
+    threading.stack_size(STACK_BYTES)
+    free = threading.Semaphore(MAX_CONNECTIONS)
+    for listener, path in listeners.items():
+        threading.Thread(target=accept, args=(listener, path, free), daemon=True).start()
+    select.select([pidfd], [], [])
 
 
-class Forwarder:
-    """Carries bytes between loopback connections and unix sockets until the process of the pidfd is gone."""
-
-    def __init__(self, listeners: dict[socket.socket, str], pidfd: int) -> None:
-        self.listeners = {listener.fileno(): (listener, path) for listener, path in listeners.items()}
-        self.ends: dict[int, End] = {}
-        self.pidfd = pidfd
-        self.poll = select.epoll()
-        self.poll.register(pidfd, select.EPOLLIN)
-        for number in self.listeners:
-            self.poll.register(number, select.EPOLLIN)
-        self.accepting = True
-
-    def run(self) -> None:
-        while True:
-            for number, _ in self.poll.poll():
-                if number == self.pidfd:
-                    return
-                if number in self.listeners:
-                    self.accept(*self.listeners[number])
-                elif number in self.ends:  # an earlier event may have dropped it
-                    self.move(self.ends[number])
-            self.admit(len(self.ends) < 2 * MAX_CONNECTIONS)
-
-    def accept(self, listener: socket.socket, path: str) -> None:
+def accept(listener: socket.socket, path: str, free: threading.Semaphore) -> None:
+    """Connect the clients of the listener, for ever."""
+    while True:
+        free.acquire()
         try:
             near, _ = listener.accept()
         except OSError:  # the client has disconnected
-            return
-        far = socket.socket(socket.AF_UNIX)
-        # Waits where the queue is full, unlike a connect with settimeout, which fails at once.
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", CONNECT_SECONDS, 0))
+            free.release()
+            continue
         try:
-            folder, _, name = path.rpartition("/")
-            os.chdir(folder)  # a socket address holds 107 bytes, fewer than many a path
-            far.connect(name)
-        except OSError:
+            threading.Thread(target=connect, args=(near, path, free), daemon=True).start()
+        except RuntimeError:  # no more threads are allowed
             near.close()
-            far.close()
-            return
-        one, other = End(near), End(far)
-        one.peer, other.peer = other, one
-        for end in (one, other):
-            end.connection.setblocking(False)
-            self.ends[end.connection.fileno()] = end
-            self.watch(end)
+            free.release()
 
-    def move(self, end: End) -> None:
-        """Write to the end what its peer has pending, and read from it."""
-        try:
-            if end.peer.pending:
-                end.peer.deliver()
-            end.read()
-        except OSError:
-            self.drop(end)
-            return
-        if end.done() and end.peer.done():
-            self.drop(end)
-            return
-        self.watch(end)
-        self.watch(end.peer)
 
-    def watch(self, end: End) -> None:
-        """Wait for the end's events. Without any it is not registered: a broken connection is always ready."""
-        interest = end.interest()
-        if interest and not end.watched:
-            self.poll.register(end.connection, interest)
-        elif interest:
-            self.poll.modify(end.connection, interest)
-        elif end.watched:
-            self.poll.unregister(end.connection)
-        end.watched = interest
+def connect(near: socket.socket, path: str, free: threading.Semaphore) -> None:
+    """Carry bytes between a client and the unix socket at the path until both have ended."""
+    try:
+        with near, socket.socket(socket.AF_UNIX) as far:
+            folder, name = os.path.split(path)
+            directory = os.open(folder, os.O_PATH)
+            try:
+                # A socket address holds 107 bytes, fewer than many a path.
+                far.connect(f"/proc/self/fd/{directory}/{name}")
+            finally:
+                os.close(directory)
+            back = threading.Thread(target=carry, args=(far, near), daemon=True)
+            back.start()
+            carry(near, far)
+            back.join()
+    except (OSError, RuntimeError):  # the host is gone, or no more threads are allowed
+        return
+    finally:
+        free.release()
 
-    def drop(self, end: End) -> None:
-        for dropped in (end, end.peer):
-            del self.ends[dropped.connection.fileno()]
-            dropped.connection.close()
 
-    def admit(self, more: bool) -> None:
-        if more != self.accepting:
-            self.accepting = more
-            for number in self.listeners:
-                self.poll.modify(number, select.EPOLLIN if more else 0)
+def carry(source: socket.socket, sink: socket.socket) -> None:
+    """Pass bytes on until the source ends, then end the sink. A sink that takes no more can still be read."""
+    try:
+        while data := source.recv(CHUNK_BYTES):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
 
 
 def listen(forwards: list[str]) -> dict[socket.socket, str]:
@@ -157,7 +87,6 @@ def listen(forwards: list[str]) -> dict[socket.socket, str]:
         address, _, path = forward.partition("=")
         host, _, port = address.rpartition(":")
         listener = socket.create_server((host, int(port)), backlog=MAX_CONNECTIONS)
-        listener.setblocking(False)
         listeners[listener] = path
     return listeners
 
@@ -177,7 +106,7 @@ def fork_forwarder(listeners: dict[socket.socket, str]) -> None:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         if os.fork() == 0:
-            Forwarder(listeners, pidfd).run()
+            forward(listeners, pidfd)
         status = 0
     finally:
         os._exit(status)

@@ -17,11 +17,6 @@ WEB_PORTS = frozenset({80, 443})
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """The address may be connected to."""
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """The address may not be connected to. The agent reads the reason."""
 
@@ -87,8 +82,8 @@ _MAX_NAME_LENGTH = 253
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".home.arpa", ".internal")
 
 
-def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> Allowed | Refused:
-    """Decide whether an agent may be connected to the address. `own_addresses`: this host's and the bot's server's."""
+def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> Refused | None:
+    """Return why an agent may not be connected to the address; None if it may. `own_addresses` are this host's."""
     if port not in WEB_PORTS:
         return Refused(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
     if address in own_addresses:
@@ -98,7 +93,7 @@ def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress
             for network, kind in _IPV4_SPECIAL:
                 if address in network:
                     return Refused(f"{address} is {kind} address")
-            return Allowed()
+            return None
         case IPv6Address():
             if address.scope_id is not None:
                 return Refused(f"{address} names an interface")
@@ -107,7 +102,7 @@ def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress
             for network6, kind in _IPV6_SPECIAL:
                 if address in network6:
                     return Refused(f"{address} is {kind} address")
-            return Allowed() if address in _IPV6_GLOBAL else Refused(f"{address} is not a public address")
+            return None if address in _IPV6_GLOBAL else Refused(f"{address} is not a public address")
 
 
 def parse_target(authority: str, default_port: int | None = None) -> Target | Refused:

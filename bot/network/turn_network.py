@@ -1,19 +1,17 @@
 """The network of one turn by AGENT_NETWORK: the host's servers, and what the cage needs to use them."""
 
-import socket
-import ssl
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal
 
 from bot.network import relay
 from bot.network.egress import Dialer, egress_proxy, system_dialer
 from bot.network.models import ModelRoute, model_proxy, new_dummy
-from bot.network.rules import IPAddress, Target
+from bot.network.rules import Target
 from bot.network.sockets import loopback_socket, private_socket
 
 NetworkMode = Literal["internet", "none", "host"]
@@ -38,93 +36,49 @@ class Network:
     binds: tuple[Path, ...] = ()
     wrapper: tuple[str, ...] = ()
 
-    def wrap(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the argv to run in the cage instead of the agent's own."""
-        return (*self.wrapper, "--", *argv) if self.wrapper else tuple(argv)
-
 
 @asynccontextmanager
 async def open_network(
-    mode: NetworkMode,
-    directory: Path,
-    model: ModelRoute | None,
-    own_addresses: Collection[IPAddress],
-    dialer: Dialer | None = None,
-    tls: ssl.SSLContext | None = None,
+    mode: NetworkMode, directory: Path, model: ModelRoute | None, dialer: Dialer | None = None
 ) -> AsyncIterator[Network]:
-    """Serve a turn's network until the end; `directory` is empty, exists, and is the turn's and this user's alone.
+    """Serve a turn's network until the end; `directory`, an absolute path, is empty and this turn's and user's alone.
 
     `internet`: a namespace with the egress proxy and the model route. `none`: one with the model route alone.
     `host`: the host's own network, the model proxy on its loopback. Without a route there is no model proxy.
-    The egress proxy refuses `own_addresses` and the addresses of this host. All turns share `tls`
-    (`httpx.create_ssl_context()`), because making one takes a tenth of a second.
     """
-    served = None if model is None else _Model(model, tls)
-    async with AsyncExitStack() as stack:
-        match mode:
-            case "host":
-                yield await _host_network(stack, served)
-            case "none":
-                yield await _caged_network(stack, directory, served, None)
-            case "internet":
-                if dialer is None:
-                    dialer = await stack.enter_async_context(system_dialer())
-                yield await _caged_network(stack, directory, served, _Egress(dialer, own_addresses))
-            case _:
-                assert_never(mode)
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    route: ModelRoute
-    tls: ssl.SSLContext | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Egress:
-    dialer: Dialer
-    own_addresses: Collection[IPAddress]
-
-
-async def _host_network(stack: AsyncExitStack, model: _Model | None) -> Network:
-    if model is None:
-        return Network(own_namespace=False)
-    listener = stack.enter_context(loopback_socket())
-    variables = await _serve_model(stack, listener, model, listener.getsockname()[1])
-    return Network(own_namespace=False, environment=variables)
-
-
-async def _caged_network(
-    stack: AsyncExitStack, directory: Path, model: _Model | None, egress: _Egress | None
-) -> Network:
     variables: dict[str, str] = {}
     sockets: dict[int, Path] = {}
-    local: dict[Target, Path] = {}
-    if model is not None:
-        path = sockets[MODEL_PORT] = local[Target(LOOPBACK, MODEL_PORT)] = directory / "model.sock"
-        variables |= await _serve_model(stack, stack.enter_context(private_socket(path)), model, MODEL_PORT)
-    if egress is not None:
-        path = sockets[EGRESS_PORT] = directory / "egress.sock"
-        listener = stack.enter_context(private_socket(path))
-        await stack.enter_async_context(egress_proxy(listener, egress.dialer, egress.own_addresses, local))
-        variables |= _proxy_variables(f"http://{LOOPBACK}:{EGRESS_PORT}")
-    if not sockets:
-        return Network(own_namespace=True)
-    python, program, *others = _relay()
-    forwards = (f"--forward={LOOPBACK}:{port}={path.absolute()}" for port, path in sockets.items())
-    return Network(
-        own_namespace=True,
-        environment=variables,
-        binds=(*(path.absolute() for path in sockets.values()), program, python, *others),
-        wrapper=(str(python), "-I", "-S", str(program), *forwards),
-    )
-
-
-async def _serve_model(stack: AsyncExitStack, listener: socket.socket, model: _Model, port: int) -> Mapping[str, str]:
-    """Serve the route on the listener; return the variables that point the agent to it."""
-    dummy = new_dummy()
-    await stack.enter_async_context(model_proxy(listener, model.route, dummy, model.tls))
-    return {model.route.base_url_variable: f"http://{LOOPBACK}:{port}", model.route.key_variable: dummy}
+    async with AsyncExitStack() as stack:
+        if model is not None:
+            if mode == "host":
+                listener = stack.enter_context(loopback_socket())
+                port = listener.getsockname()[1]
+            else:
+                port = MODEL_PORT
+                sockets[port] = directory / "model.sock"
+                listener = stack.enter_context(private_socket(sockets[port]))
+            dummy = new_dummy()
+            await stack.enter_async_context(model_proxy(listener, model, dummy))
+            variables |= {model.base_url_variable: f"http://{LOOPBACK}:{port}", model.key_variable: dummy}
+        if mode == "internet":
+            local = {Target(LOOPBACK, port): path for port, path in sockets.items()}
+            sockets[EGRESS_PORT] = directory / "egress.sock"
+            listener = stack.enter_context(private_socket(sockets[EGRESS_PORT]))
+            if dialer is None:
+                dialer = await stack.enter_async_context(system_dialer())
+            await stack.enter_async_context(egress_proxy(listener, dialer, local))
+            variables |= _proxy_variables(f"http://{LOOPBACK}:{EGRESS_PORT}")
+        if not sockets:
+            yield Network(own_namespace=mode != "host", environment=variables)
+            return
+        python, program, *others = _relay()
+        forwards = (f"--forward={LOOPBACK}:{port}={path}" for port, path in sockets.items())
+        yield Network(
+            own_namespace=True,
+            environment=variables,
+            binds=(*sockets.values(), program, python, *others),
+            wrapper=(str(python), "-I", "-S", str(program), *forwards),
+        )
 
 
 def _proxy_variables(url: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ async def open_launcher(
     `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
     """
     cage = clone.git.cage
-    async with open_network(mode if cage else "host", sockets, route, ()) as network:
+    async with open_network(mode if cage else "host", sockets, route) as network:
         yield Launcher(
             (cage, await clone.view(worktree)) if cage else None,
             network,

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bot.network import egress, http1, sockets
 from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
-from bot.network.rules import IPAddress, Target
+from bot.network.rules import Target
 from bot.network.sockets import connect_private, private_socket
 from tests.support.network import ALSO_PUBLIC, PUBLIC, Handler, SimulatedInternet, site, status_of
 from tests.support.patience import PATIENCE_SECONDS
@@ -27,11 +27,11 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 @asynccontextmanager
 async def proxy(
-    directory: Path, world: SimulatedInternet, own: tuple[IPAddress, ...] = (), local: dict[Target, Path] | None = None
+    directory: Path, world: SimulatedInternet, local: dict[Target, Path] | None = None
 ) -> AsyncIterator[Path]:
     path = directory / "egress.sock"
     with private_socket(path) as listener:
-        async with egress_proxy(listener, world.dialer, own, local or {}):
+        async with egress_proxy(listener, world.dialer, local or {}):
             yield path
 
 
@@ -154,13 +154,15 @@ async def test_addresses_inside_and_ports_of_other_services_are_refused(
     assert world.connections == []
 
 
-async def test_addresses_the_operator_names_and_the_kernels_own_are_refused(tmp_path: Path) -> None:
-    world = SimulatedInternet({"files.example": [[PUBLIC]]})
-    async with proxy(tmp_path, world, own=(ip_address(PUBLIC),)) as path:
-        assert b"an address of this host" in await ask(path, CONNECT)
+async def test_addresses_of_this_host_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_of_this_host(ip_address("127.0.0.1"))
     assert not is_of_this_host(ip_address(PUBLIC))
     assert not is_of_this_host(ip_address("2606:4700::1111"))
+    monkeypatch.setattr(egress, "is_of_this_host", lambda address: address == ip_address(PUBLIC))
+    world = SimulatedInternet({"files.example": [[PUBLIC]]})
+    async with proxy(tmp_path, world) as path:
+        assert b"an address of this host" in await ask(path, CONNECT)
+    assert world.connections == []
 
 
 async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bot.agents.presets import ANTHROPIC
+from bot.network import egress
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, open_network
 from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, needs_bubblewrap, run, site
@@ -75,7 +76,7 @@ async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reac
         site(web) as database,
         site(web) as api,
         site(web) as metrics,
-        open_network("internet", tmp_path, None, (), world.dialer) as network,
+        open_network("internet", tmp_path, None, world.dialer) as network,
     ):
         services = [f"http://127.0.0.1:{service.port}/" for service in (database, api, metrics)]
         answers = await tried(
@@ -103,7 +104,7 @@ async def test_the_services_of_the_host_its_network_and_its_cloud_cannot_be_reac
 async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it(tmp_path: Path) -> None:
     async with site(web) as there:
         world = SimulatedInternet({"files.example": [[PUBLIC]]}, {(PUBLIC, 80): there})
-        async with open_network("internet", tmp_path, None, (), world.dialer) as network:
+        async with open_network("internet", tmp_path, None, world.dialer) as network:
             answers = await tried(network, "http://files.example/a", f"http://{PUBLIC}/b")
     for proxied, direct in answers.values():
         assert proxied == [200, "hello"]
@@ -112,16 +113,17 @@ async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it
 
 
 @needs_bubblewrap
-async def test_an_address_of_the_operators_own_is_refused(tmp_path: Path) -> None:
+async def test_an_address_of_this_host_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = SimulatedInternet()
-    async with open_network("internet", tmp_path, None, [ip_address(PUBLIC)], world.dialer) as network:
+    monkeypatch.setattr(egress, "is_of_this_host", lambda address: address == ip_address(PUBLIC))
+    async with open_network("internet", tmp_path, None, world.dialer) as network:
         [[proxied, _]] = (await tried(network, f"http://{PUBLIC}/")).values()
     assert (proxied[0], world.connections) == (403, [])
 
 
 @needs_bubblewrap
 async def test_the_namespace_has_its_own_loopback_and_nothing_else(tmp_path: Path) -> None:
-    async with open_network("none", tmp_path, route("http://127.0.0.1:1"), ()) as network:
+    async with open_network("none", tmp_path, route("http://127.0.0.1:1")) as network:
         ended = await run(caged(network, ["cat", "/proc/net/dev", "/proc/net/route"]), network.environment)
     interfaces = [line.split(":")[0].strip() for line in ended.out.decode().splitlines() if ":" in line]
     assert interfaces == ["lo"]
@@ -164,7 +166,7 @@ async def test_the_model_streams_into_the_cage_piece_by_piece_and_its_key_stays_
 def opened(mode: str, directory: Path, upstream: str) -> Any:
     match mode:
         case "internet" | "none" | "host":
-            return open_network(mode, directory, route(upstream), (), SimulatedInternet().dialer)
+            return open_network(mode, directory, route(upstream), SimulatedInternet().dialer)
         case _:
             raise AssertionError(mode)
 
@@ -173,7 +175,7 @@ def opened(mode: str, directory: Path, upstream: str) -> Any:
 async def test_a_program_that_sends_the_models_requests_to_the_proxy_is_served_too(tmp_path: Path) -> None:
     async with (
         site(web) as there,
-        open_network("internet", tmp_path, route(there.url), (), SimulatedInternet().dialer) as network,
+        open_network("internet", tmp_path, route(there.url), SimulatedInternet().dialer) as network,
     ):
         dummy = network.environment["ANTHROPIC_API_KEY"]
         url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1/models?key={dummy}"
@@ -185,9 +187,9 @@ async def test_one_turns_key_is_worthless_in_another_and_after_its_end(tmp_path:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     async with site(web) as there:
-        async with open_network("none", tmp_path / "first", route(there.url), ()) as first:
+        async with open_network("none", tmp_path / "first", route(there.url)) as first:
             assert (await asked(first, first.environment)).status == 0
-        async with open_network("none", tmp_path / "second", route(there.url), ()) as second:
+        async with open_network("none", tmp_path / "second", route(there.url)) as second:
             stolen = await asked(second, first.environment)
         assert stolen.status != 0
         assert "HTTP Error 401" in stolen.err
@@ -202,7 +204,7 @@ async def asked(network: Network, environment: Mapping[str, str]) -> Ended:
 @needs_bubblewrap
 async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(tmp_path: Path) -> None:
     data = os.urandom(1 << 20) * 10
-    async with open_network("internet", tmp_path, None, (), SimulatedInternet().dialer) as network:
+    async with open_network("internet", tmp_path, None, SimulatedInternet().dialer) as network:
         ended = await run(caged(network, ["cat"]), network.environment, data)
         assert (ended.status, ended.err) == (0, "")
         assert ended.out == data
@@ -211,7 +213,7 @@ async def test_a_protocol_on_stdio_passes_the_cage_and_the_relay_byte_for_byte(t
 
 async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named(tmp_path: Path) -> None:
     async with open_network(
-        "internet", tmp_path, route("https://models.example"), (), SimulatedInternet().dialer
+        "internet", tmp_path, route("https://models.example"), SimulatedInternet().dialer
     ) as network:
         sockets = [path for path in network.binds if path.is_socket()]
         assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sockets} == {
@@ -219,7 +221,7 @@ async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named
             "egress.sock": 0o600,
         }
         assert network.own_namespace
-        assert network.wrap(["agent", "--acp"]) == (*network.wrapper, "--", "agent", "--acp")
+        assert network.wrapper
         assert {name: value for name, value in network.environment.items() if name != "ANTHROPIC_API_KEY"} == {
             **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:19501"),
             **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
@@ -229,7 +231,6 @@ async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named
 
 
 async def test_without_a_cage_network_or_a_route_nothing_is_added(tmp_path: Path) -> None:
-    async with open_network("host", tmp_path, None, ()) as host, open_network("none", tmp_path, None, ()) as none:
+    async with open_network("host", tmp_path, None) as host, open_network("none", tmp_path, None) as none:
         assert host == Network(own_namespace=False)
         assert none == Network(own_namespace=True)
-        assert none.wrap(["agent"]) == ("agent",)

@@ -131,7 +131,7 @@ def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
         *("--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
         *(() if network.own_namespace else ("--share-net",)),
         *shown,
-        *network.wrap(argv),
+        *((*network.wrapper, "--", *argv) if network.wrapper else argv),
     )
 
 
