@@ -1,4 +1,4 @@
-"""Who the bot is and who may ask it. Pure: checked when a request is decided, and again before the agent starts."""
+"""The bot's identity and the people who may ask it. Pure. Checked when a request is decided and when a turn starts."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -19,7 +19,7 @@ EndReason = Literal[
 ISSUE_BRANCH_PREFIX = "threadtree/issue-"
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
-"""What addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""
+"""The text that addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a reaction or an answer belongs: a comment or review by id, or the thread's own text (`id` is None)."""
+    """The target of a reaction or an answer: a comment or review by id, or the thread's own text (`id` is None)."""
 
     kind: TargetKind
     id: int | None = None
@@ -62,7 +62,7 @@ class ThreadRef:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who did something on GitHub; the numeric id is the identity, the login is what people read."""
+    """The person or bot who acted on GitHub; the numeric id is the identity, the login is for people."""
 
     login: str
     id: int
@@ -93,7 +93,7 @@ class DetachedHead:
 
 
 Start = IssueBranch | HeadBranch | DetachedHead
-"""What a new worktree checks out."""
+"""The start of a new worktree."""
 
 
 @dataclass(frozen=True, slots=True)

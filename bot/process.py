@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class _Protocol(SubprocessStreamProtocol):
-    """Reports the exit of the process apart from the end of its pipes."""
+    """A protocol that reports the exit of the process separately from the end of its pipes."""
 
     def __init__(self, line_bytes: int) -> None:
         super().__init__(limit=line_bytes, loop=asyncio.get_running_loop())
@@ -130,7 +130,7 @@ async def _end_once_started(starting: asyncio.Future[tuple[asyncio.SubprocessTra
 
 
 class OutputTail:
-    """Reads a stream until its end and keeps the last bytes of it."""
+    """A reader of a stream that keeps its last bytes."""
 
     def __init__(self, stream: asyncio.StreamReader, max_bytes: int) -> None:
         self.data = b""

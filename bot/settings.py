@@ -140,7 +140,7 @@ class Settings(BaseModel):
 
     @property
     def webhook_secrets(self) -> tuple[bytes, ...]:
-        """The secrets a signature may be made with; two during a rotation."""
+        """The accepted secrets of signatures; two during a rotation."""
         both = (self.github_webhook_secret, self.github_webhook_secret_old)
         return tuple(secret.get_secret_value().encode() for secret in both if secret)
 

@@ -1,4 +1,4 @@
-"""How the text of one setting becomes its value. Every ValueError continues the line that starts with its name."""
+"""Convert the text of one setting to its value. The text of a ValueError follows the setting's name in a sentence."""
 
 import hashlib
 import ipaddress
@@ -49,7 +49,7 @@ def data_dir(variables: Mapping[str, str]) -> Path:
 
 
 def directory(text: str) -> Path:
-    """A directory that exists."""
+    """Return the directory. Raises ValueError if it does not exist."""
     path = Path(text)
     if not path.is_dir():
         raise ValueError("names no directory; correct it.")
@@ -67,7 +67,7 @@ def node_name(text: str) -> str:
 
 
 def host_name() -> str:
-    """This machine's host name as a node name."""
+    """Return this machine's host name as a node name."""
     return node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
 
 
@@ -80,7 +80,7 @@ def private_key(text: str) -> str:
 
 
 def read_private_key(path: Path) -> str:
-    """The key in the file GITHUB_PRIVATE_KEY_PATH names."""
+    """Return the key in the file of GITHUB_PRIVATE_KEY_PATH."""
     try:
         return private_key(path.read_text())
     except (OSError, ValueError):  # ValueError: no PEM, or not even text
@@ -88,7 +88,7 @@ def read_private_key(path: Path) -> str:
 
 
 def base_url(text: str) -> str:
-    """An https address (http to loopback only) of host and path, without a slash at its end."""
+    """Return an https address (http only to loopback) of host and path, without a slash at its end."""
     try:
         url = urlsplit(text)
         host, _ = url.hostname, url.port
@@ -121,7 +121,7 @@ def server_url(api_url: str) -> str:
 
 
 def bot_name(text: str) -> str:
-    """The mention without `@`."""
+    """Return the mention without `@`."""
     name = text.removeprefix("@").removesuffix("[bot]")
     if not _BOT_NAME.fullmatch(name):
         raise ValueError("must be one GitHub login, without @ and blanks; correct it.")
@@ -133,7 +133,7 @@ def _items(text: str) -> list[str]:
 
 
 def repository_globs(text: str) -> tuple[str, ...]:
-    """Patterns of `owner/name`, lower-cased: GitHub's names ignore case."""
+    """Return patterns of `owner/name` in lower case: GitHub's names ignore case."""
     for item in _items(text):
         if not _REPOSITORY_GLOB.fullmatch(item):
             raise ValueError(f"holds {item!r}, which is no OWNER/NAME; write it like octo/hello or octo/*.")
@@ -141,12 +141,12 @@ def repository_globs(text: str) -> tuple[str, ...]:
 
 
 def logins(text: str) -> tuple[str, ...]:
-    """GitHub logins, lower-cased, without `@`."""
+    """Return GitHub logins in lower case, without `@`."""
     return tuple(item.lower().removeprefix("@") for item in _items(text))
 
 
 def numeric_ids(text: str) -> frozenset[int]:
-    """GitHub's numeric ids."""
+    """Return GitHub's numeric ids."""
     for item in _items(text):
         if not (item.isascii() and item.isdigit()):
             raise ValueError(f"holds {item!r}; give numeric ids, like the `id` in https://api.github.com/users/NAME.")
@@ -154,7 +154,7 @@ def numeric_ids(text: str) -> frozenset[int]:
 
 
 def variable_names(text: str) -> tuple[str, ...]:
-    """Names of environment variables, besides those the agent has anyway."""
+    """Return names of environment variables, except those that the bot sets for the agent."""
     for item in _items(text):
         if not _VARIABLE_NAME.fullmatch(item):
             raise ValueError(f"holds {item!r}, which is no variable's name; give names only, separated by commas.")
@@ -181,5 +181,5 @@ def expected(field: FieldInfo) -> str:
 
 
 def literals(annotation: Any) -> tuple[str, ...]:
-    """The words of a `Literal`; nothing for any other type."""
+    """Return the words of a `Literal`; none for any other type."""
     return tuple(word for word in get_args(annotation) if isinstance(word, str))

@@ -39,11 +39,11 @@ class ClaudeProgress(PromptProgress[Message]):
         self._session = session
 
     def is_work(self, item: Message) -> bool:
-        """Claude asks a failing API again for minutes, and reports each attempt: that is no work."""
+        """Return whether Claude works. It retries a failing API for minutes; its reports of that are not work."""
         return not (isinstance(item, SystemMessage) and item.subtype == "api_retry")
 
     def events(self, item: Message) -> Iterator[AgentEvent]:
-        """What a sub-agent says is no part of the answer."""
+        """Yield the events of a message. Text of a sub-agent is not part of the answer."""
         match item:
             case AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
@@ -56,7 +56,7 @@ class ClaudeProgress(PromptProgress[Message]):
                 pass
 
     def end(self, item: Message) -> Completed | Failed | None:
-        """Some results called a success are errors, and some are empty."""
+        """Return how the prompt ended. Some results that claim success are errors, and some are empty."""
         match item:
             case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
                 return Failed(reasons.wrong_session(str(session)))

@@ -11,7 +11,7 @@ from bot.messages.tracking import PlanEntry
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: the argv (see `bot.sandbox`), the whole environment, and the worktree."""
+    """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -35,7 +35,7 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """Comes once for each `ToolStarted` whose end the agent reports."""
+    """The end of a tool call; one for each `ToolStarted` whose end the agent reports."""
 
     title: str
     ok: bool
@@ -70,7 +70,7 @@ class OpenFailed:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the agent reports: tokens as it counts them, the cost of the *session* so far."""
+    """The agent's report: tokens as it counts them, the cost of the *session* so far."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -30,7 +30,7 @@ class ModelApi:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an agent reaches an API: a base URL instead of `upstream`, and a key."""
+    """An agent's settings for an API: a base URL instead of `upstream`, and a key."""
 
     api: ModelApi
     url: str
@@ -64,7 +64,7 @@ GEMINI = ModelApi(
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What differs from agent to agent in a session.
+    """The differences between agents in a session.
 
     `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
     `replays_after_load`: the agent answers `session/load` first and sends the session's past afterwards, against the

@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 class PromptProgress(ABC, Generic[Item]):
-    """What one prompt has brought so far: its answer and its open tool calls, both within their budgets.
+    """The state of one prompt: its answer so far and its open tool calls, both within their limits.
 
     A subclass translates the items of one protocol.
     """
@@ -62,7 +62,7 @@ class PromptProgress(ABC, Generic[Item]):
 
     @property
     def answer(self) -> str:
-        """The answer so far. The rest of a longer one is left out, which its end says."""
+        """The answer so far. A long one is cut, and its end says so."""
         text = "".join(self._pieces)
         left_out = self._characters - len(text)
         return f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
@@ -71,7 +71,7 @@ class PromptProgress(ABC, Generic[Item]):
         return Completed(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
     def _say(self, text: str, *, new_paragraph: bool) -> None:
-        """Agents send what they write before and after a tool call as separate messages without a break."""
+        """Add text. Agents send the texts before and after a tool call as separate messages without a line break."""
         if not text:
             return
         if new_paragraph and self._pieces and not self._pieces[-1][-1].isspace() and not text[0].isspace():

@@ -229,7 +229,7 @@ def _cells(listed: _Listed, data_dir: Path) -> tuple[str, ...]:
 
 
 def _on_disk(summary: Summary | None) -> str:
-    """The size, and the difference to what is committed and to GitHub's branch."""
+    """Return the size, and the difference to what is committed and to GitHub's branch."""
     if summary is None:
         return ""
     counts = [(summary.changed_files, "changed"), (summary.ahead, "ahead"), (summary.behind, "behind")]

@@ -1,4 +1,4 @@
-"""What every command shares: its event loop and log, its errors in one line, and the way to the database."""
+"""Common parts of all commands: the event loop, the log, errors in one line, and the connection to the database."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
 
 def stop_signals() -> asyncio.Event:
-    """An event that is set when the process is asked to end."""
+    """Return an event that a stop signal sets."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,7 +99,7 @@ def stop_signals() -> asyncio.Event:
 
 @asynccontextmanager
 async def database_url(settings: "Settings") -> AsyncIterator[str]:
-    """The address of the database: the one that is set, or the embedded Postgres, started if it does not run yet."""
+    """Yield the address of the database: the configured one, or that of the embedded Postgres, which is started."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
@@ -111,7 +111,7 @@ async def database_url(settings: "Settings") -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def ready_database(settings: "Settings") -> AsyncIterator[str]:
-    """The address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
+    """Yield the address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
     from bot.store.migrate import migrate
 
     async with database_url(settings) as dsn:

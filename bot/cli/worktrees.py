@@ -137,7 +137,7 @@ async def _find(ctx: NodeContext, named: str) -> FoundWorktree:
 
 
 def _absolute(path: str) -> str:
-    """The path as the rows have it: symbolic links are not followed."""
+    """Return the path as in the rows: symbolic links are not resolved."""
     return str(Path(path).absolute())
 
 
@@ -178,7 +178,7 @@ def _age(text: str | None) -> timedelta | None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A status line on the terminal; nothing where stderr is no terminal."""
+    """Yield a status line on the terminal; None if stderr is not a terminal."""
     with Console(stderr=True).status("") as status:
         yield status.update
 

@@ -1,4 +1,4 @@
-"""What became of a branch on GitHub: what of it was there last, whether it was rewritten there, and merged."""
+"""The history of a branch on GitHub: its last pushed commit, and whether it was rewritten or merged."""
 
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
@@ -30,7 +30,7 @@ async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> Non
 
 
 async def is_rewritten(clone: Clone, branch: str) -> bool:
-    """Whether the remote's branch has lost commits that it had: a force push. Raises GitError."""
+    """Return whether the remote's branch has lost commits that it had: a force push. Raises GitError."""
     before, now = await last_pushed(clone, branch), await clone.commit_at(refs.remote(branch))
     if before is None or now is None or await clone.commit_at(before) is None:
         return False
@@ -38,7 +38,7 @@ async def is_rewritten(clone: Clone, branch: str) -> bool:
 
 
 async def is_merged(clone: Clone, tip: str, base: str | None, merged_head: str | None) -> bool:
-    """Whether everything up to the commit `tip` was merged into the commit `base`; unknown is not merged.
+    """Return whether everything up to the commit `tip` was merged into the commit `base`; unknown is not merged.
 
     `merged_head`: the last commit that GitHub says was merged from this branch, None if that is unknown or none.
     Raises GitError.
@@ -58,7 +58,7 @@ async def _is_within(clone: Clone, tip: str, merged_head: str) -> bool:
 
 
 async def _is_squashed(clone: Clone, tip: str, base: str) -> bool:
-    """Whether one commit of `base` changes the same as all commits of the branch together, by its patch id."""
+    """Return whether one commit of `base` changes the same as all commits of the branch together, by its patch id."""
     forked = await clone.run("merge-base", base, tip, check=False)
     if forked.status == 1:
         return False  # no common history

@@ -25,7 +25,7 @@ async def check_out(clone: Clone, path: Path, branch: str | None, commit: str) -
 
 
 async def ignored_in_the_way(clone: Clone, path: Path, head: str | None, target: str) -> list[str]:
-    """The ignored files that git would overwrite or delete to write what `target` has and `head` has not.
+    """Return the ignored files that git would overwrite or delete to write the files that only `target` has.
 
     Raises GitError, OSError.
     """
@@ -36,12 +36,12 @@ async def ignored_in_the_way(clone: Clone, path: Path, head: str | None, target:
 
 
 def in_the_way(written: Set[str], ignored: Iterable[str]) -> list[str]:
-    """The ignored files that are at, below or above a path to be written. A repository's name ends in `/`."""
+    """Return the ignored files that are at, below or above a path to be written. A repository's name ends in `/`."""
     above = _directories_above(written)
     names = (name.rstrip("/") for name in ignored)
     return [name for name in names if name in written or name in above or _directories_above([name]) & written]
 
 
 def _directories_above(names: Iterable[str]) -> set[str]:
-    """The directories above these names."""
+    """Return the directories above these names."""
     return {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}

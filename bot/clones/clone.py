@@ -101,7 +101,7 @@ class Clone:
         return found.text if found.status == 0 else None
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
-        """Whether `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot be read."""
+        """Return whether `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot be read."""
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
             raise failure("merge-base", answer)

@@ -67,7 +67,7 @@ def parse_entries(listed: bytes) -> list[Entry]:
 
 
 def is_unfinished(admin: Path) -> bool:
-    """Whether the creation of this worktree was cut off."""
+    """Return whether the creation of this worktree was cut off."""
     locked = admin / "locked"
     return locked.is_file() and locked.read_text().strip() in UNFINISHED
 
@@ -118,7 +118,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
 
 
 async def _has_commits(clone: Clone, branch: str | None) -> bool:
-    """Whether HEAD must name a commit: only the branch of an empty repository has none."""
+    """Return whether HEAD must name a commit: only the branch of an empty repository has none."""
     return branch is None or not refs.is_branch(branch) or await clone.commit_at(refs.local(branch)) is not None
 
 

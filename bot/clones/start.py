@@ -1,4 +1,4 @@
-"""What a new worktree checks out: an issue's branch, a pull request's branch, or one commit without a branch."""
+"""The start of a new worktree: an issue's branch, a pull request's branch, or one commit without a branch."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +31,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """What to check out: `branch` at `commit`, or `commit` alone. `moves_from`: the local branch's tip before."""
+    """The commit to check out: `branch` at `commit`, or `commit` alone. `moves_from`: the local branch's tip before."""
 
     branch: str | None
     base_branch: str | None

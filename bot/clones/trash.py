@@ -33,12 +33,12 @@ _log = structlog.get_logger()
 
 
 def trash_folder(data_dir: Path) -> Path:
-    """The folder of what is to be deleted."""
+    """Return the folder of directories that will be deleted."""
     return data_dir / "trash"
 
 
 def kept_folder(data_dir: Path) -> Path:
-    """The folder of directories that are kept whole."""
+    """Return the folder of directories that are kept whole."""
     return data_dir / "kept"
 
 

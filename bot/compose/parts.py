@@ -34,7 +34,7 @@ class CannotStartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a test replaces: the clock and the sleep."""
+    """The clock and the sleep, which tests replace."""
 
     clock: Clock = lambda: datetime.now(UTC)
     sleep: Sleep = asyncio.sleep
@@ -42,7 +42,7 @@ class Surroundings:
 
 @asynccontextmanager
 async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContext]:
-    """What a command on this node's worktrees needs. Without credentials, git and GitHub are asked without any.
+    """Yield the context of a command on this node's worktrees. Without credentials, requests are anonymous.
 
     Raises CannotStartError.
     """
@@ -91,7 +91,7 @@ async def open_cage(settings: Settings) -> Cage | None:
 
 @asynccontextmanager
 async def open_github(settings: Settings, around: Surroundings) -> AsyncIterator[GitHub]:
-    """A client of GitHub with the bot's credentials. Raises CannotStartError where none are set."""
+    """Yield a client of GitHub with the bot's credentials. Raises CannotStartError if none are set."""
     async with httpx.AsyncClient(timeout=GITHUB_TIMEOUT) as http:
         yield GitHub(
             api_url=settings.github_api_url,
@@ -113,7 +113,7 @@ def _credentials(settings: Settings) -> Credentials:
 
 @asynccontextmanager
 async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Cage | None) -> AsyncIterator[Git]:
-    """git, with the bot's credentials for GitHub where it has any."""
+    """Yield git, with the bot's credentials for GitHub if there are any."""
     if github is None:
         yield Git(search_path=settings.path, cage=cage)
         return

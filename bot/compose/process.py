@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class Role(Enum):
-    """What a process does."""
+    """The role of a process."""
 
     WEB = auto()
     WORKER = auto()
@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
 
 
 def _listener(settings: Settings) -> socket.socket:
-    """The socket to listen on. uvicorn's own would end the process when the port is taken."""
+    """Return the socket to listen on. uvicorn's own would end the process when the port is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)

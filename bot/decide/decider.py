@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class GitHubFacts:
-    """What was looked up on GitHub before the transaction began. `text` is what the agent is asked, if anything is.
+    """Answers from GitHub that are needed before the transaction. `text` is the request to the agent, None without one.
 
     `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing.
     """
@@ -50,7 +50,7 @@ class GitHubFacts:
 
 
 class Decider:
-    """Handles deliveries, one at a time per conversation: the job's lock sees to that."""
+    """A handler of deliveries; the lock of the job serializes those of one conversation."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Decider:
         log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
         request: Request | None = None
         try:
-            # In a thread: the worst Markdown of a full comment takes seconds, and anybody can write it.
+            # In a thread: the worst Markdown of a full comment takes seconds, and any account can write it.
             action = await asyncio.to_thread(self._read, delivery)
             request = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)

@@ -1,4 +1,4 @@
-"""What a text asks of the bot: its commands in order, then one request for the rest. Pure."""
+"""Parse a text for the bot: its commands in order, then one request from the rest. Pure."""
 
 import re
 from bisect import bisect_left
@@ -14,7 +14,7 @@ _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 
 @dataclass(frozen=True, slots=True)
 class ParsedComment:
-    """What one text asks for. `request` is the text for the agent without the lines of commands, or None."""
+    """The content of one text. `request` is the text for the agent without the lines of commands, or None."""
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
@@ -32,7 +32,7 @@ def mention_pattern(name: str) -> re.Pattern[str]:
 
 
 class CommentParser:
-    """Reads what texts ask of the bot that people call `@bot_name` and that knows these commands."""
+    """A parser of texts for the bot `@bot_name` with these commands."""
 
     def __init__(self, bot_name: str, commands: Iterable[CommandSyntax]) -> None:
         self._mention = mention_pattern(bot_name)
@@ -134,7 +134,7 @@ class _Source:
 
     @property
     def rest(self) -> str:
-        """The lines that were not taken."""
+        """The lines that are not commands."""
         return "\n".join(line for line in self._lines if line is not None)
 
     def take(self, line: SpokenLine, found: _Found) -> bool:

@@ -1,4 +1,4 @@
-"""What `threadtree doctor` finds out: whether what is set up here can work, and what to do where it cannot."""
+"""The checks of `threadtree doctor`: whether this installation can work, and what to do if not."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ SHORT_SECRET = 16
 # (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app).
 MAX_CLOCK_SKEW = timedelta(seconds=60)
 FEW_REQUESTS = 500
-"""Requests left in this hour below which a warning is due."""
+"""With fewer requests left in this hour, the check warns."""
 _GLOB_CHARACTERS = frozenset("*?[")
 State = Literal["ok", "warning", "problem"]
 Command = tuple[str, ...]
@@ -111,13 +111,13 @@ async def examine(known: Known, github: GitHub | None) -> list[Check]:
 
 
 def settings_checks(problems: Iterable[str]) -> list[Check]:
-    """A line for each problem of the settings."""
+    """Return a line for each problem of the settings."""
     found = [Check("settings", "problem", *_two_sentences(line)) for line in problems]
     return found or [Check("settings", "ok", "complete for `threadtree serve`")]
 
 
 def setting_warnings(given: Settings) -> list[Check]:
-    """What is accepted but unwise, or has no effect."""
+    """Return a warning for each setting that is accepted but unwise, or has no effect."""
     checks = [Check("settings", "warning", *_two_sentences(line)) for line in settings.doubtful_names()]
     secret = given.github_webhook_secret
     if secret is not None and len(secret.get_secret_value()) < SHORT_SECRET:
@@ -127,7 +127,7 @@ def setting_warnings(given: Settings) -> list[Check]:
 
 
 def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
-    """Whether agents run in a sandbox as AGENT_SANDBOX asks."""
+    """Return whether agents run in a sandbox as AGENT_SANDBOX asks."""
     match setting, probed:
         case "off", Usable():
             found = "AGENT_SANDBOX=off: agents can do all that this user can; the sandbox would work here"
@@ -143,7 +143,7 @@ def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
 
 
 def limits_check(given: Settings, cage: Cage | None) -> Check:
-    """What a turn may use of the machine, and what enforces it."""
+    """Return the limits of a turn, and which part of the system enforces them."""
     turn = f"a turn: {given.turn_timeout_seconds:g} s, or {given.turn_idle_timeout_seconds:g} s without a sign of life"
     if cage is None:
         return Check("limits", "warning", f"{turn}; no others without a sandbox")
@@ -160,7 +160,7 @@ def limits_check(given: Settings, cage: Cage | None) -> Check:
 
 
 def network_check(given: Settings) -> Check:
-    """What agents reach."""
+    """Return which networks agents can reach."""
     setting = f"AGENT_NETWORK={given.agent_network}"
     if given.agent_sandbox == "off":
         found = f"{setting} has no effect without a sandbox: agents reach what this machine reaches"
@@ -176,7 +176,7 @@ def network_check(given: Settings) -> Check:
 
 
 def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
-    """What was found of an agent; only the one AGENT names can be a problem."""
+    """Return the result for an agent; only the agent of AGENT can be a problem."""
     name = f"agent {finding.agent}"
     said = "chosen by AGENT; " if chosen else ""
     if not finding.installed:
@@ -212,7 +212,7 @@ async def github_checks(settings: Settings, github: GitHub) -> list[Check]:
 
 
 def _clock_checks(github: GitHub) -> list[Check]:
-    """A warning where this machine's clock and GitHub's differ too much."""
+    """Return a warning where this machine's clock and GitHub's differ too much."""
     skew = github.clock_skew
     if skew is None or abs(skew) <= MAX_CLOCK_SKEW:
         return []
@@ -255,7 +255,7 @@ async def try_agent(agent: str, command: Command | NotInstalled, launch_of: Call
 
 
 async def _agents(known: Known, caged: bool, probed: Usable | Unusable) -> list[Check]:
-    """The agent that AGENT names first; the others that are installed; those that are not, in one line."""
+    """Return checks of agents: the agent of AGENT, the other installed ones, and the missing ones in one line."""
     given = known.settings
     if caged and isinstance(probed, Unusable):
         return _agent_checks(_not_tried(given, "there is no sandbox"), known.agent, "")
@@ -289,7 +289,7 @@ async def _findings(stage: Scratch, given: Settings, agent: str | None) -> Async
 
 
 def _not_tried(given: Settings, why: str) -> list[Finding]:
-    """The agents without a start: only whether their programs are installed."""
+    """Return findings without starting agents: only whether their programs are installed."""
     return [
         Finding(agent, False, None, None, command.reason, command.next_step)
         if isinstance(command, NotInstalled)
@@ -305,7 +305,7 @@ def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
 
 
 async def _program(name: str, program: str, search_path: str, missing: State) -> Check:
-    """A program that the bot itself needs, with its version."""
+    """Check a program that the bot itself needs, and its version."""
     path = shutil.which(program, path=search_path)
     if path is None:
         return Check(name, missing, f"`{program}` is not there", f"Install the package `{name}`.")

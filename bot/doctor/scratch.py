@@ -87,7 +87,7 @@ class Scratch:
 
 @asynccontextmanager
 async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
-    """A repository with one commit, cloned and checked out as for a conversation. Raises GitError, OSError."""
+    """Yield a repository with one commit, cloned and checked out as for a conversation. Raises GitError, OSError."""
     with tempfile.TemporaryDirectory(prefix="threadtree-doctor-") as name:
         directory = Path(name)
         source, data = directory / "source", directory / "data"

@@ -20,7 +20,7 @@ from bot.network.sockets import private_socket
 
 GitConfig = tuple[tuple[str, str], ...]
 TokenSource = Callable[[str], Awaitable[str]]
-"""Returns the token for the repository `owner/repo`."""
+"""A function that returns the token for the repository `owner/repo`."""
 
 USERNAME = "x-access-token"
 MAX_REQUEST_BYTES = 16 * 1024

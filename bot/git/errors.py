@@ -1,4 +1,4 @@
-"""What git's stderr means for the caller, and the error that carries it. Pure."""
+"""Errors of git, classified by its stderr. Pure."""
 
 import re
 from enum import StrEnum

@@ -15,7 +15,7 @@ _REFS = re.compile(r"(?m)^(?:From .*| [ *+t=-] .*)\n?")
 
 
 class Reader:
-    """Reads git's stderr piece by piece and calls `on_line` with each new line of progress."""
+    """A reader of git's stderr that calls `on_line` with each new line of progress."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line

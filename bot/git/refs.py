@@ -1,4 +1,4 @@
-"""Names in git: which are valid, and which ones Threadtree makes. Pure."""
+"""Names in git: the rules of git, and the names of Threadtree's own branches and refs. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -21,19 +21,19 @@ class InvalidNameError(ValueError):
 
 
 def is_ref(name: str) -> bool:
-    """Whether `name` is a full ref by the rules of https://git-scm.com/docs/git-check-ref-format."""
+    """Return whether `name` is a full ref by the rules of https://git-scm.com/docs/git-check-ref-format."""
     if not name.startswith("refs/") or name.endswith(("/", ".")) or _FORBIDDEN_IN_REF.search(name):
         return False
     return all(not part.startswith(".") and not part.endswith(".lock") for part in name.split("/"))
 
 
 def is_branch(name: str) -> bool:
-    """Whether `name` may be a branch, as `git check-ref-format --branch` decides."""
+    """Return whether `name` may be a branch, as `git check-ref-format --branch` decides."""
     return bool(name) and not name.startswith("-") and name not in {"HEAD", "@"} and is_ref(f"refs/heads/{name}")
 
 
 def is_commit(text: str) -> bool:
-    """Whether `text` is a full object name, SHA-1 or SHA-256."""
+    """Return whether `text` is a full object name, SHA-1 or SHA-256."""
     return _COMMIT.fullmatch(text) is not None
 
 
@@ -61,7 +61,7 @@ def fetched(remote_ref: str) -> str:
 
 
 def rescue_ref(worktree_id: str, at: datetime) -> str:
-    """`refs/threadtree/rescue/<worktree id>/<time in UTC>`; raises InvalidNameError."""
+    """Return `refs/threadtree/rescue/<worktree id>/<time in UTC>`. Raises InvalidNameError."""
     ref = f"{RESCUE_PREFIX}{worktree_id}/{at.astimezone(UTC):{_RESCUE_TIME}}"
     if not is_ref(ref):
         raise InvalidNameError(f"not part of a ref: {worktree_id!r}")
@@ -77,7 +77,7 @@ def rescue_time(ref: str) -> datetime:
 
 
 def issue_branch(issue: int, sequel: int = 1) -> str:
-    """`threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue."""
+    """Return `threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue."""
     return f"{ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
 
 

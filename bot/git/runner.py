@@ -74,7 +74,7 @@ class Completed:
 
     @property
     def fields(self) -> list[str]:
-        """The entries of output made with `-z`."""
+        """Return the entries of output in the `-z` format."""
         return [field for field in os.fsdecode(self.stdout).split("\0") if field]
 
 
@@ -101,7 +101,7 @@ class Identity:
 
 
 class Options(TypedDict, total=False):
-    """What every git command takes; see `Git.run`."""
+    """Options of every git command; see `Git.run`."""
 
     input: bytes | None
     check: bool
@@ -110,7 +110,7 @@ class Options(TypedDict, total=False):
 
 
 class CloneOptions(Options, total=False):
-    """What a command on a clone takes besides."""
+    """More options of a command on a clone."""
 
     stdin: int | None
     program: Sequence[str]
@@ -119,7 +119,7 @@ class CloneOptions(Options, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs git. `remote_config` (credential helpers) goes to commands on a clone only, never to those on a worktree.
+    """A runner of git. `remote_config` (credential helpers) goes to commands on a clone, never to those on a worktree.
 
     Without a `cage`, programs that a worktree's configuration names run as this user.
     """

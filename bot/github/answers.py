@@ -1,4 +1,4 @@
-"""What the client returns: frozen values read from GitHub's answers."""
+"""Results of the client: frozen values from GitHub's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the bot is on GitHub; `mention` is the name people write after the `@` unless BOT_NAME says otherwise."""
+    """The bot's account on GitHub; `mention` is the name after the `@` unless BOT_NAME is set."""
 
     login: str
     id: int
@@ -22,7 +22,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Requests of the current hour: what is left, and the most there may be."""
+    """Requests of the current hour: how many are left, and the limit."""
 
     remaining: int
     limit: int

@@ -62,7 +62,7 @@ class InstallationToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """What a token gives access to: an installation, or a single repository of it."""
+    """The scope of a token: an installation, or a single repository of it."""
 
     installation_id: int
     repository_id: int | None = None

@@ -96,11 +96,11 @@ class GitHub:
 
     @property
     def clock_skew(self) -> timedelta | None:
-        """How far GitHub's clock was ahead of ours in its latest answer, even a refusal; None before the first."""
+        """How far GitHub's clock was ahead of ours in its last answer, even a refusal; None before the first."""
         return self._api.clock_skew
 
     async def rate_limit(self) -> RateLimit | None:
-        """The token's requests of this hour; None for an App, which has them per installation.
+        """Return the rate limit of the token; None for an App, which has one for each installation.
 
         https://docs.github.com/rest/rate-limit/rate-limit#get-rate-limit-status-for-the-authenticated-user
         """

@@ -1,4 +1,4 @@
-"""What GitHub tells the bot, as values: a closed union of events. Nothing further in sees a raw payload."""
+"""GitHub's events as values, a closed union. No other module reads a raw payload."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A text that somebody wrote: a comment, an inline review comment, a review (by id), or the thread's own (None).
+    """A text on GitHub: a comment, an inline review comment, a review (by id), or the thread's own (None).
 
     `updated_at` (UTC) is its creation where GitHub sends no other time.
     """
@@ -42,7 +42,7 @@ class CodePlace:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvent:
-    """What all events have: where it happened and who did it (for an edit not always the author)."""
+    """Fields of all events: the place and the person who acted (for an edit not always the author)."""
 
     repository: Repository
     sender: Actor
@@ -136,7 +136,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """What can be read of an unreadable payload: where it happened, who did it, and what may have addressed the bot.
+    """The readable parts of a malformed payload: the place, the person, and the text that may address the bot.
 
     `body` is the text that was written, of a label or an assignment the thread's own; `label` and `assignee_id` are
     what was added.

@@ -128,7 +128,7 @@ class _Fields:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a delivery is about. `used` is false where nothing it can say would make the bot do anything.
+    """The subject of a delivery. `used` is false if the bot never acts on such a delivery.
 
     `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people.
     """
@@ -169,7 +169,7 @@ def read(event: str, payload: object, platform: str) -> Event | Unreadable | Non
 
 
 def _is_used(event: str, action: str | None, fields: _Fields) -> bool:
-    """Whether this event and action can mean anything; an edit that left the text alone cannot."""
+    """Return whether the bot can act on this event and action; not on an edit that left the text unchanged."""
     if action not in _USED_ACTIONS.get(event, ()):
         return False
     if action == "edited":

@@ -1,1 +1,1 @@
-"""What a request changes in the rows: one module for each chat command, one for requests to the agent."""
+"""The effects of requests on the rows: one module for each chat command, one for requests to the agent."""

@@ -60,7 +60,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
 async def assign_worktree_for_operator(
     pool: Pool, github: GitHub, paths: NodePaths, clock: Clock, repository: Repository, number: int
 ) -> AssignedWorktree:
-    """Return the worktree that a request on the thread would run in, before anybody asks there.
+    """Return the worktree in which a request on the thread would run, before the first request.
 
     Raises NotFound where there is no such thread, GitHubError.
     """

@@ -14,13 +14,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """Words after a mention that look like a command and are none, as written, without the slash."""
+    """Words after a mention that look like a command but are not one; as written, without the slash."""
 
     words: str
 
 
 ParseArgument = Callable[[str], tuple[str | None, str]]
-"""Takes the words after the command's name on its line; returns its argument and the words that are left over."""
+"""A parser of the words after the command's name; it returns the argument and the words that are left over."""
 
 
 def no_argument(words: str) -> tuple[str | None, str]:
@@ -40,7 +40,7 @@ def one_of(*choices: str) -> ParseArgument:
 
 @dataclass(frozen=True, slots=True)
 class CommandSyntax:
-    """How a command is written: `/name` and its argument.
+    """The syntax of a command: `/name` and its argument.
 
     `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over.
     """

@@ -1,4 +1,4 @@
-"""What handlers work with: the thread, the request that arrived there, the caller's transaction."""
+"""The context of handlers: the thread, its request, the caller's transaction."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from bot.store.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """This node, and where its worktrees are: `<worktrees>/<owner>/<repo>/<name>`."""
+    """This node and the place of its worktrees: `<worktrees>/<owner>/<repo>/<name>`."""
 
     node: str
     worktrees: str

@@ -1,1 +1,1 @@
-"""What a node does by itself: prune old worktrees, repair, delete what expired."""
+"""Maintenance of a node: prune old worktrees, repair, delete expired data."""

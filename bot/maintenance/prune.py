@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(slots=True)
 class Report:
-    """What was pruned, or with `dry_run` would be. `aborted`: why nothing was removed."""
+    """The result of a prune; with `dry_run`, nothing was removed. `aborted`: why it stopped before any removal."""
 
     dry_run: bool
     deleted: list[Line] = field(default_factory=list)
@@ -180,7 +180,7 @@ class _Prune:
         self._skipped(candidate, result.why)
 
     async def _facts(self, candidate: Candidate) -> Facts:
-        """Raises GitError, OSError, InvalidNameError."""
+        """Return what retention must know of a worktree. Raises GitError, OSError, InvalidNameError."""
         path, clone = Path(candidate.worktree.path), self._ctx.clone(candidate.worktree.folder)
         known = await asyncio.to_thread(metadata.read, path)
         return Facts(

@@ -1,4 +1,4 @@
-"""What repairs each combination of row, directory, git's entry and metadata. Pure."""
+"""The repair for each combination of row, directory, git's entry and metadata. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ MetadataState = Literal["ok", "missing", "corrupt"]
 
 
 class Action(StrEnum):
-    """What is done about a place, in words for a log and a table."""
+    """The repair of a place, in words for a log and a table."""
 
     LOCK = "locked it"
     REBUILD_METADATA = "rebuilt its metadata"
@@ -26,7 +26,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is at the path of a worktree. `row`: there is a live one; `busy`: something waits or runs there."""
+    """The state of a worktree's path. `row`: a live row exists; `busy`: a turn or an operation waits or runs there."""
 
     row: bool
     directory: bool

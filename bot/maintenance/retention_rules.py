@@ -15,7 +15,7 @@ _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 class Kind(StrEnum):
-    """What decides how long a worktree is kept: at a commit, on a branch, or used by no conversation."""
+    """The kind of a worktree, for its retention: at a commit, on a branch, or used by no conversation."""
 
     DETACHED = "detached"
     BRANCH = "branch"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long each kind is kept without activity, and how long rescues are kept, at the aware time `now`."""
+    """Retention of each kind without activity, and of rescues, at the aware time `now`."""
 
     now: datetime
     kept_for: Mapping[Kind, timedelta]
@@ -37,7 +37,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about a worktree. Times are aware, None where unknown.
+    """Facts about a worktree. Times are aware, None if unknown.
 
     `metadata` is the state of the file beside it; it does not count if the directory is gone. `locked` is the reason
     that a person gave to `git worktree lock`, not the bot's own.
@@ -104,7 +104,7 @@ def reason_to_keep(facts: Facts, policy: Policy) -> str | None:
 
 
 def exceeds_safety_limit(due: int, total: int) -> bool:
-    """Whether so many due at once look like a clock that jumped: more than ten and more than half of all."""
+    """Return whether this many due at once suggest a wrong clock: more than ten and more than half of all."""
     return due > SAFETY_LIMIT and 2 * due > total
 
 

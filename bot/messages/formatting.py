@@ -1,4 +1,4 @@
-"""What sentences are made of: durations, counts, lists, folds, and foreign values that stay nothing but text."""
+"""Parts of sentences: durations, counts, lists, folds, and foreign values as plain text."""
 
 import re
 from collections.abc import Sequence

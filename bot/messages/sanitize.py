@@ -1,4 +1,4 @@
-"""The agent's Markdown made harmless: it pings nobody, closes nothing, and leads nowhere but to the GitHub server.
+"""Make the agent's Markdown harmless: it mentions no one, closes nothing, and links only to the GitHub server.
 
 Code, prose, lists and links to the server stay as they are. What is changed reads the same or is shown as code.
 """

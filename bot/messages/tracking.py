@@ -23,7 +23,7 @@ EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "ref
 EntryState = Literal["pending", "in_progress", "completed"]
 
 ANSWER_URL = "%ANSWER_URL%"
-"""Stands for the address of a comment that is not posted yet."""
+"""Placeholder for the address of a comment that is not posted yet."""
 SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60
@@ -40,7 +40,7 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a turn pushed to `branch`; `url` is the page that shows it."""
+    """The push of a turn to `branch`; `url` is its page."""
 
     branch: str
     url: str
@@ -52,7 +52,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended. The run fills it in, `final` renders it.
+    """The end of a turn. The run fills it in, `final` renders it.
 
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where

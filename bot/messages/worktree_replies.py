@@ -203,7 +203,7 @@ def not_restored(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
 
 
 def restore_obstacle(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
-    """What is in the way, and the next step: the end of one sentence and one more."""
+    """Return the obstacle and the next step: the end of one sentence, and one more sentence."""
     listed = format_list(names)
     again = "then write `/worktree restore` again."
     match obstacle:

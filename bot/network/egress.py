@@ -44,7 +44,7 @@ Local = Mapping[Target, Path]
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """Looks names up and connects. Both raise OSError when they fail, and `connect` looks nothing up."""
+    """A resolver and a connector. Both raise OSError on failure; `connect` resolves no names."""
 
     resolve: Resolve
     connect: Connect

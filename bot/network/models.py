@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """Where an agent's model is, with the real key, and the variables by which the agent finds the proxy.
+    """The address of an agent's model, with the real key, and the variables that point the agent to the proxy.
 
     `endpoints`: the method of each permitted request, and a regular expression for its whole path below `upstream`.
     """
@@ -109,7 +109,7 @@ def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> Upst
 
 
 class KeyMask:
-    """Masks a key in a stream, also where it is split between two chunks. It holds nothing else back."""
+    """A mask for a key in a stream, also if it is split between two chunks. Other data is not delayed."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -228,7 +228,7 @@ class _Exchange:
         return None
 
     async def _body(self) -> AsyncIterator[bytes]:
-        """Raises BadRequestError if the body is malformed or too large."""
+        """Yield the body. Raises BadRequestError if it is malformed or too large."""
         size = 0
         while True:
             try:

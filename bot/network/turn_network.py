@@ -24,7 +24,7 @@ MODEL_PORT = 19502
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What the agent's cage needs.
+    """The network settings of the agent's cage.
 
     `own_namespace`: a network namespace with only a loopback. `environment`: more variables for the agent; one is the
     key of the turn, so they do not belong into an argv. `binds`: files and folders to show at their own paths,

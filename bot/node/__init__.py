@@ -1,1 +1,1 @@
-"""What all work on this node shares: its context, process locks, patient transactions."""
+"""Parts that all work on this node shares: its context, process locks, transactions with retries."""

@@ -1,4 +1,4 @@
-"""What work on this node's worktrees needs, for a turn, a timer or an operator."""
+"""The context of work on this node's worktrees, for a turn, a timer or an operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ def worker_lock(directory: Path) -> Iterator[str]:
 
 
 def is_alive(directory: Path, worker: str) -> bool:
-    """Whether the process of this name is alive (on this machine, under this directory)."""
+    """Return whether the process of this name is alive (on this machine, under this directory)."""
     if not _WORKER.fullmatch(worker):
         return False
     path = directory / f"{worker}.lock"

@@ -1,4 +1,4 @@
-"""What the operations share: how they end, and how a rescue is measured and recorded."""
+"""Common parts of the operations: their end, and the size and the record of a rescue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an operation ends.
+    """The end of an operation.
 
     `words` are the answer, `notice` goes into the reply of the turn that it was done for, `write` changes the rows that
     change with the end, `trashed` are bytes to be deleted afterwards.

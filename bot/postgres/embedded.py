@@ -141,12 +141,12 @@ def _is_supervised(files: Files) -> bool:
 
 
 def _has_users(files: Files) -> bool:
-    """Whether the users' lock is held, and held shared."""
+    """Return whether other processes hold the users' lock (shared)."""
     return is_locked(files.users_lock, fcntl.LOCK_EX) and not is_locked(files.users_lock, fcntl.LOCK_SH)
 
 
 def find_binaries(bin_dir: Path | None, files: Files) -> Path:
-    """The directory holding `postgres` and `initdb`, of the major version that made the data if there is any.
+    """Return the directory of `postgres` and `initdb`; their major version must match existing data.
 
     Raises EmbeddedPostgresError naming the settings that help.
     """

@@ -62,7 +62,7 @@ def try_lock(path: Path, operation: int) -> int | None:
 
 
 def is_locked(path: Path, operation: int) -> bool:
-    """Whether another process holds the flock."""
+    """Return whether another process holds the flock."""
     descriptor = try_lock(path, operation)
     if descriptor is None:
         return True
@@ -115,7 +115,7 @@ def trusted_socket_directory(files: Files) -> Path | None:
 
 
 def is_private(directory: Path, owner: int) -> bool:
-    """Whether this is a directory, not a link, of that owner and with mode 0700."""
+    """Return whether this is a directory, not a link, of that owner and with mode 0700."""
     try:
         status = directory.lstat()
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class _TooLargeError(Exception):
 
 
 class Receiver:
-    """Takes deliveries signed with one of `secrets` by the GitHub server with the host `platform`."""
+    """The endpoint for deliveries signed with one of `secrets` by the GitHub server with the host `platform`."""
 
     def __init__(self, inbox: Inbox, secrets: Sequence[bytes], platform: str) -> None:
         self._inbox = inbox
@@ -53,7 +53,7 @@ class Receiver:
             return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
         except ClientDisconnect:
             _log.info("delivery-client-gone", delivery=guid)
-            return Response(status_code=400)  # it reaches nobody
+            return Response(status_code=400)  # the client is gone
         signature = request.headers.get("x-hub-signature-256")
         if not signature:
             _log.warning("delivery-unsigned", delivery=guid)

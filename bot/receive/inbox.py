@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Perhaps not committed: the sender must send it again."""
+    """The delivery may not be committed: the sender must send it again."""
 
     why: str
 
@@ -43,7 +43,7 @@ class _Waiting:
 
 
 class Inbox:
-    """Stores deliveries while it is entered: `writers` transactions at once, of at most `group_size` rows each."""
+    """A context that stores deliveries: `writers` transactions at once, of at most `group_size` rows each."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends the items of the outbox. `secrets` are redacted from every body, wherever it comes from."""
+    """A sender of the outbox's items. `secrets` are redacted from every body."""
 
     pool: Pool
     github: GitHub
@@ -57,7 +57,7 @@ class Sender:
             return drained
 
     async def _send_next(self, connection: Connection, writer: str) -> Drained | None:
-        """One row, or one pause before it; a result when the writer has to be left alone for a while."""
+        """Send one row, or wait before it; return a result if the writer must pause."""
         now = self.clock()
         if (until := await outbox.paused_until(connection, writer, now)) is not None:
             return Drained(until)

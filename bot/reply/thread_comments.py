@@ -1,4 +1,4 @@
-"""What the bot writes on a thread: each function adds to the outbox, in the caller's transaction."""
+"""The bot's comments on a thread: each function adds to the outbox, in the caller's transaction."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from bot.store.database import Connection
 from bot.store.jobs import defer, outbox_bell
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
-"""Edits notify nobody, so the answer of a longer turn is a new comment."""
+"""GitHub sends no notification of an edit, so the answer of a longer turn is a new comment."""
 
 
 async def react(connection: Connection, thread_ref: ThreadRef, target: Target, content: ReactionContent) -> None:

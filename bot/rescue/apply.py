@@ -26,7 +26,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Commits since the rescue changed these files too."""
+    """Files that commits after the rescue changed too."""
 
     names: tuple[str, ...]
 
@@ -44,7 +44,7 @@ async def merge_rescue(own: ScratchGit, head: str, sha: str, rescued: RescuedCom
 
 
 async def _merge(own: ScratchGit, head: str, commit: str) -> str | Conflict:
-    """The tree of a merge in which no file is written: https://git-scm.com/docs/git-merge-tree."""
+    """Return the tree of a merge in which no file is written: https://git-scm.com/docs/git-merge-tree."""
     # A rescue has files as they lay on disk. Where git converts line ends, an unchanged file must not look changed.
     options = ("--write-tree", "--name-only", "--no-messages", "--allow-unrelated-histories", "-z")
     done = await own.run("-c", "merge.renormalize=true", "merge-tree", *options, head, commit, check=False)
@@ -56,7 +56,7 @@ async def _merge(own: ScratchGit, head: str, commit: str) -> str | Conflict:
 
 
 async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str) -> str:
-    """The tree of the snapshot, with each file that differs between two trees as `after` has it. Raises GitError."""
+    """Return the snapshot's tree, with the files that differ between two trees as in `after`. Raises GitError."""
     changed = await differences(own, before, after)
     await own.run("read-tree", taken.tree, index=_TARGET)
     # A file may take the place of a directory, and the other way round: what goes, goes first.
@@ -66,7 +66,7 @@ async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str
 
 
 async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
-    """The ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
+    """Return the ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
     changed = await differences(own, taken.tree, target)
     written = {name for name, entry in changed.items() if entry != _GONE}
     if not written:
@@ -83,7 +83,7 @@ async def write_files(own: ScratchGit, target: str) -> None:
 
 
 async def differences(own: ScratchGit, before: str, after: str) -> Files:
-    """What `after` has at each path where two commits or trees differ. Raises GitError, OSError."""
+    """Return the content in `after` of each path where two commits or trees differ. Raises GitError, OSError."""
     fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", before, after)).fields
     found: dict[str, tuple[str, str]] = {}
     for facts, name in zip(fields[::2], fields[1::2], strict=True):

@@ -24,7 +24,7 @@ class RescueLabel:
 
 @dataclass(frozen=True, slots=True)
 class RescuedCommits:
-    """What a rescue commit holds beside its tree. The commits named here are among its parents.
+    """The contents of a rescue commit besides its tree. The commits named here are among its parents.
 
     `staged` is the index where that differed from `head`; `tip` the branch's where `head` was not on it; `stashes` are
     the newest first; `others` were reached by nothing else. `files` were uncommitted, `commits` unpublished.

@@ -50,7 +50,7 @@ class RestoreRefused:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where the branch is (`head`), where the rescue wants it (`goal`), and where the restore leaves it (`after`)."""
+    """The branch's commit now (`head`), in the rescue (`goal`), and after the restore (`after`)."""
 
     head: str | None
     goal: str | None

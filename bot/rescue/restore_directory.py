@@ -39,7 +39,7 @@ async def put_directory_back(lock: CloneLock, path: Path, kept: Path) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether `path` itself is a directory, and no link to one."""
+    """Return whether `path` itself is a directory, and no link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

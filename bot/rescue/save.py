@@ -283,7 +283,7 @@ def _is_repository(directory: Path) -> bool:
 
 
 async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
-    """Whether a submodule is empty, or has no commit that was made here."""
+    """Return whether a submodule is empty, or has no commit that was made here."""
     place = own.path / submodule
     if not _is_repository(place):
         return not place.is_dir() or place.is_symlink() or not any(place.iterdir())

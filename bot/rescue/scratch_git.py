@@ -25,7 +25,7 @@ _VERBATIM = f"* {' '.join(f'-{attribute}' for attribute in CONVERSIONS)}\n"
 
 @dataclass(frozen=True, slots=True)
 class ScratchGit:
-    """Objects go to the clone (in a cage: to the worktree's own); settings, HEAD and indexes are in `folder`.
+    """A git that writes objects to the clone (in a cage: to the worktree's own); settings and indexes are in `folder`.
 
     `inside` is the same folder as the cage knows it. What attributes say of line ends counts until `verbatim`.
     """
@@ -73,7 +73,7 @@ class ScratchGit:
         return (await self.run("write-tree", index=index)).text
 
     async def tree_of(self, revision: str | None) -> str:
-        """The tree of a commit or tree; without one, the tree that has no file. Raises GitError, OSError."""
+        """Return the tree of a commit or tree; without one, the tree that has no file. Raises GitError, OSError."""
         return (await self.run("rev-parse", "--verify", f"{revision}^{{tree}}")).text if revision else EMPTY_TREE
 
     def verbatim(self) -> None:

@@ -79,7 +79,7 @@ async def _unlike(own: ScratchGit, entries: Sequence[IndexEntry]) -> Set[str]:
 
 
 def _stays(path: Path, entry: IndexEntry, files: Set[str]) -> bool:
-    """Whether the tree has the entry: its file is there, it is a submodule, or a sparse checkout left it out."""
+    """Return whether the tree has the entry: its file is there, it is a submodule, or a sparse checkout left it out."""
     if entry.mode == SUBMODULE:
         return entry.name in files or stat.S_ISDIR(_mode(path / entry.name))
     return entry.name in files or (entry.skipped and not os.path.lexists(path / entry.name))
@@ -124,7 +124,7 @@ def existing_files(path: Path, names: Iterable[str]) -> list[str]:
 
 
 def _is_file(path: Path, name: str, directories: set[str]) -> bool:
-    """`directories` are known to be real ones."""
+    """Return whether the path is a file; `directories` are known to be real directories."""
     parents = [str(parent) for parent in PurePosixPath(name).parents][-2::-1]
     for parent in parents:
         if parent not in directories:

@@ -36,7 +36,7 @@ from bot.worktrees.sync import (
 )
 
 Words = tuple[tuple[str, ...], tuple[str, ...]]
-"""What the agent is told, and what the thread is told."""
+"""Remarks for the agent, and notices for the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
 
 
 def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
-    """`by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
+    """Describe the sync. `by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
     match synced:
         case UpToDate() | NoRemoteBranch() | Ahead():
             return (), ()

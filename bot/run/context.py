@@ -1,4 +1,4 @@
-"""What all turns of a node share, as one value made by the composition root."""
+"""The context that all turns of a node share; the composition root makes it."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext(NodeContext):
-    """What the turns of this node work with."""
+    """The context of this node's turns."""
 
     github: GitHub
     policy: Policy
@@ -107,7 +107,7 @@ class TurnContext(NodeContext):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Starts commands of one agent in one worktree; `caged` is the cage and what it shows, None without a sandbox."""
+    """A launcher of one agent's commands in one worktree; `caged` is the cage and its view, None without a sandbox."""
 
     caged: tuple[Cage, View] | None
     network: Network
@@ -134,7 +134,7 @@ class Launcher:
 
     @property
     def disk_watch(self) -> DiskWatch | None:
-        """The watch over what the agent writes; None without a sandbox."""
+        """The watch over the agent's disk usage; None without a sandbox."""
         if self.caged is None:
             return None
         cage, view = self.caged

@@ -1,4 +1,4 @@
-"""What the tracking comment shows while a turn runs: first what takes long, then the agent's plan."""
+"""The tracking comment while a turn runs: first slow preparations, then the agent's plan."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Progress:
             self.changed.set()
 
     def agent_begins(self) -> None:
-        """The agent works from now on."""
+        """Show that the agent has started."""
         self.phase = None
         self._agent_began.set()
         self.changed.set()

@@ -1,4 +1,4 @@
-"""What the agent is told: where it is, what is unusual there, and last the request itself, verbatim. Pure."""
+"""The prompt: the worktree, its unusual facts, and last the request itself, verbatim. Pure."""
 
 from collections.abc import Sequence
 

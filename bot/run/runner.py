@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 class Runner:
-    """Runs at most `slots` turns at once under the process lock `worker` (see `bot.node.process_lock`)."""
+    """A runner of at most `slots` turns at once, under the process lock `worker` (see `bot.node.process_lock`)."""
 
     def __init__(self, ctx: TurnContext, worker: str, slots: int, per_repository: int) -> None:
         self._ctx = ctx
@@ -146,7 +146,7 @@ class Runner:
                 self.ring()
 
     def _is_gone(self, worker: str, *, runs_here: bool) -> bool:
-        """Whether the process that claimed something is gone; of this one's claims, those that do not run."""
+        """Return whether the claiming process is gone, or this process does not run the claim."""
         return not runs_here if worker == self._worker else not is_alive(self._ctx.workers, worker)
 
     def _operation_is_gone(self, claim: OperationClaim) -> bool:

@@ -53,14 +53,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Its path on the default branch is not a regular file of an acceptable size."""
+    """The script's path on the default branch is not a regular file of an acceptable size."""
 
     default_branch: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """It ended by itself, or by a signal if `status` is negative. `output` is the end of what it wrote."""
+    """The script exited, or was ended by a signal if `status` is negative. `output` is the end of its output."""
 
     status: int
     output: str

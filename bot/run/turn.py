@@ -63,7 +63,7 @@ class TurnRun:
 
     @property
     def turn_id(self) -> int:
-        """The id of the turn that it runs."""
+        """The turn's id."""
         return self._turn.id
 
     def look_again(self) -> None:

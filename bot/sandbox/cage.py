@@ -46,7 +46,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Cage:
-    """Makes argvs that run in the cage. `data_dir`, a real path, is hidden except for what a view shows.
+    """A builder of argvs that run in the cage. `data_dir`, a real path, is hidden except for the parts in a view.
 
     `data_dir_alias` is the configured path: the same, or one that leads there through symbolic links.
     """
@@ -139,14 +139,14 @@ class Cage:
         self.enforcement.remove_group(view_name)
 
     def _options_first(self, shared: Sequence[str] = ()) -> Iterator[str]:
-        """Namespaces, programs and scratch, which every cage has. The environment of the process is passed on."""
+        """Yield the options of every cage: namespaces, programs, scratch. The process's environment is passed on."""
         yield from (self.bwrap, "--unshare-all", *shared, "--unshare-user", "--disable-userns")
         yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
         yield from program_mounts()
         yield from (*self._scratch(), "/tmp")  # noqa: S108
 
     def _whole_system(self) -> Iterator[str]:
-        """The parts of a machine that an agent's programs expect."""
+        """Yield the mounts that an agent's programs expect of a machine."""
         yield from setting_mounts()
         # Root can write the kernel's settings there even without capabilities.
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")

@@ -1,4 +1,4 @@
-"""Limits of a cage: processes, memory, scratch space and disk, and what of the kernel enforces them.
+"""Limits of a cage: processes, memory, scratch space and disk, and how the kernel enforces them.
 
 Processes are limited by a pids cgroup where one can be made, else by RLIMIT_NPROC, which the kernel does not apply to
 root. Memory is limited by a memory cgroup (version 2), else for each process by RLIMIT_DATA.
@@ -22,7 +22,7 @@ _JOIN = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of all processes in one worktree's cage together; `file_bytes`, and memory without a cgroup: of each."""
+    """Limits of all processes in one worktree's cage; `file_bytes`, and memory without a cgroup, apply to each."""
 
     processes: int = 1024
     memory_bytes: int = 8 << 30
@@ -110,7 +110,7 @@ def enforcement(limits: Limits, cgroups: Path = CGROUPS, membership: Path = _MEM
 
 
 def _version_2(cgroups: Path, membership: Path) -> Group | None:
-    """The process's own group if its controllers apply to children: a delegated one, or the root of a container."""
+    """Return the process's own group if its controllers apply to children: delegated, or the root of a container."""
     path = _path_of(membership, "")
     if path is None:
         return None
@@ -130,7 +130,7 @@ def _passes_both_on(control: Path) -> bool:
 
 
 def _version_1(cgroups: Path, membership: Path) -> Group | None:
-    """The pids hierarchy alone: for root nothing else limits processes."""
+    """Return a group of the pids hierarchy only: nothing else limits processes of root."""
     path = _path_of(membership, "pids")
     if path is None:
         return None

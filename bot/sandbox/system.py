@@ -53,7 +53,7 @@ def command_mounts(command: Sequence[str], search_path: str, data_dir: Path) -> 
 
 
 class _Found:
-    """Collects mounts, without those that an earlier mount shows already."""
+    """A collection of mounts, without those that an earlier mount includes."""
 
     def __init__(self, search_path: str, data_dir: Path) -> None:
         self._search_path = search_path

@@ -1,4 +1,4 @@
-"""What a caged process sees of a clone: one worktree, and a private folder in place of the clone's own.
+"""A caged process's view of a clone: one worktree, and a private folder in place of the clone's own.
 
 The host's git never reads the private folder, and the cage never writes the clone. So an agent that breaks every file
 it can reach breaks only its own worktree.

@@ -299,7 +299,7 @@ async def worktree_of(connection: Connection, conversation_id: int) -> int | Non
 
 
 async def is_closed(connection: Connection, conversation_id: int) -> bool:
-    """Whether the thread is closed, as far as the bot knows."""
+    """Return whether the thread is closed, as far as the bot knows."""
     closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
     return closed
 

@@ -40,7 +40,7 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
     asyncpg.InternalClientError,
     OSError,
 )
-"""What asyncpg raises when Postgres cannot be reached or cannot do its work now: worth another try later."""
+"""Exceptions of asyncpg when Postgres cannot be reached or cannot work now: try again later."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger()
@@ -130,7 +130,7 @@ def worktree_of(row: asyncpg.Record) -> WorktreeRow:
 
 
 def _start_of(row: asyncpg.Record) -> Start:
-    """The table's constraints say which columns each kind has."""
+    """Return the start of a worktree; the table's constraints define which columns each kind has."""
     match row["start_kind"]:
         case "issue":
             return IssueBranch(row["start_number"])

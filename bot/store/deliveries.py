@@ -111,9 +111,9 @@ class Delivery:
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> set[str]:
-    """Stores deliveries of distinct GUIDs with their decide jobs; committed when it returns, or nothing is stored.
+    """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
 
-    Gives the GUIDs that are new, or known as failed and now to run again. Not for use inside a transaction.
+    Return the GUIDs that are new, or failed before and now run again. Not for use inside a transaction.
     """
     columns = ("guid", "event", "action", "conversation", "lock_key", "state", "body", "error")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]

@@ -40,7 +40,7 @@ class RetryLaterError(Exception):
 
 
 class _Connector(procrastinate.PsycopgConnector):
-    """Repeats what was lost on the way to the database: a job whose end is lost would keep its lock while we live."""
+    """A connector that retries lost statements: a job whose end is not recorded would keep its lock."""
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
         deadline = asyncio.get_running_loop().time() + REPEAT_FOR_SECONDS
@@ -71,7 +71,7 @@ def backoff_seconds(attempts: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What the jobs do. Each may raise RetryLaterError; any other exception ends its job as failed."""
+    """The functions of the jobs. Each may raise RetryLaterError; any other exception ends its job as failed."""
 
     decide: Callable[[str, int], Awaitable[None]]
     """(GUID, attempts so far)"""

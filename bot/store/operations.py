@@ -155,7 +155,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class RequestedBy:
-    """Who asked, and when; the answer goes to a thread, or to no thread where an operator asked."""
+    """The request for an operation; the answer goes to its thread, or to no thread if an operator asked."""
 
     requested_by: str
     asked_at: datetime
@@ -245,7 +245,7 @@ async def withdraw(
 
 
 async def is_busy(connection: Connection, worktree_id: int) -> bool:
-    """Whether an operation on the worktree waits or runs."""
+    """Return whether an operation on the worktree waits or runs."""
     found: bool = await connection.fetchval(IS_BUSY, worktree_id)
     return found
 

@@ -189,7 +189,7 @@ async def next_to_send(
 
 
 async def next_due(connection: Connection, writer: str, now: datetime) -> datetime | None:
-    """When the first row that could be sent is due, `now` at the earliest; None where there is none."""
+    """Return when the first row that can be sent is due, `now` at the earliest; None if there is no row."""
     due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now)
     return due
 

@@ -103,7 +103,7 @@ async def enqueue(
 
 
 async def is_repeated(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
-    """Whether the text of the thread itself was a request within a minute of `asked_at` already."""
+    """Return whether the text of the thread itself was a request within a minute of `asked_at` already."""
     found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, text, asked_at)
     return found
 

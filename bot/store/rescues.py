@@ -63,7 +63,7 @@ delete from rescues where id = $1
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """What was rescued from a worktree: a commit under `ref` in the clone, or the directory itself, named `kept`.
+    """A rescue of a worktree: a commit under `ref` in the clone, or the directory itself, named `kept`.
 
     `conversations` are the threads that used the worktree; `removal` says why it went, None where it stayed.
     """

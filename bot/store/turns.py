@@ -335,7 +335,7 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
 
 
 async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
-    """Where the turn's answer belongs."""
+    """Return the thread of the turn's answer."""
     row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
     thread_ref = ThreadRef(repository_of(row), row["conversation_id"])
     return TurnThread(thread_ref, row["worktree_id"], Target(row["source_kind"], row["source_id"]))

@@ -1,4 +1,4 @@
-"""What a worker does every few seconds, and old rows that it deletes."""
+"""Regular work of a worker: heartbeats, and the deletion of old rows."""
 
 from datetime import timedelta
 
@@ -45,7 +45,7 @@ async def heartbeat(connection: Connection, node: str) -> None:
 
 
 async def some_worker_is_alive(connection: Connection, max_age_seconds: float, timeout_seconds: float) -> bool:
-    """Whether any node had a heartbeat within `max_age_seconds`."""
+    """Return whether any node had a heartbeat within `max_age_seconds`."""
     alive: bool = await connection.fetchval(SOME_WORKER_IS_ALIVE, max_age_seconds, timeout=timeout_seconds)
     return alive
 

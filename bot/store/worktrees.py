@@ -111,13 +111,13 @@ async def worktree_of_thread(connection: Connection, conversation_id: int) -> Wo
 
 
 async def is_being_removed(connection: Connection, conversation_id: int) -> bool:
-    """Whether the thread's worktree is being removed after its close or its retention, not by command."""
+    """Return whether the thread's worktree is being removed after its close or its retention, not by command."""
     found: bool = await connection.fetchval(IS_BEING_REMOVED, conversation_id)
     return found
 
 
 async def is_removing(connection: Connection, worktree_id: int) -> bool:
-    """Whether the worktree is being removed: it can be made again afterwards."""
+    """Return whether the worktree is being removed: it can be made again afterwards."""
     found: bool = await connection.fetchval(IS_REMOVING, worktree_id)
     return found
 
@@ -176,11 +176,11 @@ async def purge(connection: Connection, worktree_id: int) -> None:
 
 
 async def is_set_up(connection: Connection, worktree_id: int) -> bool:
-    """Whether the repository's set-up script succeeded in this checkout."""
+    """Return whether the repository's set-up script succeeded in this checkout."""
     done: bool = await connection.fetchval(IS_SET_UP, worktree_id)
     return done
 
 
 async def forget_setup(connection: Connection, worktree_id: int) -> None:
-    """The checkout is another one now, or was reset: the set-up script is to run again."""
+    """Let the set-up script run again: the checkout is new, or was reset."""
     await connection.execute(FORGET_SETUP, worktree_id)

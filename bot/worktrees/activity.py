@@ -18,8 +18,8 @@ _OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)
 
 
 async def last_change(clone: Clone, path: Path) -> datetime | None:
-    """The newest time of the uncommitted files, the index and HEAD; None where nothing is. Writes nothing, opens no
-    directory but those that git cannot see into. Where git cannot tell what changed, all files count.
+    """Return the newest time of the uncommitted files, the index and HEAD; None if the path is empty. Without a write;
+    only directories that git cannot read are opened. If git cannot list the changes, all files count.
     """
     return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
 

@@ -38,7 +38,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is at a worktree's path. `mended`: git had lost its entry, which was restored."""
+    """The state of a worktree's path. `mended`: git's entry was missing and was restored."""
 
     state: Valid | Missing
     mended: bool = False
@@ -183,7 +183,7 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
 
 
 def _holds_something(clone: Clone, path: Path) -> bool:
-    """Whether there are files that may exist only here."""
+    """Return whether there are files that may exist only here."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

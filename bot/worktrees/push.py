@@ -42,7 +42,7 @@ PushResult = Pushed | Parked | NothingToPush | Rejected
 
 @dataclass(frozen=True, slots=True)
 class DiffStat:
-    """What changed between two commits; binary files have no lines."""
+    """Changes between two commits; binary files have no lines."""
 
     files: int
     insertions: int
@@ -97,7 +97,7 @@ async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
 
 
 async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, after: str) -> bool:
-    """Whether the remote lacks commits of `after`. A branch that was deleted there is not pushed again as it was."""
+    """Return whether the remote lacks commits of `after`. A branch deleted there is not pushed again unchanged."""
     if before is not None:
         return await clone.count("--max-count=1", after, f"^{before}") > 0
     return await clone.unpublished(after) > 0 and after != await branch_history.last_pushed(clone, branch)
@@ -117,7 +117,7 @@ async def _push_ref(clone: Clone, branch: str, target: str) -> str | None:
 
 
 def _is_race(refused: str) -> bool:
-    """Whether the remote refused because its branch moved, from https://git-scm.com/docs/git-push#_output."""
+    """Return whether the remote refused because its branch moved, from https://git-scm.com/docs/git-push#_output."""
     races = ("fetch first", "non-fast-forward", "cannot lock ref", "failed to update ref", "stale info")
     return any(race in refused.splitlines()[0] for race in races)
 

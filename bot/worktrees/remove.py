@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """What GitHub said before a removal: `base_branch` is what the branch is merged into, `merged_head` the last commit
+    """GitHub's answers before a removal: `base_branch` is what the branch is merged into, `merged_head` the last commit
     that was merged from it, None where unknown or none. `counts` False: the repository is gone, nothing counts as
     published.
     """
@@ -147,7 +147,7 @@ async def _delete_branch(
 
 
 async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | None, remote: Remote) -> bool:
-    """Whether the rescue, GitHub's branch of that name or the branch it was merged into has all its commits."""
+    """Return whether the rescue, GitHub's branch of that name or the branch it was merged into has all its commits."""
     theirs = await clone.commit_at(refs.remote(branch)) if remote.counts else None
     for published in (theirs, rescued.sha if rescued else None):
         if published is not None and await clone.is_ancestor(tip, published):

@@ -55,7 +55,7 @@ class ResetRefused:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """Where the worktree must be: at `commit`, on `branch`; for an issue on that or the next branch that is free."""
+    """The target of a reset: `commit` on `branch`; for an issue on that branch or the next free one."""
 
     branch: str | None
     commit: str
@@ -141,7 +141,7 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | Re
 
 
 async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | None) -> str | None:
-    """The branch to check out. That of a pull request is GitHub's: its copy here goes where GitHub's is, after the
+    """Return the branch to check out. A pull request's local branch moves to GitHub's commit, after the
     rescue of what was committed on it.
     """
     clone = lock.clone
@@ -159,7 +159,7 @@ async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | N
 
 
 async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool) -> bool:
-    """Whether the branch can move to `commit` and lose no commit. A branch that GitHub has counts only if `published`.
+    """Return whether the branch can move to `commit` and lose no commit; no if GitHub has it, unless `published`.
 
     A local branch without commits of its own can be left from an attempt that was cut off.
     """

@@ -97,15 +97,15 @@ async def _why_not_enter(clone: Clone, path: Path, after: str, theirs: str) -> M
 
 
 async def _hidden_edits(clone: Clone, path: Path) -> bool:
-    """Whether git was told to ignore edits of some file."""
+    """Return whether git is set to ignore edits of some file."""
     listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
     return any(entry.flagged for entry in parse_entries(listed.stdout))
 
 
 async def _go_on(clone: Clone, path: Path, head: str, theirs: str, changed: list[str]) -> bool:
-    """Whether all uncommitted files are as in `theirs`: git was cut off while it wrote them.
+    """Return whether all uncommitted files are as in `theirs`: git was stopped while it wrote them.
 
-    The index is then set to that, and git can go on from there.
+    The index is then set to `theirs`, so that git can continue.
     """
     if any(name.endswith("/") for name in changed):
         return False

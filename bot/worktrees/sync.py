@@ -200,7 +200,7 @@ async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) ->
 
 
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
-    """Whether all commits of the branch were pushed and are in the base now."""
+    """Return whether all commits of the branch were pushed and are in the base now."""
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     was = theirs or await branch_history.last_pushed(clone, branch)
     known = await clone.commit_at(was) if was else None

@@ -43,7 +43,7 @@ class Unlinked:
 async def rescue_first(
     lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
 ) -> Rescued | NothingToRescue | KeepDirectory:
-    """The rescue of what is at `path`; what an earlier call with the same label rescued, where nothing came since.
+    """Rescue the work at `path`; return the rescue of an earlier call with this label if nothing was added since.
 
     Without `published` no commit counts as published. Raises GitError, OSError when it cannot be told what there is to
     rescue.
@@ -67,7 +67,7 @@ async def rescue_first(
 
 
 async def _adds(clone: Clone, found: Rescued, earlier: Rescued, published: bool) -> bool:
-    """Whether a rescue holds a commit or a file's content that neither the earlier one nor its own HEAD has."""
+    """Return whether a rescue holds a commit or a file's content that neither the earlier one nor its own HEAD has."""
     kept, before = await read_rescue(clone, found.sha), await read_rescue(clone, earlier.sha)
     if kept is None or before is None:
         return True
