@@ -29,8 +29,8 @@ from bot.node.process_lock import worker_lock
 from bot.operations.remove import remove_claimed
 from bot.store import removals, retention
 from bot.store.retention import Candidate
-from bot.worktrees.activity import foreign_lock, last_change
 from bot.worktrees.remove import Removed
+from bot.worktrees.summary import foreign_lock, last_change
 
 CHECKED_AT_ONCE = 4
 _log = structlog.get_logger()

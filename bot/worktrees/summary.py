@@ -1,15 +1,24 @@
-"""A worktree on disk, summarized for a list. Nothing is fetched or changed."""
+"""A worktree on disk as it is now: its size and changes, the time of its last change, its lock. Nothing is changed."""
 
 import asyncio
+import contextlib
+import os
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bot.clones import entries
+from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.sandbox.disk import used_bytes
+from bot.sandbox.view import private_folder
+
+_STATE = ("index", "HEAD")
+_OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +47,62 @@ async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | N
         return Summary(size, changed, await clone.count(head, f"^{theirs}"), await clone.count(theirs, f"^{head}"))
     except (GitError, OSError, refs.InvalidNameError):
         return Summary(size)  # a broken worktree is listed like any other
+
+
+async def last_change(clone: Clone, path: Path) -> datetime | None:
+    """Return the newest time of the uncommitted files, the index and HEAD; None if the path is empty. It writes nothing
+    and opens only directories that git cannot read. If git cannot list the changes, all files count.
+    """
+    return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
+
+
+def foreign_lock(clone: Path, path: Path) -> str | None:
+    """Return the reason of a `git worktree lock` that is not the bot's; None without such a lock."""
+    admin = admin_directory(clone, path)
+    if isinstance(admin, Missing):
+        return None
+    try:
+        reason = (admin / "locked").read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return None if reason in _OWN_LOCKS else reason
+
+
+async def _by_git(clone: Clone, path: Path) -> datetime | None:
+    """Return None where git cannot tell, or only after a cage's private folder is made."""
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        return None
+    cage = clone.git.cage
+    if cage is not None and not private_folder(cage.data_dir, real_path(path)).is_dir():
+        return None
+    try:
+        state = await clone.state_folder(path)
+        names = [name for _, name in await entries.changed_files(clone, path)]
+    except (GitError, OSError):
+        return None
+    changed = await asyncio.to_thread(_newest, path, names)
+    times = [changed, *(_time_of(state / name) for name in _STATE if state is not None)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _newest(top: Path, names: Iterable[str]) -> datetime | None:
+    times = (_time_of(file) for name in names for file in _files(top, name))
+    return max((time for time in times if time is not None), default=None)
+
+
+def _files(top: Path, name: str) -> Iterator[Path]:
+    """Yield the file itself; for a deleted file its directory; for a directory also everything in it."""
+    path = top / name
+    while not os.path.lexists(path) and path != top:
+        path = path.parent
+    yield path
+    if path == top / name and path.is_dir() and not path.is_symlink():
+        for parent, folders, files in os.walk(path):
+            yield from (Path(parent, child) for child in (*folders, *files))
+
+
+def _time_of(path: Path) -> datetime | None:
+    with contextlib.suppress(OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    return None
