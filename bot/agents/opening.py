@@ -29,16 +29,16 @@ async def driver_for(
 
 
 def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriver:
-    from bot.agents.acp import AcpDriver  # most processes never start an agent
+    if agent == "claude":
+        from bot.agents.claude import ClaudeDriver  # the extra `claude` is not always there
+
+        return ClaudeDriver(launch)
+    from bot.agents.acp import AcpDriver  # a process that starts no agent does not wait for this import
 
     chosen = preset(agent)
     if chosen is None:
         # How an unknown agent answers `session/load` is not known either.
         return AcpDriver(launch, options=SessionOptions(replays_after_load=True))
-    if agent == "claude":
-        from bot.agents.claude import ClaudeDriver  # the extra `claude` is not always there
-
-        return ClaudeDriver(launch)
     if agent == "gemini":
         waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
         return AcpDriver(launch, options=chosen.session_options, check=waiting)

@@ -11,12 +11,23 @@ from bot.cli.main import app
 ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
 
 
-def test_help_and_completion_load_nothing_that_only_commands_need() -> None:
-    program = "import sys, bot.cli.main; print(*sys.modules)"
+def loaded_with(module: str) -> set[str]:
+    """Return the packages that are loaded once a new process has imported this module."""
+    program = f"import sys, {module}; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    loaded = {name.partition(".")[0] for name in said.split()}
+    return {name.partition(".")[0] for name in said.split()}
+
+
+def test_help_and_completion_load_nothing_that_only_commands_need() -> None:
+    loaded = loaded_with("bot.cli.main")
     assert "bot" in loaded
     assert loaded & ONLY_WHERE_USED == set()
+
+
+def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:
+    loaded = loaded_with("bot.compose.process")
+    assert "procrastinate" in loaded
+    assert loaded & {"acp", "claude_agent_sdk"} == set()
 
 
 def test_the_version_is_the_packages() -> None:
