@@ -132,7 +132,9 @@ async def _end_once_started(starting: asyncio.Future[tuple[asyncio.SubprocessTra
 class OutputTail:
     """A reader of a stream that keeps its last bytes."""
 
-    def __init__(self, stream: asyncio.StreamReader, max_bytes: int) -> None:
+    def __init__(self, stream: asyncio.StreamReader | None, max_bytes: int) -> None:
+        if stream is None:
+            raise RuntimeError("the stream is not a pipe")
         self.data = b""
         self._max_bytes = max_bytes
         self._reading = asyncio.create_task(self._read(stream))

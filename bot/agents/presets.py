@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -85,8 +85,7 @@ class Preset:
     install: str
     tested: str
     apis: tuple[ModelApi, ...]
-    environment: Callable[[Sequence[Access]], dict[str, str]]
-    version: tuple[str, ...]
+    environment: Callable[[Access], dict[str, str]]
     session_options: SessionOptions = field(default_factory=SessionOptions)
     system_files: Mapping[str, str] = field(default_factory=dict)
     """Files of the machine that the sandbox must show, by absolute path. They overrule the repository's."""
@@ -122,7 +121,7 @@ def variables_of(
         return {**given, **served}
     own = {name for known in chosen.apis for name in (known.key, known.base_url)}
     rest = {name: value for name, value in {**given, **served}.items() if name not in own}
-    return {**rest, **chosen.environment((Access(api, served[api.base_url], served[api.key]),))}
+    return {**rest, **chosen.environment(Access(api, served[api.base_url], served[api.key]))}
 
 
 def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
@@ -177,16 +176,15 @@ _CLAUDE = {
 }
 
 
-def _claude(accesses: Sequence[Access]) -> dict[str, str]:
-    named = {name: value for access in accesses for name, value in _named(access, "ANTHROPIC_BASE_URL").items()}
-    return {**_CLAUDE, **named}
+def _claude(access: Access) -> dict[str, str]:
+    return {**_CLAUDE, ANTHROPIC.key: access.key, ANTHROPIC.base_url: access.url}
 
 
-def _claude_sdk(accesses: Sequence[Access]) -> dict[str, str]:
-    return {**_claude(accesses), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
+def _claude_sdk(access: Access) -> dict[str, str]:
+    return {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
 
 
-def _codex(accesses: Sequence[Access]) -> dict[str, str]:
+def _codex(access: Access) -> dict[str, str]:
     """https://developers.openai.com/codex/config-reference. These settings win over a repository's."""
     config: dict[str, object] = {
         "model_provider": "threadtree",
@@ -196,14 +194,14 @@ def _codex(accesses: Sequence[Access]) -> dict[str, str]:
         "model_providers": {
             "threadtree": {
                 "name": "OpenAI",
-                "base_url": f"{(accesses[0].url if accesses else OPENAI.upstream)}/v1",
+                "base_url": f"{access.url}/v1",
                 "env_key": OPENAI.key,
                 "wire_api": "responses",
             }
         },
     }
     return {
-        **{access.api.key: access.key for access in accesses},
+        OPENAI.key: access.key,
         "CODEX_CONFIG": json.dumps(config),
         "MODEL_PROVIDER": "threadtree",
         # Its own sandbox cannot be set up inside ours.
@@ -216,10 +214,10 @@ def _codex(accesses: Sequence[Access]) -> dict[str, str]:
 _GEMINI_SETTINGS = Path(__file__).with_name("gemini.json")
 
 
-def _gemini(accesses: Sequence[Access]) -> dict[str, str]:
-    named = {name: value for access in accesses for name, value in _named(access, "GOOGLE_GEMINI_BASE_URL").items()}
+def _gemini(access: Access) -> dict[str, str]:
     return {
-        **named,
+        GEMINI.key: access.key,
+        GEMINI.base_url: access.url,
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(_GEMINI_SETTINGS),
         # In an untrusted folder it does not read the folder's settings, hooks, extensions and MCP servers.
         "GEMINI_CLI_TRUST_WORKSPACE": "false",
@@ -231,17 +229,13 @@ def _gemini(accesses: Sequence[Access]) -> dict[str, str]:
 _OPENCODE_PROVIDERS = {ANTHROPIC: ("anthropic", "/v1"), OPENAI: ("openai", "/v1"), GEMINI: ("google", "/v1beta")}
 
 
-def _opencode(accesses: Sequence[Access]) -> dict[str, str]:
+def _opencode(access: Access) -> dict[str, str]:
     """https://opencode.ai/docs/config"""
-    providers = {
-        name: {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
-        for access in accesses
-        for name, suffix in [_OPENCODE_PROVIDERS[access.api]]
-    }
+    provider, suffix = _OPENCODE_PROVIDERS[access.api]
     config = {
-        "provider": providers,
+        "provider": {provider: {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}},
         # Otherwise it uses a free model of its own vendor if no model is chosen.
-        "enabled_providers": list(providers),
+        "enabled_providers": [provider],
         "permission": "allow",
         "share": "disabled",
         "autoupdate": False,
@@ -251,15 +245,11 @@ def _opencode(accesses: Sequence[Access]) -> dict[str, str]:
         *("AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE"),
     )
     return {
-        **{access.api.key: access.key for access in accesses},
+        access.api.key: access.key,
         "OPENCODE_CONFIG_CONTENT": json.dumps(config),
         **{f"OPENCODE_DISABLE_{what}": "1" for what in off},
         "OPENCODE_PURE": "1",
     }
-
-
-def _named(access: Access, url_variable: str) -> dict[str, str]:
-    return {access.api.key: access.key, url_variable: access.url}
 
 
 # The adapter trusts every folder, so a repository's MCP servers would run. The list of permitted ones is empty.
@@ -276,7 +266,6 @@ PRESETS = {
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=(ANTHROPIC,),
             environment=_claude_sdk,
-            version=("--version",),
         ),
         Preset(
             agent="claude-acp",
@@ -285,7 +274,6 @@ PRESETS = {
             tested="0.100.0",
             apis=(ANTHROPIC,),
             environment=_claude,
-            version=("--version",),
             session_options=SessionOptions(
                 meta={
                     "claudeCode": {"options": {"settingSources": [], "strictMcpConfig": True, "verbatimPrompts": True}}
@@ -300,7 +288,6 @@ PRESETS = {
             tested="2.6.0 (codex 0.166.0)",
             apis=(OPENAI,),
             environment=_codex,
-            version=("--version",),
             system_files={"/etc/codex/requirements.toml": _CODEX_REQUIREMENTS},
         ),
         Preset(
@@ -311,7 +298,6 @@ PRESETS = {
             apis=(GEMINI,),
             environment=_gemini,
             own_files=(_GEMINI_SETTINGS,),
-            version=("--version",),
             session_options=SessionOptions(replays_after_load=True),
         ),
         Preset(
@@ -321,7 +307,6 @@ PRESETS = {
             tested="1.18.33",
             apis=(ANTHROPIC, OPENAI, GEMINI),
             environment=_opencode,
-            version=("--version",),
             # https://github.com/anomalyco/opencode/issues/49836
             plugin_folders=(".opencode/plugin", ".opencode/plugins"),
             plugin_lists=tuple(

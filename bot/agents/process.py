@@ -51,8 +51,8 @@ class AgentProcess:
     """A started agent. `end` must be called."""
 
     def __init__(self, group: ProcessGroup) -> None:
-        if group.stdin is None or group.stdout is None or group.stderr is None:
-            raise RuntimeError("an agent is started with three pipes")
+        if group.stdin is None or group.stdout is None:
+            raise RuntimeError("an agent is started with pipes")
         self._group = group
         self._stdin, self._stdout = group.stdin, group.stdout
         self._stderr = OutputTail(group.stderr, _STDERR_TAIL_BYTES)

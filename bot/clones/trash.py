@@ -164,8 +164,6 @@ async def _run(*argv: str) -> str | None:
     environment = {"PATH": _SEARCH_PATH, "LC_ALL": "C.UTF-8"}
     process = await start(argv, environment, Path("/"), stdout=asyncio.subprocess.DEVNULL)
     try:
-        if process.stderr is None:
-            raise ValueError("a process whose stderr is not a pipe")
         errors = OutputTail(process.stderr, _MAX_ERROR_BYTES)
         await process.wait()
         await errors.finish()

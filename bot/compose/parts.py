@@ -85,7 +85,8 @@ async def open_cage(settings: Settings) -> Cage | None:
     found = await asyncio.to_thread(cage.probe)
     if isinstance(found, Unusable):
         raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
-    _log.info("sandbox-usable", version=found.version, processes=found.processes, memory=found.memory)
+    enforced = cage.enforcement
+    _log.info("sandbox-usable", version=found.version, processes=enforced.processes, memory=enforced.memory)
     return cage
 
 

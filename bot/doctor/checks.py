@@ -3,13 +3,10 @@
 import asyncio
 import re
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from os import killpg
 from pathlib import Path
 from typing import Literal
 
@@ -22,12 +19,14 @@ from bot.git.errors import GitError
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.messages.redact import redact
+from bot.process import OutputTail, start
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.system import UnsafeCommandError
 from bot.settings import Need, Settings, SettingsError, known_secrets
 
 VERSION_SECONDS = 30.0
+VERSION_BYTES = 4096
 SHORT_SECRET = 16
 # A GitHub App's web token is refused when the clocks differ by more than this
 # (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app).
@@ -242,7 +241,7 @@ async def try_agent(agent: str, command: Command | NotInstalled, launch_of: Call
     if isinstance(command, NotInstalled):
         return Finding(agent, False, None, tested, command.reason, command.next_step)
     try:
-        version = await _version(launch_of((command[0], *chosen.version))) if chosen else None
+        version = await _version(launch_of((command[0], "--version"))) if chosen else None
         async with driver_for(agent, launch_of(command)) as driver:
             opened = await driver.open(None)
     except (OSError, UnsafeCommandError) as error:
@@ -320,27 +319,14 @@ async def _program(name: str, program: str, search_path: str, missing: State) ->
 
 
 async def _version(launch: Launch) -> str | None:
-    """Return the last line of the program's output, None without output."""
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *launch.argv,
-        env=dict(launch.environment),
-        cwd=launch.cwd,
-        stdin=nothing,
-        stdout=pipe,
-        stderr=nothing,
-        start_new_session=True,
-    )
+    """Return the last line of the program's output, None without output. Raises OSError if it cannot be started."""
+    process = await start(launch.argv, launch.environment, launch.cwd, stderr=asyncio.subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(VERSION_SECONDS):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        return None
+        output = OutputTail(process.stdout, VERSION_BYTES)
+        await output.finish(VERSION_SECONDS)
     finally:
-        with suppress(ProcessLookupError):
-            killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    lines = output.decode(errors="replace").strip().splitlines()
+        await process.end()
+    lines = output.data.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else None
 
 

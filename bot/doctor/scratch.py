@@ -118,5 +118,5 @@ async def _forget(cage: Cage, name: str) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             while group is not None and any(group.parent.glob(f"*{name}")):
-                cage.remove_group(name)
+                cage.enforcement.remove_group(name)
                 await asyncio.sleep(POLL_SECONDS)

@@ -196,8 +196,6 @@ def readable(output: bytes) -> str:
 async def run_script(launch: Launch, limit_seconds: float, stop: asyncio.Event) -> Ended | OutOfTime | Stopped:
     """Run the script in a process group of its own, which ends with it. Raises OSError if it cannot be started."""
     process = await start(launch.argv, launch.environment, launch.cwd, stderr=STDOUT)
-    if process.stdout is None:
-        raise RuntimeError("a script is started with a pipe")
     output = OutputTail(process.stdout, _OUTPUT_BYTES)
     waits = {asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())}
     try:

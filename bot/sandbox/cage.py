@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bot.sandbox.disk import DiskWatch
-from bot.sandbox.limits import Enforcement, Holder, Limits, enforcement
+from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
 from bot.sandbox.view import View, mounts, private_folder
 
@@ -20,11 +20,9 @@ _DEVICES_OF_GIT = ("/dev/null", "/dev/urandom")
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The cage works here. `processes` and `memory` say what enforces its limits."""
+    """The cage works here."""
 
     version: str
-    processes: Holder
-    memory: Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Cage:
 
     def probe(self) -> Usable | Unusable:
         """Return whether this user can start a process in the cage here and now."""
-        return _probe(self.bwrap, (*self.probe_argv(), "true"), self.enforcement)
+        return _probe(self.bwrap, (*self.probe_argv(), "true"))
 
     def probe_argv(self) -> tuple[str, ...]:
         """Return the argv prefix of a command in a cage that shows only the system."""
@@ -134,10 +132,6 @@ class Cage:
         """Return the watch over all folders that an agent can write and that outlive its turn."""
         return DiskWatch((view.worktree, view.private, home), self.enforcement.limits.disk_bytes)
 
-    def remove_group(self, view_name: str) -> None:
-        """Remove the cgroup of a worktree."""
-        self.enforcement.remove_group(view_name)
-
     def _options_first(self, shared: Sequence[str] = ()) -> Iterator[str]:
         """Yield the options of every cage: namespaces, programs, scratch. The process's environment is passed on."""
         yield from (self.bwrap, "--unshare-all", *shared, "--unshare-user", "--disable-userns")
@@ -199,7 +193,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
 _OFF = "Or set AGENT_SANDBOX=off. Then the agent can do everything that this user can."
 
 
-def _probe(bwrap: str, argv: Sequence[str], enforced: Enforcement) -> Usable | Unusable:
+def _probe(bwrap: str, argv: Sequence[str]) -> Usable | Unusable:
     try:
         version = subprocess.run((bwrap, "--version"), capture_output=True, text=True, timeout=_PROBE_SECONDS).stdout
     except FileNotFoundError:
@@ -223,4 +217,4 @@ def _probe(bwrap: str, argv: Sequence[str], enforced: Enforcement) -> Usable | U
     if tried.returncode != 0:
         advice = next((said for pattern, said in _ADVICE if pattern.search(tried.stderr)), "")
         return Unusable(tried.stderr.strip() or f"bwrap ended with {tried.returncode}", f"{advice} {_OFF}".strip())
-    return Usable(".".join(map(str, numbers)), enforced.processes, enforced.memory)
+    return Usable(".".join(map(str, numbers)))

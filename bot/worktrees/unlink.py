@@ -111,7 +111,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     known = [(admin, f"worktrees/{admin.name}") for admin in admin_directories_of(clone.path, path)]
     if (cage := clone.git.cage) is not None:
         private = private_folder(cage.data_dir, real_path(path))
-        cage.remove_group(private.name)
+        cage.enforcement.remove_group(private.name)
         known.append((private, "private"))
     place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
     git_state = place.with_name(place.name + trash.GIT_STATE)

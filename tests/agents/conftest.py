@@ -137,6 +137,6 @@ def stage(request: pytest.FixtureRequest, models: SimulatedModels, tmp_path: Pat
     worktree, home = tmp_path / "worktree", tmp_path / "home"
     home.mkdir()
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(worktree)], check=True)
-    accesses = [Access(api, models.url, KEY) for api in chosen.apis]
-    environment = {**chosen.environment(accesses), "HOME": str(home), "PATH": path, "LANG": "C.UTF-8"}
+    access = Access(chosen.apis[0], models.url, KEY)
+    environment = {**chosen.environment(access), "HOME": str(home), "PATH": path, "LANG": "C.UTF-8"}
     return Stage(chosen, models, Launch(command, environment, worktree))

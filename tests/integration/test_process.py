@@ -48,7 +48,6 @@ async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 async def test_the_last_bytes_of_an_output_are_kept(tmp_path: Path) -> None:
     process = await start(("sh", "-c", "head -c 100000 /dev/zero; printf end"), ENVIRONMENT, tmp_path)
-    assert process.stdout is not None
     tail = OutputTail(process.stdout, 5)
     await tail.finish(60)
     assert tail.data == b"\0\0end"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.sandbox import command_of
-from bot.sandbox.cage import Bind, Cage, Unusable, Usable, cage_for
+from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
 from bot.sandbox.limits import Enforcement, Limits
 from bot.sandbox.system import UnsafeCommandError
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_cage
@@ -103,13 +103,6 @@ def test_an_ordinary_user_has_the_same_cage(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == str(NOBODY), done.stderr
     assert "all of them" not in done.stdout
     assert "fork" in done.stderr.lower()
-
-
-def test_what_holds_the_limits_here_is_told(tmp_path: Path) -> None:
-    cage = usable_cage(tmp_path)
-    answer = cage.probe()
-    assert isinstance(answer, Usable)
-    assert (answer.processes, answer.memory) == (cage.enforcement.processes, cage.enforcement.memory)
 
 
 def test_the_agents_command_can_still_be_told_from_its_argv(world: GitRepositories) -> None:

@@ -165,7 +165,7 @@ class GitRepositories:
     def forget(self, path: Path) -> None:
         """Leaves nothing of this worktree's in the kernel."""
         if self.clone.git.cage is not None:
-            self.clone.git.cage.remove_group(self.view(path).name)
+            self.clone.git.cage.enforcement.remove_group(self.view(path).name)
 
     @property
     def home(self) -> Path:

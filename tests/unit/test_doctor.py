@@ -18,10 +18,10 @@ from bot.doctor.checks import (
     settings_checks,
 )
 from bot.sandbox.cage import Cage, Unusable, Usable
-from bot.sandbox.limits import Enforcement, Group, Holder, Limits
+from bot.sandbox.limits import Enforcement, Group, Limits
 from bot.settings import Settings, load
 
-USABLE = Usable("0.11.0", Holder.CGROUP, Holder.RLIMIT)
+USABLE = Usable("0.11.0")
 UNUSABLE = Unusable("It is forbidden.", "Allow it. Or set AGENT_SANDBOX=off, and the agent can do anything.")
 WORKS = Finding("gemini", True, "0.61.0", "0.60.0", None, None)
 BROKEN = replace(WORKS, problem="`gemini` wants to be logged in.", next_step="Give it its key.")

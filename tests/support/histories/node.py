@@ -329,7 +329,7 @@ async def close(ground: HistoryNode) -> None:
     ground.locks.close()
     for path in ground.directories():
         if ground.ctx.git.cage is not None and (admin := ground.admin(path)) is not None:
-            ground.ctx.git.cage.remove_group(
+            ground.ctx.git.cage.enforcement.remove_group(
                 ground.ctx.git.cage.view(ground.clone.path.resolve(), real_path(path), admin).name
             )
 
