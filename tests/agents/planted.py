@@ -1,4 +1,4 @@
-"""A repository whose settings for agents run code and lead their requests astray."""
+"""A repository whose settings for agents run code and redirect their requests."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def plant(worktree: Path, marks: Path, evil_url: str) -> None:
-    """Write every agent's project settings; each thing that runs leaves a file in `marks`."""
+    """Write every agent's project settings; each command that runs leaves a file in `marks`."""
     for name, text in _files(marks, evil_url).items():
         path = worktree / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The real agents against simulated models: each does its work by its own means, and each is handled the same."""
+"""The real agents against simulated models: each works with its own tools, and the bot treats all alike."""
 
 import shutil
 from dataclasses import replace
@@ -95,7 +95,7 @@ async def test_the_idle_clock_stands_still_while_a_tool_runs(stage: Stage) -> No
 
 
 async def test_a_refused_key_fails_the_turn(stage: Stage) -> None:
-    # By default Claude asks ten times, which takes minutes.
+    # By default Claude retries ten times, which takes minutes.
     async with stage.with_variables(CLAUDE_CODE_MAX_RETRIES="1").session() as (driver, _):
         outcome = await ask(driver, "fail 401", limits=replace(IMPATIENT, idle_seconds=60))
     assert isinstance(outcome, Failed), outcome

@@ -1,4 +1,4 @@
-"""What the doctor says of each agent."""
+"""The doctor's checks of each agent."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -47,7 +47,7 @@ def api(request: pytest.FixtureRequest) -> Body:
 
 
 def strings(value: object) -> Iterator[str]:
-    """Every text in a JSON value."""
+    """Yield every text in a JSON value."""
     match value:
         case str():
             yield value
@@ -62,7 +62,7 @@ def strings(value: object) -> Iterator[str]:
 
 
 async def answer(models: SimulatedModels, path: str, body: dict[str, Any]) -> tuple[int, list[Any]]:
-    """The status and the JSON values of an answer, streamed or not."""
+    """Return the status and the JSON values of an answer, streamed or not."""
     async with httpx.AsyncClient(base_url=models.url) as client:
         response = await client.post(path, json=body)
     if not response.headers["content-type"].startswith("text/event-stream"):

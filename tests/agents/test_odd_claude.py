@@ -1,4 +1,4 @@
-"""Claude Code's ways to end a prompt that is no success, and to say things nobody expects."""
+"""Claude Code's unsuccessful ends of a prompt, and its unexpected messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A mention, and a real agent does the work: edited by its own tool, committed, pushed, answered, remembered."""
+"""A mention reaches a real agent: it edits with its own tool, and the work is committed, pushed and answered."""
 
 import asyncio
 import contextlib
@@ -22,12 +22,12 @@ from tests.support.world import open_world
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real agents take half a minute to start on a busy machine."""
+    """Wait longer: real agents take half a minute to start on a busy machine."""
     monkeypatch.setattr(test_world, "PATIENCE_SECONDS", 180.0)
 
 
 def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:
-    """What an operator sets for this agent, with the models' API here; skips where the agent is not installed."""
+    """Return an operator's settings for this agent, with the models' API here; skip if the agent is not installed."""
     chosen = preset(agent)
     assert chosen is not None
     path = os.pathsep.join([str(PROGRAMS), str(node_folder()), os.environ["PATH"]])
@@ -49,7 +49,7 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
         await issue.hears("I wrote it.", "1 commit, 1 file")
         assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
 
-        if agent != "gemini":  # it would have to wait for the next minute (see bot.agents.opening)
+        if agent != "gemini":  # In the same minute, Gemini's session could not be loaded (see bot.agents.opening).
             await issue.says("@threadtree-bot\nrecall")
             await issue.hears("I remember: plum.")
 
@@ -64,7 +64,7 @@ async def test_a_repositorys_settings_run_nothing_in_the_cage(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
-    # In the worktree, so that what runs in the cage can leave a mark at all: it would be pushed.
+    # In the worktree, so that a program in the cage can leave a mark: it would be pushed.
     marks = tmp_path / "data" / "worktrees" / "acme" / "shop" / "issue-1" / "marks"
     plant(tmp_path / "planted", marks, "http://127.0.0.1:9/evil")
     planted = {
@@ -120,7 +120,7 @@ async def test_a_session_goes_on_after_the_bot_was_restarted_and_stop_leaves_no_
 
 
 def in_homes(data_dir: Path, command: bytes = b"") -> list[str]:
-    """The processes that run with a HOME of this bot's conversations, and this in their command line."""
+    """Return the processes that run with a HOME of this bot's conversations and have this in their command line."""
     home = f"HOME={data_dir / 'homes'}".encode()
     found = []
     for process in Path("/proc").iterdir():

@@ -11,7 +11,7 @@ INSTALL = "python tests/recorded/install.py"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One payload as a GitHub server once sent it."""
+    """One payload that a GitHub server once sent."""
 
     server: str
     event: str
@@ -23,7 +23,7 @@ class Recorded:
 
 
 def recorded_payloads() -> list[Recorded]:
-    """Every recorded payload; none where they are not installed, which the tests say."""
+    """Return every recorded payload; none if they are not installed, which one test reports."""
     folder = Path(__file__).parent
     if not is_installed(folder):
         return []

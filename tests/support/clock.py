@@ -1,4 +1,4 @@
-"""Time in scenarios: a clock moved by hand, and waiting for a condition."""
+"""Time in scenarios: a clock that tests move, and waits for a condition."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ LOOK_EVERY_SECONDS = 0.02
 
 
 class HandMovedClock:
-    """The bot's and GitHub's clock: the real one, put forward. Whoever sleeps by it puts it forward and goes on."""
+    """The clock of the bot and of GitHub: the real time plus an offset. A sleep moves it and returns."""
 
     def __init__(self) -> None:
         self._ahead = timedelta(0)
@@ -17,11 +17,11 @@ class HandMovedClock:
         return datetime.now(UTC) + self._ahead
 
     def move(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Move the clock."""
         self._ahead += timedelta(seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """What the bot is given as its sleep."""
+        """Sleep for the bot: move the clock."""
         wakes_at = self() + timedelta(seconds=seconds)
         await asyncio.sleep(0)
         self._ahead = max(self._ahead, wakes_at - datetime.now(UTC))
@@ -30,7 +30,7 @@ class HandMovedClock:
 async def eventually(
     condition: Callable[[], Awaitable[object]], seconds: float, what: Callable[[], Awaitable[str]]
 ) -> None:
-    """Waits until the condition holds; `what` tells of the state if it does not in time."""
+    """Wait until the condition holds; `what` describes the state if it does not in time."""
     try:
         async with asyncio.timeout(seconds):
             while not await condition():  # noqa: ASYNC110 - rows and files tell nobody that they changed

@@ -1,4 +1,4 @@
-"""A story with one kill in it: what every scenario of a failpoint has to hand."""
+"""A story with one kill in it: the common parts of every scenario of a failpoint."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from tests.support.world import NOTHING_LEFT
 
 
 class Scenario(ABC):
-    """A story with one kill in it. `command` is what is killed, `settings` its and the restarted bot's."""
+    """A story with one kill in it. `command` is killed; `settings` are for it and for the restarted bot."""
 
     command: Sequence[str] = ("serve",)
     settings: Mapping[str, str] = {}
@@ -28,7 +28,7 @@ class Scenario(ABC):
         self._doomed: BotProcess | None = None
 
     async def play_until_killed(self) -> BotProcess:
-        """What happens before, and what leads to the failpoint; returns the process that ended there."""
+        """Prepare, act until the failpoint is reached, and return the process that ended there."""
         if self.command == ("serve",):
             self._doomed = await self._start_doomed()
             self.here.github.set_webhook(f"{await self._doomed.url()}/webhooks/github", SECRET)
@@ -44,36 +44,36 @@ class Scenario(ABC):
         return await self._start_doomed()
 
     async def prepare(self) -> None:
-        """What happens before, with the failpoint not yet armed."""
+        """Do what comes before, with the failpoint not yet armed."""
         return
 
     @abstractmethod
     async def act(self) -> None:
-        """What leads to the failpoint."""
+        """Do what reaches the failpoint."""
 
     @abstractmethod
     async def check(self) -> None:
-        """What must be so after the restart, beside what always must."""
+        """Check the state after the restart, besides what always holds."""
 
     async def quiet(self) -> None:
-        """Waits until nothing is left to do."""
+        """Wait until nothing is left to do."""
         await self.here.github.settled()
         await self.here.until(NOTHING_LEFT)
 
     async def answers(self, thread: Issue, *phrases: str) -> None:
-        """The thread has one comment for each of these phrases, in this order, and no other."""
+        """Check that the thread has one comment for each of these phrases, in this order, and no other."""
         bodies = [comment.body for comment in self.here.answers(thread)]
         assert len(bodies) == len(phrases), bodies
         for body, phrase in zip(bodies, phrases, strict=True):
             assert phrase in body, body
 
     async def pushed(self, branch: str, **files: str) -> None:
-        """The branch on GitHub has these files, `txt` all of them."""
+        """Check the text of these files (without `.txt`) on GitHub's branch."""
         found = await self.here.repository.git.files(branch)
         assert {name: found.get(f"{name}.txt") for name in files} == files
 
     async def execute(self, *statements: str) -> None:
-        """Changes rows by hand."""
+        """Run SQL statements."""
         connection = await asyncpg.connect(self.here.dsn)
         try:
             for statement in statements:
@@ -82,12 +82,12 @@ class Scenario(ABC):
             await connection.close()
 
     async def live(self) -> dict[str, str | None]:
-        """The branches of the worktrees that are ready, by the names of their directories."""
+        """Return the branches of the ready worktrees, by the names of their directories."""
         found = await self.here.value("select json_object_agg(path, branch) from worktrees where state = 'ready'")
         return {Path(path).name: branch for path, branch in orjson.loads(str(found) if found else "{}").items()}
 
     async def rescued(self) -> list[dict[str, str]]:
-        """The files of each rescue in the clone."""
+        """Return the files of each rescue in the clone."""
         names = (await self.git("for-each-ref", "--format=%(refname)", "refs/threadtree/rescue/")).split()
         found = []
         for ref in names:
@@ -96,13 +96,13 @@ class Scenario(ABC):
         return found
 
     async def rescued_once(self) -> None:
-        """What nobody committed is in the one rescue there is."""
+        """Check that the uncommitted work is in the only rescue."""
         rescued = await self.rescued()
         assert [files.get("left.txt") for files in rescued] == ["unfinished"], rescued
         assert await self.here.value("select count(*) from rescues") == 1
 
     async def git(self, *arguments: str) -> str:
-        """git in the clone."""
+        """Run git in the clone."""
         clone = self.here.data_dir / "repos" / "acme" / "shop.git"
         process = await asyncio.create_subprocess_exec(
             *("git", f"--git-dir={clone}", *arguments), stdout=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""How each failpoint comes to be reached, and what must be so once the bot was killed there and started again."""
+"""A scenario that reaches each failpoint, and the expected state after the kill and the restart."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ class Create(Scenario):
 
 
 class SetUp(Create):
-    """The same, with a script that prepares the checkout."""
+    """The same with a script that prepares the checkout."""
 
     settings = {"SETUP_SCRIPT": "true"}  # noqa: RUF012 - never changed
 
@@ -34,7 +34,7 @@ class SetUp(Create):
 
 
 class WithWork(Scenario):
-    """Issue 1 has a commit on GitHub, and in its worktree a file that nobody committed."""
+    """Issue 1 has a commit on GitHub and an uncommitted file in its worktree."""
 
     async def prepare(self) -> None:
         self.issue = await self.here.ask(MINE)
@@ -49,7 +49,7 @@ class WithWork(Scenario):
 
 
 class BrokenClone(WithWork):
-    """The clone is found damaged, kept whole and fetched anew; so is the worktree."""
+    """The clone is damaged: it is kept and fetched again, and so is the worktree."""
 
     async def act(self) -> None:
         await self.git("pack-refs", "--all")
@@ -67,7 +67,7 @@ class BrokenClone(WithWork):
 
 
 class Switch(Scenario):
-    """A pull request whose head goes on from the issue's branch: the issue's worktree is switched to it."""
+    """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 
     async def prepare(self) -> None:
         self.issue = await self.here.ask(MINE)
@@ -89,7 +89,7 @@ class Switch(Scenario):
 
 
 class Merged(Scenario):
-    """The issue's branch was merged: its next request goes on on another."""
+    """The issue's branch was merged: its next request uses another branch."""
 
     async def prepare(self) -> None:
         self.issue = await self.here.ask(MINE)
@@ -110,7 +110,7 @@ class Merged(Scenario):
 
 
 class CloseIssue(WithWork):
-    """The issue is closed: its worktree goes, what is not on GitHub is rescued."""
+    """The issue is closed: its worktree is removed, and work that is not on GitHub is rescued."""
 
     async def act(self) -> None:
         await self.here.maria.close(self.issue)
@@ -122,7 +122,7 @@ class CloseIssue(WithWork):
 
 
 class Reset(WithWork):
-    """The worktree is reset by a command; the branch stays as it is, what was not committed is rescued."""
+    """The worktree is reset by a command: the branch stays, and uncommitted work is rescued."""
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree reset")
@@ -136,7 +136,7 @@ class Reset(WithWork):
 
 
 class Restore(WithWork):
-    """What was rescued comes back by a command."""
+    """The rescued work is restored by a command."""
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -146,7 +146,7 @@ class Restore(WithWork):
         await self.quiet()
 
     async def leave_more(self) -> None:
-        """What else is in the worktree before it is removed."""
+        """Add more to the worktree before it is removed."""
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree restore")
@@ -159,7 +159,7 @@ class Restore(WithWork):
 
 
 class RestoreKept(Restore):
-    """The same, where a repository inside had the directory kept whole."""
+    """The same, but the directory was kept because it has a repository inside."""
 
     async def leave_more(self) -> None:
         nested = self.worktree / "nested"
@@ -175,7 +175,7 @@ class RestoreKept(Restore):
 
 
 class Prune(WithWork):
-    """An operator prunes what nobody used."""
+    """An operator prunes an unused worktree."""
 
     command = ("worktrees", "prune", "--older-than", "0h")
 
@@ -190,7 +190,7 @@ class Prune(WithWork):
 
 
 class ExpireRescue(CloseIssue):
-    """A rescue is old enough to go."""
+    """A rescue is old enough to expire."""
 
     command = ("worktrees", "prune")
 
@@ -210,7 +210,7 @@ class ExpireRescue(CloseIssue):
 
 
 class LostDirectory(WithWork):
-    """The row says that the worktree is removed and its directory is gone, but git has it on record."""
+    """The row says that the worktree is removed and its directory is gone, but git still has an entry."""
 
     command = ("worktrees", "repair")
 

@@ -1,4 +1,4 @@
-"""A fixture that ends a run at a failpoint, as a killed process ends there."""
+"""A fixture that ends a run at a failpoint, as if its process were killed."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ class KilledError(BaseException):
 
 @pytest.fixture
 def kill_at() -> Iterator[Callable[[str], None]]:
-    """A function that ends the next run at the failpoint of this name; later runs are not affected."""
+    """Return a function that ends the next run at the failpoint of this name; later runs are not affected."""
 
     def arm(name: str) -> None:
         def listen(reached: str) -> None:

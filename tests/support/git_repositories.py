@@ -39,7 +39,7 @@ PERSON = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER
 
 
 def git(directory: Path, *args: str) -> str:
-    """git as a person or an agent runs it: an identity of its own, and hooks that do run."""
+    """Run git as a person or an agent does: with an identity, and with hooks."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"} | PERSON
     return output(["git", *args], directory, environment)
 
@@ -51,12 +51,12 @@ def output(argv: Sequence[str], directory: Path, environment: Mapping[str, str])
 
 
 async def entry_of(clone: Clone, path: Path) -> Entry | None:
-    """git's entry of the worktree at this path."""
+    """Return git's entry of the worktree at this path."""
     return next((entry for entry in await all_entries(clone) if entry.path == real_path(path)), None)
 
 
 def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
-    """The cage of this machine; a machine that has none cannot run the test."""
+    """Return the cage of this machine; skip the test if there is none."""
     cage = cage_for("bwrap", data_dir, SEARCH_PATH, limits)
     assert cage is not None
     answer = cage.probe()
@@ -69,7 +69,7 @@ def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
 def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
     """Return a folder with `remote.git` and `person`, to be copied; with None nothing is committed yet."""
     root = Path(tempfile.mkdtemp(prefix="threadtree-tests-"))
-    root.chmod(0o755)  # some tests go on as an ordinary user
+    root.chmod(0o755)  # Some tests continue as an ordinary user.
     atexit.register(shutil.rmtree, root)
     remote, person = root / "remote.git", root / "person"
     git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
@@ -86,7 +86,7 @@ def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
 
 
 def commit_and_push(person: Path, branch: str, files: Mapping[str, str]) -> str:
-    """Commit these files on what is checked out, and push it to this branch; return the commit."""
+    """Commit these files on the checked-out branch, and push it to this branch; return the commit."""
     for name, content in files.items():
         (person / name).parent.mkdir(parents=True, exist_ok=True)
         (person / name).write_text(content)
@@ -115,7 +115,7 @@ class GitRepositories:
         empty: bool = False,
         limits: Limits | None = None,
     ) -> "GitRepositories":
-        """A remote with a README on `main`, and `files` in a second commit; nothing is cloned by the bot yet."""
+        """Make a remote with a README on `main`, and `files` in a second commit; the bot has no clone yet."""
         data = root / "data"
         runner = GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data, limits))
         shutil.copytree(_remote_and_person(None if empty else tuple(files.items())), root, dirs_exist_ok=True)
@@ -130,7 +130,7 @@ class GitRepositories:
         return self.remote.as_uri()
 
     def someone_pushes(self, branch: str, files: dict[str, str], *, start: str = "") -> str:
-        """A commit by somebody else on a branch of the remote; returns it."""
+        """Commit as another person on a branch of the remote; return the commit."""
         git(self.person, "fetch", "-q", "--prune", "origin")
         known = git(self.person, "branch", "-r", "--list", f"origin/{branch}").strip()
         origin = f"origin/{branch}" if known else start
@@ -138,7 +138,7 @@ class GitRepositories:
         return self.push_commit(branch, files)
 
     def push_commit(self, branch: str, files: Mapping[str, str]) -> str:
-        """Commit on what the person has checked out, and push it to this branch; return the commit."""
+        """Commit on the branch that the person has checked out, and push it to this branch; return the commit."""
         return commit_and_push(self.person, branch, files)
 
     def remote_tip(self, branch: str) -> str:
@@ -163,7 +163,7 @@ class GitRepositories:
             return await recreate(lock, self.path, branch, tip, RESCUE)
 
     def forget(self, path: Path) -> None:
-        """Leaves nothing of this worktree's in the kernel."""
+        """Remove everything of this worktree from the kernel."""
         if self.clone.git.cage is not None:
             self.clone.git.cage.enforcement.remove_group(self.view(path).name)
 
@@ -172,7 +172,7 @@ class GitRepositories:
         return self.root / "data" / "homes" / "1"
 
     def view(self, path: Path | None = None) -> View:
-        """What an agent in the worktree sees, once it was made."""
+        """Return an agent's view of the worktree."""
         cage, worktree = self.clone.git.cage, real_path(path or self.path)
         admin = admin_directory(self.clone.path, worktree)
         assert cage is not None
@@ -180,7 +180,7 @@ class GitRepositories:
         return cage.view(self.clone.path.resolve(), worktree, admin)
 
     def agent_argv(self, *command: str, path: Path | None = None, binds: Sequence[Bind] = ()) -> list[str]:
-        """The command as the bot starts an agent in this worktree."""
+        """Return the argv with which the bot starts an agent in this worktree."""
         cage = self.clone.git.cage
         if cage is None:
             return list(command)
@@ -188,7 +188,7 @@ class GitRepositories:
         return list(cage.agent_argv(self.view(path), command, self.home, path or self.path, binds=binds))
 
     def agent(self, *args: str, path: Path | None = None) -> str:
-        """git as the agent runs it, in its cage if there is one."""
+        """Run git as the agent does, in its cage if there is one."""
         environment = {"PATH": SEARCH_PATH, "HOME": str(self.home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON
         return output(self.agent_argv("git", *args, path=path), path or self.path, environment)
 
@@ -201,16 +201,16 @@ class GitRepositories:
         return self.agent("rev-parse", "HEAD", path=worktree)
 
     async def bring_home(self, branch: str = "threadtree/issue-1") -> None:
-        """What the agent committed comes to the clone."""
+        """Import the agent's commits into the clone."""
         async with clone_lock(self.clone) as lock:
             await import_commits(lock, self.path, branch)
 
     async def publish(self, branch: str = "threadtree/issue-1") -> None:
-        """What the agent committed comes to the remote."""
+        """Push the agent's commits to the remote."""
         await self.bring_home(branch)
         git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
 
     @property
     def state(self) -> Path:
-        """The folder with the worktree's HEAD and index."""
+        """Return the folder with the worktree's HEAD and index."""
         return self.clone.path / "worktrees" / self.path.name if self.clone.git.cage is None else self.view().state

@@ -1,4 +1,4 @@
-"""A clock, a receiver of webhooks, and short words for what the tests here ask."""
+"""A clock, a receiver of webhooks, and shortcuts for the tests of the simulated GitHub."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ class Clock:
 
 @dataclass
 class Receiver:
-    """A webhook endpoint that keeps what it gets and answers what it is told to."""
+    """A webhook endpoint that keeps what it gets and answers as configured."""
 
     url: str = ""
     status: int = 202
@@ -51,7 +51,7 @@ def payload(github: SimulatedGitHub, event: str, action: str | None) -> Any:
 
 
 async def git(directory: Path, *argv: str, fails: bool = False) -> str:
-    """The real git client, with a configuration of its own."""
+    """Run the real git client, with its own configuration."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_TERMINAL_PROMPT": "0"}
     environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
     identity = ("-c", "user.name=Maria", "-c", "user.email=maria@example.org")

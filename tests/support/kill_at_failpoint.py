@@ -1,4 +1,4 @@
-"""Run `threadtree COMMAND …` that is killed at failpoint NAME once FILE exists: arguments NAME FILE COMMAND …."""
+"""Run `threadtree COMMAND …` and kill it at failpoint NAME once FILE exists: arguments NAME FILE COMMAND …"""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from bot.cli.main import main
 
 
 def arm(name: str, armed: Path) -> None:
-    """From now on the process ends with SIGKILL where it first reaches this place, if `armed` exists by then."""
+    """End the process with SIGKILL where it first reaches this failpoint while `armed` exists."""
 
     def kill(reached: str) -> None:
         if reached == name and armed.exists():

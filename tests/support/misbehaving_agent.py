@@ -1,9 +1,9 @@
-"""An agent that misbehaves to order; stdlib only. `misbehaving_agent.py PLAN STATE_DIRECTORY`
+"""An agent that misbehaves as planned; stdlib only. `misbehaving_agent.py PLAN STATE_DIRECTORY`
 
-PLAN is JSON: for a method, what to do at its first call, its second …; the last goes on. The calls are counted
+PLAN is JSON: for a method, a reaction for its first call, its second …; the last one repeats. Calls are counted
 across processes. One reaction is a list of: {"result": …}, {"error": …}, {"send": message}, {"text": chunk},
 {"exit": status}, {"close_stdout": true}, {"pause": seconds}, {"grandchild": argv}, {"await_client_answer": true}.
-What it hears is kept in STATE_DIRECTORY/heard.jsonl, its process id in STATE_DIRECTORY/pid.
+Received messages go to STATE_DIRECTORY/heard.jsonl, the process id to STATE_DIRECTORY/pid.
 """
 
 import json
@@ -64,7 +64,7 @@ def hear() -> dict[str, Any] | None:
 
 
 def count(method: str) -> int:
-    """How often the method was called before."""
+    """Return how often the method was called before."""
     with Path(sys.argv[2], "calls").open("a+") as calls:
         calls.seek(0)
         before = calls.read().split().count(method)

@@ -1,6 +1,6 @@
-"""The outside of a turn's network as the tests have it: names and addresses that lead to servers of the test's own.
+"""The outside of a turn's network in tests: names and addresses that lead to the test's own servers.
 
-Nothing here connects anywhere but to 127.0.0.1: an address without a server of the test is only written down.
+Connections go to 127.0.0.1 only: an address without a server of the test is only recorded.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @dataclass(slots=True)
 class Site:
-    """A server of the test's own on the host's loopback."""
+    """A server of the test on the host's loopback."""
 
     port: int
     visits: int = 0
@@ -40,7 +40,7 @@ class Site:
 
 @asynccontextmanager
 async def site(handle: Handler) -> AsyncIterator[Site]:
-    """Serve connections with `handle`; at the end they are cut off."""
+    """Serve connections with `handle`; at the end they are closed."""
     tasks: set[asyncio.Task[None]] = set()
     thread_ref = Site(0)
 
@@ -74,7 +74,7 @@ async def site(handle: Handler) -> AsyncIterator[Site]:
 
 @dataclass(slots=True)
 class SimulatedInternet:
-    """What names stand for (one answer after another, the last for good), and where addresses lead."""
+    """The answers for names (one after another, the last one repeats), and the servers of addresses."""
 
     names: dict[str, list[list[str]]] = field(default_factory=dict)
     sites: dict[tuple[str, int], Site] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Ended:
 
 
 async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> Ended:
-    """Run it to its end."""
+    """Run the command to its end."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", **environment},
@@ -123,7 +123,7 @@ async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes 
 
 
 def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
-    """The argv in a plain cage: the system's programs, and what the network needs."""
+    """Return the argv in a plain cage: the system's programs, and the network's needs."""
     shown = [option for path in network.binds for option in ("--ro-bind", str(path), str(path))]
     return (
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
@@ -136,5 +136,5 @@ def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def status_of(answer: bytes) -> int:
-    """The status of an HTTP response."""
+    """Return the status of an HTTP response."""
     return int(answer.split(b" ", 2)[1])

@@ -1,4 +1,4 @@
-"""A node's real worktrees with their rows, as old as a test wants them: real git, a real database."""
+"""A node's real worktrees and their rows, as old as a test needs: real git, a real database."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ LONG_AGO_DAYS = 365
 
 @dataclass(slots=True)
 class Node:
-    """One node with one repository. `clock` stands still until a test moves it."""
+    """One node with one repository. `clock` does not move unless a test moves it."""
 
     git: GitRepositories
     db: Connection
@@ -37,7 +37,7 @@ class Node:
         return self.git.path.with_name(f"issue-{number}")
 
     async def add(self, number: int, *, days: float = LONG_AGO_DAYS, detached: bool = False) -> int:
-        """A real, clean, published worktree of an issue, last used so long ago; returns its id."""
+        """Create a clean, published worktree of an issue, last used `days` ago; return its id."""
         path = self.path(number)
         sha = self.git.remote_tip("main")
         start: Start = DetachedHead(sha, "refs/heads/main") if detached else IssueBranch(number)
@@ -55,7 +55,7 @@ class Node:
         return worktree
 
     def copies_of(self, number: int, others: Iterable[int]) -> None:
-        """Worktrees like that one, faster than git makes them; without rows."""
+        """Copy the worktree, which is faster than git; without rows."""
         admin = self.git.clone.path / "worktrees" / self.path(number).name
         for other in others:
             path, copy = self.path(other), admin.with_name(self.path(other).name)
@@ -65,13 +65,13 @@ class Node:
             (copy / "gitdir").write_text(f"{path}/.git\n")
 
     async def talk(self, number: int, worktree: int | None) -> int:
-        """An open thread in that worktree; returns the conversation's id."""
+        """Create an open thread in that worktree; return the conversation's id."""
         row = await conversations.save_conversation(self.db, HELLO, number, "issue", "A title", None)
         await conversations.use_worktree(self.db, row.id, worktree)
         return row.id
 
     async def age(self, worktree: int, days: float) -> None:
-        """Row, metadata and every file were last touched so long ago."""
+        """Make the row, metadata and all files `days` old."""
         at = self.ctx.clock() - timedelta(days=days)
         await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
         row = await self.row(worktree)
@@ -104,7 +104,7 @@ class Node:
         self.now[0] += timedelta(days=days)
 
     def listing(self) -> dict[str, tuple[Any, ...]]:
-        """Everything under DATA_DIR, with what a change of it would show in."""
+        """Return every path under DATA_DIR, with values that show any change of it."""
         found: dict[str, tuple[Any, ...]] = {}
         for folder, folders, names in os.walk(self.ctx.data_dir):
             for name in (*folders, *names):
@@ -115,7 +115,7 @@ class Node:
         return found
 
     async def rows(self) -> dict[str, list[str]]:
-        """Everything in the tables that a sweep could change."""
+        """Return all rows that a sweep could change."""
         tables = ("worktrees", "conversations", "sessions", "turns", "operations", "rescues", "orphans")
         return {
             table: [row[0] for row in await self.db.fetch(f"select t::text from {table} t order by 1")]  # noqa: S608 -- names above
@@ -125,9 +125,9 @@ class Node:
 
 @asynccontextmanager
 async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "bwrap"] = "off") -> AsyncIterator[Node]:
-    """A node whose repository octo/hello has one commit."""
+    """Yield a node whose repository octo/hello has one commit."""
     world = GitRepositories.make(root, sandbox)
-    # Where the bot would clone it from.
+    # The bot would clone from here.
     (root / "octo").mkdir()
     (root / "octo" / "hello.git").symlink_to(world.remote)
     await world.update()
@@ -148,13 +148,13 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
 
 
 def set_times(top: Path, at: datetime, *more: Path) -> None:
-    """All below `top` was last touched then."""
+    """Set the times of everything below `top`."""
     for file in (*more, *top.rglob("*")):
         os.utime(file, (at.timestamp(), at.timestamp()), follow_symlinks=False)
 
 
 def commit_in(path: Path, name: str, content: str = "work\n") -> str:
-    """A commit that is in this worktree only."""
+    """Create a commit that is in this worktree only."""
     (path / name).write_text(content)
     git(path, "add", "-A")
     git(path, "commit", "-q", "-m", f"change {name}")

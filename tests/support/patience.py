@@ -1,4 +1,4 @@
-"""How long tests wait for what must happen."""
+"""How long tests wait for an event."""
 
 PATIENCE_SECONDS = 120.0
-"""The outer limit of every wait, far beyond what a busy machine takes: only what never happens runs into it."""
+"""The limit of every wait, far above what a busy machine needs: only a missing event reaches it."""

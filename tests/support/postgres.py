@@ -16,10 +16,10 @@ from bot.postgres.embedded import embedded_postgres
 from bot.postgres.files import Files, is_locked
 from bot.store.migrate import migrate
 
-# Nothing here needs to survive a power failure.
+# No data needs to survive a power failure.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 TEMPLATE = "threadtree_template"
-# Deleted rows still cost time; after so many tests a new database is faster.
+# Deleted rows still cost time; after this many tests a new database is faster.
 MAX_USES = 50
 CLEANING = """
 -- A database that a test has changed beyond its rows is not used again.
@@ -61,12 +61,12 @@ create event trigger note_change on ddl_command_end execute function test_suppor
 
 
 def with_database(server_url: str, name: str) -> str:
-    """The same server's URL with another database."""
+    """Return the same server's URL with another database."""
     return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
 
 
 async def execute(dsn: str, *statements: str) -> None:
-    """Run each statement by itself on a connection of its own."""
+    """Run each statement separately on one connection."""
     connection = await asyncpg.connect(dsn)
     try:
         for statement in statements:
@@ -77,7 +77,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """The URL of the run's own server, which is gone after the run."""
+    """Yield the URL of the run's server, which is removed after the run."""
     directory: Path = tmp_path_factory.mktemp("postgres")
     async with embedded_postgres(directory, None, FAST) as url:
         yield url
@@ -86,15 +86,15 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @dataclass(slots=True)
 class Databases:
-    """Databases with the schema of this version and no rows. What a test gives back is cleaned and given out again."""
+    """Databases with the current schema and no rows. A returned database is cleaned and reused."""
 
     server_url: str
     free: list[tuple[str, int]] = field(default_factory=list)
-    """Names, and how many tests have used each."""
+    """Names of databases, and how many tests have used each."""
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
-        """A database that no other test uses meanwhile."""
+        """Yield a database that no other test uses meanwhile."""
         name, uses = self.free.pop() if self.free else (f"test_{secrets.token_hex(6)}", 0)
         if not uses:
             await execute(self.server_url, f"create database {name} template {TEMPLATE} strategy file_copy")
@@ -107,7 +107,7 @@ class Databases:
 
 
 async def is_cleaned(url: str) -> bool:
-    """Remove all rows; return False where that does not make the database as good as new."""
+    """Remove all rows; return False if the database is then not as good as new."""
     try:
         connection = await asyncpg.connect(url)
         try:
@@ -115,13 +115,13 @@ async def is_cleaned(url: str) -> bool:
             return cleaned
         finally:
             await connection.close()
-    except asyncpg.PostgresError:  # the test has dropped it or put another in its place, or something holds a lock
+    except asyncpg.PostgresError:  # The test has dropped or replaced it, or a lock is held.
         return False
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def databases(postgres_server: str) -> Databases:
-    """The migrated databases of this run."""
+    """Return the migrated databases of this run."""
     await execute(postgres_server, f"create database {TEMPLATE}")
     template = with_database(postgres_server, TEMPLATE)
     await migrate(template)
@@ -131,14 +131,14 @@ async def databases(postgres_server: str) -> Databases:
 
 @pytest_asyncio.fixture
 async def database_url(databases: Databases) -> AsyncIterator[str]:
-    """The URL of a migrated database of this test alone."""
+    """Yield the URL of a migrated database of this test."""
     async with databases.database() as url:
         yield url
 
 
 @pytest_asyncio.fixture
 async def empty_database_url(postgres_server: str) -> AsyncIterator[str]:
-    """The URL of a database without any tables, of this test alone."""
+    """Yield the URL of a database without tables, of this test."""
     name = f"empty_{secrets.token_hex(6)}"
     await execute(postgres_server, f"create database {name}")
     yield with_database(postgres_server, name)

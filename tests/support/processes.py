@@ -1,4 +1,4 @@
-"""The command `threadtree` as real processes, and the stage they play on: a simulated GitHub and a real Postgres."""
+"""The command `threadtree` as real processes, with a simulated GitHub and a real Postgres."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 async def until(condition: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
-    """The condition's first true value: other processes bring it about."""
+    """Wait for the condition's first true value, which other processes cause."""
     async with asyncio.timeout(seconds):
         while not (value := await condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -34,7 +34,7 @@ async def until(condition: Callable[[], Awaitable[T]], seconds: float = PATIENCE
 
 
 async def until_exists(path: Path) -> None:
-    """Waits for a file that another process makes."""
+    """Wait for a file that another process makes."""
 
     async def exists() -> bool:
         return await asyncio.to_thread(path.exists)
@@ -43,7 +43,7 @@ async def until_exists(path: Path) -> None:
 
 
 class BotProcess:
-    """One `threadtree …` that runs; `lines` is what it has said on stderr so far."""
+    """One running `threadtree …`; `lines` is its stderr so far."""
 
     def __init__(self, command: str, process: asyncio.subprocess.Process) -> None:
         self.command = command
@@ -54,7 +54,7 @@ class BotProcess:
 
     @classmethod
     async def start(cls, *arguments: str, environment: dict[str, str], cwd: Path) -> "BotProcess":
-        """Starts it with this environment and nothing else."""
+        """Start the command with this environment and nothing else."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "bot", *arguments],
@@ -80,12 +80,12 @@ class BotProcess:
         return "\n".join(self.lines)
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """The lines of its log with this event's name."""
+        """Return the lines of its log with this event's name."""
         logged = (orjson.loads(line) for line in self.lines if line.startswith("{"))
         return [event for event in logged if event.get("event") == name]
 
     async def said(self, name: str) -> None:
-        """Waits until it has logged this event."""
+        """Wait until it has logged this event."""
 
         async def logged() -> bool:
             return bool(self.events(name))
@@ -94,11 +94,11 @@ class BotProcess:
 
     @property
     def errors(self) -> list[str]:
-        """What it logged as an error, or said with a traceback."""
+        """Return the logged errors and tracebacks."""
         return [line for line in self.lines if '"level": "error"' in line or line.startswith("Traceback")]
 
     async def url(self) -> str:
-        """Where it listens, once it has said so."""
+        """Return the address on which it listens, once it has logged it."""
 
         async def said() -> str | None:
             assert self.is_running, f"{self.command} has ended:\n{self.stderr}"
@@ -109,7 +109,7 @@ class BotProcess:
         return found
 
     async def ready(self) -> None:
-        """Waits until /readyz answers 200: database, schema and some worker are there."""
+        """Wait until /readyz answers 200: database, schema and a worker are there."""
         address = f"{await self.url()}/readyz"
         async with httpx.AsyncClient(trust_env=False) as client:
 
@@ -122,23 +122,23 @@ class BotProcess:
         os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """kill -9, and its end."""
+        """Kill the process with SIGKILL and wait for its end."""
         self.send(signal.SIGKILL)
         assert await self.ended() == -signal.SIGKILL
 
     async def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM and return the exit status."""
         self.send(signal.SIGTERM)
         return await self.ended()
 
     async def ended(self) -> int:
-        """The exit status, once it has ended and everything it said was read."""
+        """Return the exit status, once it has ended and all output was read."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self._reading
             return await self._process.wait()
 
     async def clean_up(self) -> None:
-        """Ends it, whatever state it is in."""
+        """End the process in any state."""
         if self.is_running:
             self._process.kill()  # this also ends a suspended process
         await self.ended()
@@ -155,7 +155,7 @@ class BotProcess:
 
 @dataclass(slots=True)
 class Deployment:
-    """GitHub with one repository and a maintainer, a database, and the processes that were started."""
+    """GitHub with one repository and a maintainer, a database, and the started processes."""
 
     github: SimulatedGitHub
     repository: Repository
@@ -165,7 +165,7 @@ class Deployment:
     stack: AsyncExitStack
     processes: list[BotProcess] = field(default_factory=list)
     tolerated: str | None = None
-    """What an error that the story brings about says."""
+    """A text in every error that the test causes on purpose."""
 
     @property
     def data_dir(self) -> Path:
@@ -176,7 +176,7 @@ class Deployment:
         return self.environment["DATABASE_URL"]
 
     async def start(self, *arguments: str, **settings: str) -> BotProcess:
-        """Starts a command; an empty setting counts as unset. It has ended when the stage does."""
+        """Start a command; an empty setting counts as unset. It ends with the deployment."""
         environment = {**self.environment, **settings}
         process = await BotProcess.start(*arguments, environment=environment, cwd=self.directory)
         self.processes.append(process)
@@ -184,29 +184,29 @@ class Deployment:
         return process
 
     async def start_listening(self, command: str = "serve", **settings: str) -> BotProcess:
-        """Starts `serve` or `web` and points GitHub's webhook to it."""
+        """Start `serve` or `web` and point GitHub's webhook to it."""
         process = await self.start(command, **settings)
         self.github.set_webhook(f"{await process.url()}/webhooks/github", SECRET)
         return process
 
     async def run(self, *arguments: str, **settings: str) -> BotProcess:
-        """A command that ends by itself, after its end."""
+        """Run a command to its end."""
         process = await self.start(*arguments, **settings)
         await process.ended()
         return process
 
     async def ask(self, request: str, issue: Issue | None = None) -> Issue:
-        """Maria mentions the bot with this request, in a new issue unless one is given."""
+        """Mention the bot as maria with this request, in a new issue unless one is given."""
         thread = issue or await self.maria.open_issue(self.repository, "Something to do")
         await self.maria.comment(thread, f"@{self.github.bot.login} {request}")
         return thread
 
     def answers(self, issue: Issue) -> list[Comment]:
-        """What the bot has written in the thread."""
+        """Return the bot's comments on the thread."""
         return issue.comments_by(self.github.bot)
 
     async def answered(self, issue: Issue, words: str, seconds: float = PATIENCE_SECONDS) -> Comment:
-        """The bot's first comment that says this, once it does."""
+        """Wait for the bot's first comment with these words."""
 
         def found() -> Comment | None:
             return next((comment for comment in self.answers(issue) if words in comment.body), None)
@@ -216,7 +216,7 @@ class Deployment:
         return comment
 
     async def value(self, query: str, *arguments: object) -> object:
-        """The first value of the query's first row."""
+        """Return the first value of the query's first row."""
         connection = await asyncpg.connect(self.dsn)
         try:
             return await connection.fetchval(query, *arguments)
@@ -224,7 +224,7 @@ class Deployment:
             await connection.close()
 
     async def until(self, query: str, *arguments: object, seconds: float = PATIENCE_SECONDS) -> object:
-        """The query's first true value."""
+        """Wait for the query's first true value."""
         connection = await asyncpg.connect(self.dsn)
         try:
             return await until(lambda: connection.fetchval(query, *arguments), seconds)
@@ -232,7 +232,7 @@ class Deployment:
             await connection.close()
 
     async def deciding(self, issue: Issue) -> None:
-        """Waits until a worker is at what was said in this issue."""
+        """Wait until a worker handles the delivery of this issue."""
         await self.until(
             "select count(*) > 0 from procrastinate_jobs j join deliveries d on d.guid = j.args ->> 'guid' "
             "where j.status = 'doing' and d.event = 'issue_comment' and d.conversation = $1",
@@ -240,18 +240,18 @@ class Deployment:
         )
 
     async def at_work(self, issue: Issue) -> Path:
-        """The issue's worktree, once its agent has made the file `started` there."""
+        """Wait until the issue's agent has made the file `started`; return its worktree."""
         path = await self.until("select path from worktrees where start_number = $1 and state = 'ready'", issue.number)
         worktree = Path(str(path))
         await until_exists(worktree / "started")
         return worktree
 
     def agents_in(self, worktree: Path | None = None) -> list[int]:
-        """The processes that work in a worktree, or in any of this stage."""
+        """Return the processes that work in this worktree, or in any of this deployment."""
         return processes_in(worktree or self.data_dir / "worktrees")
 
     async def no_agents(self) -> None:
-        """Waits until no process works in a worktree."""
+        """Wait until no process works in a worktree."""
 
         async def none() -> bool:
             return not self.agents_in()
@@ -259,16 +259,16 @@ class Deployment:
         await until(none)
 
     def end_agents(self) -> None:
-        """Ends what a failed test has left."""
+        """End the agents that a failed test has left."""
         for pid in self.agents_in():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     @asynccontextmanager
     async def stuck_before(self, table: str, condition: str) -> AsyncIterator[None]:
-        """While the block lasts, no process gets an update of `table` that fulfils `condition` committed.
+        """Block every commit of an update of `table` that fulfils `condition`, until the block ends.
 
-        At its end the waiting statements are given up, as those of a process that was killed: nothing was written.
+        Then the waiting statements are cancelled, as those of a killed process: nothing was written.
         """
         key = 7_421_003
         connection = await asyncpg.connect(self.dsn)
@@ -292,7 +292,7 @@ class Deployment:
 
 
 def processes_in(directory: Path) -> list[int]:
-    """The processes whose working directory is below this one."""
+    """Return the processes whose working directory is below this one."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:
@@ -304,7 +304,7 @@ def processes_in(directory: Path) -> list[int]:
 
 
 def processes_with_arguments(*arguments: str) -> list[int]:
-    """The processes whose command line holds all of these."""
+    """Return the processes whose command line has all of these."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -317,13 +317,13 @@ def processes_with_arguments(*arguments: str) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """The process that started this one."""
+    """Return the process that started this one."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @asynccontextmanager
 async def deployment(tmp_path: Path, database_url: str | None) -> AsyncIterator[Deployment]:
-    """A stage without any process yet; at its end all are gone, and none of them has logged an error."""
+    """Yield a deployment without processes; at the end check that all are gone and none has logged an error."""
     directory = tmp_path / "cwd"
     directory.mkdir()
     async with SimulatedGitHub.running(tmp_path / "github", lambda: datetime.now(UTC)) as github:

@@ -1,4 +1,4 @@
-"""Rows of repositories, threads and worktrees on a real database, and the turns people ask for there."""
+"""Rows of repositories, threads, worktrees and turns on a real database."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,25 +21,25 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def repository(number: int = 1) -> Repository:
-    """The repository with this id."""
+    """Return the repository with this id."""
     return Repository("github.com", number, "octo", f"repo-{number}", "main")
 
 
 def request(text: str = "do it", **changes: Any) -> NewTurn:
-    """Ada asks by a comment at noon, but for the `changes`."""
+    """Return a request of ada by a comment at noon, with the `changes`."""
     plain = {"requested_by": "ada", "requested_by_id": 7, "asked_at": NOON, "target": Target("comment", 11)}
     return NewTurn(text=text, **{**plain, **changes})
 
 
 class TurnRows:
-    """What decide would have written down. `db` is a connection outside any transaction."""
+    """Writes the rows that decide would write. `db` is a connection outside any transaction."""
 
     def __init__(self, db: Connection) -> None:
         self.db = db
         self._numbers = count(1)
 
     async def thread(self, *, repo: int = 1, worktree: int | None = None, number: int | None = None) -> int:
-        """An open issue, in this worktree; returns the conversation's id."""
+        """Create an open issue in this worktree; return the conversation's id."""
         await conversations.save_codebase(self.db, repository(repo))
         row = await conversations.save_conversation(
             self.db, repository(repo), number or next(self._numbers), "issue", "A title", None
@@ -56,7 +56,7 @@ class TurnRows:
         owner: int | None = None,
         start: Start | None = None,
     ) -> int:
-        """A reserved worktree; returns its id."""
+        """Create a reserved worktree; return its id."""
         await conversations.save_codebase(self.db, repository(repo))
         await self.db.execute("insert into nodes (name) values ($1) on conflict do nothing", node)
         number = next(self._numbers)
@@ -67,12 +67,12 @@ class TurnRows:
         )
 
     async def home(self, *, repo: int = 1, node: str = NODE) -> tuple[int, int]:
-        """A thread in a worktree of its own: (conversation, worktree)."""
+        """Create a thread with its own worktree; return (conversation, worktree)."""
         worktree = await self.worktree(repo=repo, node=node)
         return await self.thread(repo=repo, worktree=worktree), worktree
 
     async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
-        """Somebody asks for a turn there; returns its id."""
+        """Ask for a turn; return its id."""
         worktree = await conversations.worktree_of(self.db, conversation)
         turn_id = await requests.enqueue(self.db, conversation, worktree, request(text, **changes))
         assert turn_id is not None
@@ -86,62 +86,62 @@ class TurnRows:
         db: Connection | None = None,
         now: datetime | None = None,
     ) -> ClaimedTurn | None:
-        """What a worker of the node gets when the doorbell rings."""
+        """Claim as a worker of the node does when the doorbell rings."""
         return await turns.claim_next(db or self.db, node, "0123456789abcdef", per_repository, now or NOON)
 
     async def claimed(self, **options: Any) -> ClaimedTurn:
-        """The same, where there is something to run."""
+        """Claim a turn that must exist."""
         turn = await self.claim(**options)
         assert turn is not None
         return turn
 
     async def claim_all(self, **options: Any) -> list[int]:
-        """The ids of the turns that can run at once, in the order they were claimed."""
+        """Return the ids of the turns that can run at once, in the order they were claimed."""
         found = []
         while (turn := await self.claim(**options)) is not None:
             found.append(turn.id)
         return found
 
     async def end(self, claim: Claim) -> None:
-        """The turn is done."""
+        """End the turn as done."""
         await turns.end(self.db, claim, "done", None)
 
     async def close(self, conversation: int) -> None:
-        """The thread is closed."""
+        """Close the thread."""
         await conversations.close_conversation(self.db, conversation, NOON)
 
     async def make(self, worktree: int) -> None:
-        """The worktree was made on its branch."""
+        """Record that the worktree was made on its branch."""
         await self.db.execute(
             "update worktrees set state = 'ready', branch = 'threadtree/issue-' || start_number where id = $1", worktree
         )
 
     async def state(self, table: str, row_id: int) -> str:
-        """The state of a row."""
+        """Return the state of a row."""
         state: str = await self.db.fetchval(f"select state from {table} where id = $1", row_id)  # noqa: S608 -- a test's own
         return state
 
     async def row(self, turn_id: int) -> asyncpg.Record:
-        """The row of a turn."""
+        """Return the row of a turn."""
         return await self.db.fetchrow("select * from turns where id = $1", turn_id)
 
 
 @asynccontextmanager
 async def held(pool: Pool) -> AsyncIterator[Connection]:
-    """A transaction of somebody else, committed at the end."""
+    """Yield another transaction, committed at the end."""
     async with pool.acquire() as connection, connection.transaction():
         yield connection
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """Waits for something that Postgres has no event for."""
+    """Wait for a condition for which Postgres has no event."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await condition():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.01)
 
 
 async def until_waiting(pool: Pool) -> None:
-    """Some transaction waits for a lock of another."""
+    """Wait until some transaction waits for a lock of another."""
 
     async def is_waiting() -> bool:
         waiting: bool = await pool.fetchval(

@@ -1,4 +1,4 @@
-"""The receive step on a real database, and GitHub's side of it."""
+"""The receive step on a real database, and a sender in GitHub's place."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ OLD_SECRET = b"the secret before"
 
 
 def comment(number: int = 1, body: str = "@bot fix it") -> dict[str, Any]:
-    """As much of an `issue_comment` as receive looks at."""
+    """Return the fields of an `issue_comment` that receive reads."""
     return {
         "action": "created",
         "issue": {"number": number},
@@ -29,7 +29,7 @@ def comment(number: int = 1, body: str = "@bot fix it") -> dict[str, Any]:
 
 
 class Sender:
-    """GitHub, as the receiver sees it."""
+    """GitHub as a sender of webhooks."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Sender:
         secret: bytes = SECRET,
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        """Sends `payload`, as JSON unless it is bytes; a header given as an empty string is left out."""
+        """Send `payload`, as JSON unless it is bytes; a header given as an empty string is left out."""
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
         all_headers = {
             "X-GitHub-Event": event,
@@ -56,25 +56,25 @@ class Sender:
 
 
 def receiving_app(inbox: Inbox) -> Starlette:
-    """An app with nothing but the webhook route."""
+    """Return an app with only the webhook route."""
     return Starlette(routes=[Receiver(inbox, [SECRET, OLD_SECRET], "github.com").route()])
 
 
 @asynccontextmanager
 async def sending_to(inbox: Inbox) -> AsyncIterator[Sender]:
-    """A sender to an app on `inbox`."""
+    """Yield a sender to an app on `inbox`."""
     transport = httpx.ASGITransport(receiving_app(inbox))
     async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
         yield Sender(client)
 
 
 async def rows(pool: Pool) -> dict[str, dict[str, Any]]:
-    """The deliveries by GUID."""
+    """Return the deliveries by GUID."""
     return {row["guid"]: dict(row) for row in await pool.fetch("select * from deliveries")}
 
 
 async def jobs(pool: Pool) -> list[tuple[str, str, str, str]]:
-    """(queue, task, lock, GUID) in the order of work."""
+    """Return (queue, task, lock, GUID) of the jobs in the order of work."""
     found = await pool.fetch(
         "select queue_name, task_name, lock, args->>'guid' as guid from procrastinate_jobs order by id"
     )

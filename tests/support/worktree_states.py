@@ -1,4 +1,4 @@
-"""Every state a worktree can be left in: how an agent gets it there, and what must be the same once it is restored."""
+"""Every state in which an agent can leave a worktree, and what must be the same after a restore."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ BASE = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`index` and `tip` say whether these come back as they were, and not only the files."""
+    """A state; `index` and `tip` say whether they are restored too, and not only the files."""
 
     build: Callable[[GitRepositories], None]
     index: bool = True
@@ -40,7 +40,7 @@ class State:
 
 
 def photo(path: Path) -> dict[str, tuple[str, bytes]]:
-    """Every file of a worktree with its kind and its bytes, but for what git knows nothing of."""
+    """Return every file of a worktree with its kind and its bytes, without git's own files."""
     found: dict[str, tuple[str, bytes]] = {}
     for folder, directories, names in os.walk(path):
         for name in (*names, *(one for one in directories if Path(folder, one).is_symlink())):
@@ -383,7 +383,7 @@ def sockets_and_pipes(world: GitRepositories) -> None:
 
 
 def many_files(world: GitRepositories) -> None:
-    """Their names are longer than an argv may be."""
+    """Create files whose names are together longer than an argv may be."""
     for number in range(9000):
         write(world, f"many/{number % 20}/{'long-name-' * 22}{number}", "")
 
@@ -407,7 +407,7 @@ STATES = (
     *map(State, (ignored_but_tracked, odd_names, line_ends, lines_that_git_sees_no_difference_in)),
     *map(State, (keywords_and_encodings, new_attributes, unpushed_commits, unpushed_commits_and_files, stashes)),
     *map(State, (merge_without_commit, left_over_lock, sockets_and_pipes, many_files, split_index)),
-    # A file that was only announced is new; one in conflict is as HEAD has it; a broken index is as HEAD has it.
+    # An intent-to-add file is new; a conflicted file is as in HEAD; a broken index is as in HEAD.
     State(intended_to_be_added, index=False),
     *(State(one, index=False) for one in (merge_in_progress, merge_half_resolved, merge_of_a_branch_deleted_since)),
     *(State(one, index=False) for one in (rebase_in_progress, rebase_with_a_part_done, cherry_pick_in_progress)),
@@ -415,7 +415,7 @@ STATES = (
         State(one, index=False)
         for one in (revert_in_progress, bisect_in_progress, corrupt_index, truncated_index, missing_index)
     ),
-    # HEAD is elsewhere: what continues the branch becomes its commits.
+    # HEAD is elsewhere: commits that continue the branch are added to it.
     *(State(one, index=False, tip=False) for one in (detached_with_commits, another_branch)),
     *(State(one, index=False) for one in (unrelated_branch, unborn_branch)),
 )

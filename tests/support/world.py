@@ -1,4 +1,4 @@
-"""A bot and a GitHub in one process, told as a conversation: who says what, what is heard, what is in the rows."""
+"""A bot and a GitHub in one process, told as a conversation: comments, the bot's answers, the rows."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -47,25 +47,25 @@ from worktrees w order by w.id
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One thing somebody said to the bot."""
+    """One text that a person wrote to the bot."""
 
     world: "World"
     comment: Comment | Issue
 
     @property
     def reactions(self) -> list[str]:
-        """What the bot reacted with."""
+        """Return the bot's reactions."""
         bot = self.world.github.bot
         return [EMOJI.get(r.content, r.content) for r in self.comment.reactions if r.user.id == bot.id]
 
     async def gets(self, emoji: str) -> None:
-        """Waits for the bot's reaction."""
+        """Wait for the bot's reaction."""
         await self.world.github.wait_for(lambda: emoji in self.reactions, PATIENCE_SECONDS)
 
 
 @dataclass(slots=True)
 class Talk:
-    """A thread, and how far it was read. `hears` gives what the bot said in the end, each thing once."""
+    """A thread, and the position of its reader. `hears` returns each final text of the bot once."""
 
     world: "World"
     thread: Issue
@@ -83,12 +83,12 @@ class Talk:
 
     @property
     def opening(self) -> Said:
-        """The thread's own text."""
+        """Return the thread's own text."""
         return Said(self.world, self.thread)
 
     @property
     def from_bot(self) -> list[Comment]:
-        """Everything the bot has written here, inline or not, oldest first."""
+        """Return all comments of the bot here, inline or not, oldest first."""
         inline = self.thread.review_comments if isinstance(self.thread, Pull) else []
         mine = [one for one in (*self.thread.comments, *inline) if one.author.id == self.world.github.bot.id]
         return sorted(mine, key=lambda comment: comment.id)
@@ -98,11 +98,11 @@ class Talk:
         return [comment for comment in self.from_bot if self.read.get(comment.id) != comment.body]
 
     async def says(self, text: str, by: "Someone | None" = None) -> Said:
-        """Somebody, by default who opened the thread, comments."""
+        """Comment on the thread, by default as the person who opened it."""
         return Said(self.world, await (by or self.opener).person.comment(self.thread, text))
 
     async def hears(self, *phrases: str) -> str:
-        """Waits for the next thing the bot says in the end, checks that it holds the phrases, and has read it."""
+        """Wait for the bot's next final text, check that it has the phrases, and mark it as read."""
         comment = await self.world.github.wait_for(self._next_final, PATIENCE_SECONDS)
         assert comment is not None
         body = self.read[comment.id] = comment.body
@@ -111,14 +111,14 @@ class Talk:
         return body
 
     async def hears_all(self) -> list[str]:
-        """Waits until the bot has nothing left to do; everything it said since, oldest comment first."""
+        """Wait until the bot has nothing left to do; return all its new texts, oldest comment first."""
         await self.world.quiet()
         bodies = [comment.body for comment in self.unread]
         self.read |= {comment.id: comment.body for comment in self.unread}
         return bodies
 
     async def sees(self, phrase: str) -> None:
-        """Waits until a comment of the bot shows this or has shown it; that does not read the comment."""
+        """Wait until a comment of the bot shows this text or has shown it; that does not mark it as read."""
 
         def shown() -> bool:
             return any(phrase in text for one in self.from_bot for text in (one.original, *one.edits))
@@ -126,7 +126,7 @@ class Talk:
         await self.world.github.wait_for(shown, PATIENCE_SECONDS)
 
     async def sees_working(self) -> None:
-        """Waits until an unread comment shows that the agent is at work."""
+        """Wait until an unread comment shows that the agent is at work."""
         await self.world.github.wait_for(
             lambda: any(one.body.startswith("Working on it") for one in self.unread), PATIENCE_SECONDS
         )
@@ -149,7 +149,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Someone:
-    """A person and what they do on GitHub."""
+    """A person and their acts on GitHub."""
 
     world: "World"
     user: User
@@ -171,13 +171,13 @@ class Someone:
         return self.world.listen(thread, self)
 
     async def pushes(self, branch: str, files: Files, *, to: Repository | None = None, base: str | None = None) -> str:
-        """Returns the commit."""
+        """Push a commit and return it."""
         return await self.person.push(to or self.world.repository, branch, files, "By hand", base)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A file that the agent waits for: `wait {gate}` in a request."""
+    """A file for which the agent waits: `wait {gate}` in a request."""
 
     path: Path
 
@@ -221,29 +221,29 @@ class World:
         return Someone(self, self.github.world.user(login, kind))
 
     def listen(self, thread: Issue, opener: Someone) -> Talk:
-        """The talk of a thread that somebody opened."""
+        """Return the talk of an opened thread."""
         self.talks.append(Talk(self, thread, opener))
         return self.talks[-1]
 
     def gate(self) -> Gate:
-        """A closed gate."""
+        """Return a closed gate."""
         self.gates += 1
         return Gate(self.directory / f"gate-{self.gates}")
 
     async def turns(self, *columns: str) -> list[Any]:
-        """Turns, oldest first: whole rows, or only these columns."""
+        """Return the turns, oldest first: whole rows, or only these columns."""
         return await self._rows(TURNS, columns)
 
     async def sessions(self, *columns: str) -> list[Any]:
-        """Sessions, oldest first."""
+        """Return the sessions, oldest first."""
         return await self._rows(SESSIONS, columns)
 
     async def worktrees(self, *columns: str) -> list[Any]:
-        """Worktrees, oldest first, with the numbers of the `conversations` that use them."""
+        """Return the worktrees, oldest first, with the numbers of the `conversations` that use them."""
         return await self._rows(WORKTREES, columns)
 
     async def quiet(self) -> None:
-        """Waits until nothing is left to do on either side."""
+        """Wait until nothing is left to do on either side."""
 
         async def nothing_left() -> bool:
             await self.github.settled()
@@ -252,21 +252,21 @@ class World:
         await eventually(nothing_left, PATIENCE_SECONDS, what=self._state)
 
     async def until(self, condition: str) -> None:
-        """Waits until an SQL condition on the rows holds."""
+        """Wait until an SQL condition on the rows holds."""
         await eventually(lambda: self.database.fetchval(f"select {condition}"), PATIENCE_SECONDS, what=self._state)
 
     @staticmethod
     def text_of(worktree: str, name: str) -> str | None:
-        """A file on the bot's own disk, None where it is not there."""
+        """Return a file on the bot's own disk, None if it does not exist."""
         file = Path(worktree, name)
         return file.read_text() if file.is_file() else None
 
     async def branches(self) -> dict[str, str]:
-        """The branches on GitHub with their commits."""
+        """Return the branches on GitHub with their commits."""
         return await self.repository.git.branches()
 
     async def files(self, revision: str) -> dict[str, str]:
-        """The files of a branch or commit on GitHub."""
+        """Return the files of a branch or commit on GitHub."""
         return await self.repository.git.files(revision)
 
     async def _settled(self) -> bool:
@@ -285,7 +285,7 @@ class World:
                 return [tuple(row[column] for column in columns) for row in rows]
 
     async def _state(self) -> str:
-        """What is unfinished, for whoever has to find out why."""
+        """Return what is unfinished, for the message of a failed test."""
         lines = [str(row) for row in await self.turns("number", "state", "reason")]
         lines += [str(row) for row in await self.worktrees("path", "state")]
         lines += [str(dict(row)) for row in await self.database.fetch("select kind, state, outcome from operations")]
@@ -302,9 +302,9 @@ async def open_world(
     *,
     installation_id: int | None = None,
 ) -> AsyncIterator[World]:
-    """A running pair with the repository acme/shop; at its end everything the bot said must have been heard.
+    """Run a pair with the repository acme/shop; at the end every text of the bot must have been read.
 
-    `more`: settings of the bot, or what makes them once GitHub is there.
+    `more`: settings of the bot, or a function of GitHub that returns them.
     """
     clock = HandMovedClock()
     async with SimulatedGitHub.running(directory / "github", clock, installation_id=installation_id) as github:

@@ -1,4 +1,4 @@
-"""A bot's machine with things to steal and to break, and a program that tries, run as the agent of one conversation."""
+"""A bot's machine with secrets and data, and an attacking program that runs as the agent of one conversation."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
 SECRET = "canary-8f2c61d0"
 LIMITS = Limits(processes=64, memory_bytes=1 << 30, scratch_bytes=32 << 20, file_bytes=64 << 20, disk_bytes=64 << 20)
 
-# What every attack knows: more than a real one would.
+# Every attack knows these paths; a real one would know less.
 _PRELUDE = """
 import os, pathlib, shutil, socket, subprocess, sys, time
 root, data, worktree, clone, other, trap = (pathlib.Path(word.removeprefix("path=")) for word in sys.argv[1:7])
@@ -44,7 +44,7 @@ def show(path):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The world of one attack. `trap` leaves `ran` when anything runs it outside the cage."""
+    """The world of one attack. `trap` writes `ran` if it runs outside the cage."""
 
     world: GitRepositories
     trap: Path
@@ -53,7 +53,7 @@ class Machine:
     secrets: tuple[Path, ...]
 
     def command(self, program: str) -> list[str]:
-        """The attack as the bot would start it."""
+        """Return the attack's argv as the bot would start it."""
         known = (
             self.world.root,
             self.world.root / "data",
@@ -69,7 +69,7 @@ class Machine:
         return {"PATH": SEARCH_PATH, "HOME": str(self.world.home), "PYTHONUNBUFFERED": "1", **PERSON}
 
     def attack(self, program: str) -> str:
-        """Runs it to its end; what it wrote is all it got."""
+        """Run the attack to its end; return its output, which is all that it learned."""
         done = subprocess.run(
             self.command(program),
             cwd=self.world.path,
@@ -84,7 +84,7 @@ class Machine:
         return done.stdout
 
     async def after_the_turn(self) -> list[object]:
-        """All that the host does with a worktree: deliver, prepare the next turn. That it is broken is an answer."""
+        """Do what the host does with a worktree: deliver, then prepare the next turn. An error is a valid result."""
         world, results = self.world, list[object]()
         async with clone_lock(world.clone) as lock:
             try:

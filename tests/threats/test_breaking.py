@@ -1,4 +1,4 @@
-"""What an agent cannot change: other conversations' branches, the clone, the remote, the bot's files."""
+"""An agent cannot change other conversations' branches, the clone, the remote or the bot's files."""
 
 import pytest
 
@@ -40,7 +40,7 @@ print(git("for-each-ref").stdout)
 
 
 async def test_another_conversations_branch_under_a_head_that_names_it(machine: Machine) -> None:
-    """A worktree without a branch of its own is not settled first: what HEAD names there is the agent's word only."""
+    """A worktree without a branch is not brought back to one first: HEAD there is only the agent's claim."""
     machine.attack(
         f"""
 git("symbolic-ref", "HEAD", "refs/heads/{OTHER_BRANCH}", check=True)

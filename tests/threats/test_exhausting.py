@@ -1,4 +1,4 @@
-"""What an agent cannot use up, and what does not outlive it. Every attack here is bounded by itself too."""
+"""An agent cannot use up the machine, and nothing of it outlives the turn. Every attack here is itself bounded."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from bot.worktrees.sync import NoRemoteBranch, sync
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
-# No more than this even where nothing holds it.
+# Not more than this even without a limit.
 FORKS = 200
 
 

@@ -1,4 +1,4 @@
-"""Configuration left in the worktree or in git's folders runs nothing on the host, in this turn or the next."""
+"""Configuration planted in the worktree or in git's folders runs nothing on the host, in this turn or the next."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.git_repositories import git
 from tests.threats.conftest import Machine
 
-# Every key that names a program git would run while it looks at a worktree, commits, merges or pushes.
+# Every key that names a program that git runs while it examines a worktree, commits, merges or pushes.
 _KEYS = """
 keys = {
     "core.fsmonitor": trap, "core.hooksPath": root / "hooks", "core.editor": trap, "core.pager": trap,

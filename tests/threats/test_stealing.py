@@ -1,4 +1,4 @@
-"""What an agent cannot read: other processes, other conversations, the bot's own secrets, whatever path leads there."""
+"""An agent cannot read other processes, other conversations or the bot's secrets by any path."""
 
 import asyncio
 import os
@@ -98,7 +98,7 @@ attempt((clone / "refs/heads").symlink_to, "{machine.world.root}")
 
 
 async def test_folders_swapped_for_links_lead_no_mount_astray(machine: Machine) -> None:
-    """What is mounted next time must not be found through a link that this time's agent left."""
+    """The next mount must not follow a link that this turn's agent left."""
     machine.world.home.mkdir(parents=True)
     before = sorted(str(path) for path in machine.world.root.rglob("*") if "private" not in path.parts)
     machine.attack(

@@ -1,4 +1,4 @@
-"""Rules: threads close and open again, people ask to have worktrees reset, removed and restored, workers do it."""
+"""Rules: threads close and reopen, people ask to reset, remove and restore worktrees, workers do it."""
 
 from hypothesis.stateful import rule
 
@@ -14,7 +14,7 @@ from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
 
 
 class CommandRules(TurnRules):
-    """How worktrees end, and come back."""
+    """The ends and the restores of worktrees."""
 
     @rule(talk=talks)
     def closes(self, talk: Talk) -> None:
@@ -39,7 +39,7 @@ class CommandRules(TurnRules):
         self.carry_out()
 
     def close(self, talk: Talk) -> None:
-        """The thread is closed, and what runs there hears of it."""
+        """Close the thread and tell its running turn."""
         number = int(talk.split()[1])
 
         async def close() -> None:
@@ -50,11 +50,11 @@ class CommandRules(TurnRules):
         self.bot(close())
 
     def command(self, talk: Talk, verb: Verb) -> None:
-        """Somebody writes `/worktree …` in the thread."""
+        """Write `/worktree …` in the thread."""
         self.ask(talk, ParsedComment(commands=(Command("worktree", verb),)))
 
     def carry_out(self) -> None:
-        """A worker does what is not a turn: operations, then removals. What is gone is gone then."""
+        """Do the work of a worker that is not a turn: operations, then removals."""
 
         async def all_that_waits() -> None:
             ground = self.ground

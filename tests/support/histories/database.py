@@ -1,4 +1,4 @@
-"""The database of one history after another, whose clock is moved by hand."""
+"""One database for many histories, with a clock that tests move."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ from information_schema.columns where table_schema = 'public' and column_default
 
 @asynccontextmanager
 async def history_database(dsn: str) -> AsyncIterator[Pool]:
-    """A database for one history after another; agents are people's hands, and no failpoint is set."""
+    """Yield a database for one history after another; agents are manual, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bot.run.turn.driver_for", manual_agent)
         patch.setattr(failpoints, "listener", None)
@@ -40,7 +40,7 @@ async def history_database(dsn: str) -> AsyncIterator[Pool]:
 
 
 async def empty(pool: Pool) -> None:
-    """No row but that of the node, and the right time."""
+    """Delete all rows except the node's, and reset the clock."""
     tables = [
         row["tablename"]
         for row in await pool.fetch("select tablename from pg_tables where schemaname = 'public'")

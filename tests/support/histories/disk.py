@@ -1,4 +1,4 @@
-"""What agents do to a worktree in a turn, and what hands do to it between two turns."""
+"""Changes of a worktree by agents during a turn, and by people between two turns."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ damages = st.sampled_from(get_args(Damage))
 
 
 def do(ground: HistoryNode, path: Path, deed: Deed, name: str) -> None:
-    """One thing an agent does; what git refuses it does not do."""
+    """Do one thing that an agent does; a refusal by git is ignored."""
     file = path / name
     match deed:
         case "write":
@@ -104,7 +104,7 @@ def do(ground: HistoryNode, path: Path, deed: Deed, name: str) -> None:
 
 
 def damage(ground: HistoryNode, path: Path, kind: Damage) -> None:
-    """What becomes of a worktree, or of its clone, without the bot."""
+    """Damage a worktree, or its clone, without the bot."""
     admin, clone = ground.admin(path), ground.clone.path
     match kind:
         case "gone":
@@ -144,7 +144,7 @@ def damage(ground: HistoryNode, path: Path, kind: Damage) -> None:
 
 
 def _leave(lock: Path) -> None:
-    """A lock file of a git that was killed an hour ago."""
+    """Leave the lock file of a git that was killed an hour ago."""
     lock.touch()
     past = time.time() - 3600
     os.utime(lock, (past, past))

@@ -1,4 +1,4 @@
-"""What stands in for the world around a history: an agent whose hands are ours, a GitHub that only says yes."""
+"""Fakes around a history: an agent that the test controls, a GitHub that only says yes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -10,7 +10,7 @@ from bot.model import Repository
 
 
 class QuietGitHub:
-    """What runs ask of GitHub, without HTTP."""
+    """The GitHub that runs need, without HTTP."""
 
     async def permission(self, repository: Repository, login: str) -> str:
         return "write"
@@ -23,7 +23,7 @@ class QuietGitHub:
 
 
 class ManualAgent:
-    """The agent of one turn: it waits, and somebody else does its work in the worktree meanwhile."""
+    """The agent of one turn: it waits while the test does its work in the worktree."""
 
     def __init__(self, arrival: "asyncio.Future[ManualAgent]") -> None:
         self._arrival = arrival
@@ -49,10 +49,10 @@ class ManualAgent:
 
 
 ARRIVALS: dict[str, asyncio.Future[ManualAgent]] = {}
-"""Who waits for an agent to be at work, by worktree: one turn in each."""
+"""The waiters for an agent at work, by worktree: one turn in each."""
 
 
 @asynccontextmanager
 async def manual_agent(_: str, launch: Launch) -> AsyncIterator[AgentDriver]:
-    """The agent of the turn that expects one in this worktree."""
+    """Yield the agent of the turn that expects one in this worktree."""
     yield ManualAgent(ARRIVALS[str(launch.cwd)])

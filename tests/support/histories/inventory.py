@@ -1,4 +1,4 @@
-"""What exists: every commit that is reachable from a ref, every content that lies somewhere. Read as from outside."""
+"""All data that exists: every commit reachable from a ref, and every file content. Read without the bot's code."""
 
 import hashlib
 import os
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Copies of what the remote has or had: no place where the bot keeps anything.
+# Copies of what the remote has or had: the bot keeps nothing there.
 _FETCHED = ("refs/remotes/", "refs/threadtree/fetched/")
 _INDEX_ENTRY_BYTES = 62
 _EXTENDED = 0x4000
 
 
 def content_id(content: bytes) -> str:
-    """git's name for a file of this content."""
+    """Return git's name for a file of this content."""
     return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()  # noqa: S324 - git's own
 
 
 def refs_of(repository: Path) -> dict[str, str]:
-    """All refs of a repository, or of a folder that stands for one, and the objects they name."""
+    """Return all refs of a repository, or of a folder that acts as one, and the objects they name."""
     found = {}
     packed = repository / "packed-refs"
     if packed.is_file():
@@ -40,7 +40,7 @@ def refs_of(repository: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there was at a moment. `staged` are contents that only an index names."""
+    """The data at one moment. `staged` are contents that only an index names."""
 
     commits: frozenset[str]
     contents: frozenset[str]
@@ -50,7 +50,7 @@ class Found:
 
 @dataclass(slots=True)
 class Inventory:
-    """Knows every content that somebody wrote, by git's name for it."""
+    """A collection of all contents ever written, by git's name for them."""
 
     remote: Path
     clone: Path
@@ -58,9 +58,9 @@ class Inventory:
     written: dict[str, str]
 
     def look(self, *, rescues: bool = True) -> Found:
-        """Everything that exists now: on the remote, in the clone, in cages, in worktrees, among what was kept.
+        """Return everything that exists now: on the remote, in the clone, in cages, in worktrees, in kept directories.
 
-        Without `rescues`: what exists beside them.
+        Without `rescues`: everything except rescues.
         """
         kept = self.data / ("kept" if rescues else "none")
         privates = [one for one in [*self.data.glob("private/*"), *kept.glob("*.git/private")] if _is_private(one)]
@@ -101,7 +101,7 @@ class Inventory:
         return Found(frozenset(commits), frozenset(contents), frozenset(staged), remote)
 
     def lost(self, before: Found, after: Found, *, index_too: bool) -> list[str]:
-        """What was there and is not any more, in words."""
+        """Describe what was there before and is missing now."""
         gone = [f"commit {name}" for name in sorted(before.commits - after.commits)]
         wanted = before.contents | before.staged if index_too else before.contents
         kept = after.contents | after.staged if index_too else after.contents
@@ -120,7 +120,7 @@ def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[str]:
 
 
 def _tips_of_private(private: Path) -> Iterator[str]:
-    # `refs` beside `common`: what is the clone's folder of refs inside.
+    # `refs` beside `common`: the clone's folder of refs in the cage.
     yield from (sha for name, sha in refs_of(private).items() if not name.startswith(_FETCHED))
     yield from (sha for name, sha in refs_of(private / "common").items() if not name.startswith(_FETCHED))
     yield from _stashes(private / "common")
@@ -134,7 +134,7 @@ def _heads(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _stashes(repository: Path) -> Iterator[str]:
-    """All but the latest stash are in a reflog only."""
+    """Yield the stashes; all but the latest are in a reflog only."""
     log = repository / "logs" / "refs" / "stash"
     if log.is_file():
         yield from (line.split(" ", 2)[1] for line in log.read_text().splitlines())
@@ -152,7 +152,7 @@ def _contents(directory: Path) -> Iterator[str]:
 
 
 def _staged(index: Path) -> Iterator[str]:
-    """https://git-scm.com/docs/index-format, versions 2 and 3."""
+    """Read an index: https://git-scm.com/docs/index-format, versions 2 and 3."""
     if not index.is_file():
         return
     data = index.read_bytes()

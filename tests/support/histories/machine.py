@@ -1,4 +1,4 @@
-"""What every rule of a history builds on: the bot acts, and what there was is still there."""
+"""The base of all rules of a history: after each act of the bot, all earlier work still exists."""
 
 import asyncio
 import shutil
@@ -25,12 +25,12 @@ select id, path, branch, state from worktrees where node = $1 and state in ('res
 order by id
 """
 WARNED_OF = ("turn-failed", "turn-crashed", "publish-failed", "commits-not-imported")
-"""What the log says where something went wrong that a history does not bring about."""
+"""Log events of problems that a history does not cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What histories share: the loop they are played in, the database, and whether there is a cage."""
+    """The parts that all histories share: the event loop, the database, and whether there is a cage."""
 
     loop: asyncio.Runner
     pool: Pool
@@ -39,7 +39,7 @@ class Shared:
 
 
 class Machine(RuleBasedStateMachine):
-    """One history. `damaged` are paths that hands have spoiled since the last turn there."""
+    """One history. `damaged` are paths that were damaged since the last turn there."""
 
     def __init__(self, theatre: Shared) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.root, ignore_errors=True)
 
     def bot(self, doing: Coroutine[Any, Any, T], *, index_too: bool = False) -> T:
-        """The bot does something: nothing that there was may be missing afterwards."""
+        """Let the bot act; check that nothing is missing afterwards."""
         before = self.seen
         try:
             result = self._play(doing)
@@ -71,25 +71,25 @@ class Machine(RuleBasedStateMachine):
         return result
 
     def wrong(self) -> list[dict[str, Any]]:
-        """What the log says of things that a history does not bring about."""
+        """Return the log events of problems that a history does not cause."""
         return [entry for entry in self.log if entry["log_level"] == "error" or entry["event"] in WARNED_OF]
 
     @contextmanager
     def hands(self) -> Iterator[None]:
-        """People or agents do something: what they drop themselves nobody needs to keep."""
+        """Let people or agents act: what they drop themselves need not be kept."""
         yield
         self.seen = self.ground.ledger.look()
 
     def live_paths(self) -> set[Path]:
-        """The paths of the worktrees that have a row."""
+        """Return the paths of the worktrees that have a row."""
         return {Path(row["path"]) for row in self._play(self.ground.rows(LIVE, NODE))}
 
     def excuse_all(self) -> None:
-        """Something was cut off: rows, directories and entries need not agree until it is gone on with."""
+        """Allow rows, directories and entries to differ until an interrupted act is completed."""
         self.damaged |= {*self.live_paths(), *self.ground.entry_paths(), *self.ground.directories()}
 
     def check_order(self) -> None:
-        """One directory, one row and one entry of git for each worktree that was left alone."""
+        """Check that each undisturbed worktree has one directory, one row and one entry of git."""
         rows = self._play(self.ground.rows(LIVE, NODE))
         entries, directories = self.ground.entry_paths(), self.ground.directories()
         live = [Path(row["path"]) for row in rows]
@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         assert len(live) == len({*live}) or any(row["state"] == "removing" for row in rows)
 
     def _check_remote(self, before: Found) -> None:
-        """No branch of the remote was forced, deleted or, where it is the default one, pushed to."""
+        """Check that no branch of the remote was force-pushed or deleted, and the default branch was not pushed to."""
         for ref, was in before.remote.items():
             now = self.seen.remote.get(ref)
             assert now is not None, f"{ref} was deleted"

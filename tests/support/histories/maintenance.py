@@ -29,11 +29,11 @@ What = Literal["turn", "close", "command", "sweep", "repair"]
 
 
 class MaintenanceRules(CommandRules):
-    """What timers and operators do."""
+    """The acts of timers and operators."""
 
     @rule(days=st.sampled_from((0, 1, 40, 100, 200)))
     def sweeps(self, days: int) -> None:
-        """Time passes, or the clock jumps; then what nobody used is pruned."""
+        """Let time pass, or the clock jump; then prune unused worktrees."""
         self.sweep(days)
 
     @rule()
@@ -48,7 +48,7 @@ class MaintenanceRules(CommandRules):
         verb=verbs,
     )
     def killed(self, name: str, talk: Talk, what: What, doing: Deeds, verb: Verb) -> None:
-        """A worker ends where it first reaches this place, in the middle of something; another one goes on."""
+        """Kill a worker where it first reaches this failpoint; another worker continues."""
         reached: list[str] = []
 
         def kill(thread_ref: str) -> None:
@@ -77,7 +77,7 @@ class MaintenanceRules(CommandRules):
         finally:
             failpoints.listener = None
         if reached:
-            # Until somebody goes on with it, it is half done; nothing is lost all the same.
+            # Until a worker continues it, it is half done; still nothing is lost.
             self.excuse_all()
             self.bot(self.ground.kill(), index_too=True)
             self.carry_out()
@@ -93,7 +93,7 @@ class MaintenanceRules(CommandRules):
             await prune(ground.ctx, policy, force=True)
 
         if ground.now - ground.began > timedelta(days=RESCUE_DAYS - 1):
-            # What was rescued may be too old to be kept.
+            # A rescue may be too old to be kept.
             self.seen = ground.ledger.look(rescues=False)
         self.bot(swept(), index_too=True)
 

@@ -1,4 +1,4 @@
-"""Where a history plays: a remote, a database, workers that are killed and started, an agent whose hands are ours."""
+"""The setting of a history: a remote, a database, workers that die and start, an agent that the test controls."""
 
 import asyncio
 import itertools
@@ -46,20 +46,20 @@ ADA = Actor("ada", 7)
 
 @dataclass(slots=True)
 class Worker:
-    """A worker process: alive as long as it holds its lock."""
+    """A worker process: alive while it holds its lock."""
 
     name: str
     runner: Runner
     lock: ExitStack
 
     def dies(self) -> None:
-        """kill -9: only the kernel cleans up behind it."""
+        """Die as from kill -9: only the kernel cleans up."""
         self.lock.close()
 
 
 @dataclass(slots=True)
 class Run:
-    """One turn that runs; at its `arrival` the agent is at work."""
+    """One running turn; `arrival` is set when the agent is at work."""
 
     turn: ClaimedTurn
     worker: Worker
@@ -85,7 +85,7 @@ class HistoryNode:
 
     @classmethod
     async def make(cls, root: Path, pool: Pool, sandbox: Literal["off", "bwrap"]) -> "HistoryNode":
-        """A remote with a few commits on `main`, and an empty node."""
+        """Create a remote with a few commits on `main`, and an empty node."""
         remote, data = root / "remotes" / "octo" / "hello.git", root / "data"
         remote.mkdir(parents=True)
         data.mkdir()
@@ -126,14 +126,14 @@ class HistoryNode:
             ground.push("refs/heads/main", {name: ground.content(name)})
         return ground
 
-    # What people do on GitHub and to the remote
+    # Acts of people on GitHub and on the remote
 
     @property
     def remote(self) -> Path:
         return self.ledger.remote
 
     def content(self, name: str) -> str:
-        """A content that nobody wrote before."""
+        """Return a content that was never written before."""
         text = f"{name} {next(self.numbers)}\n"
         self.ledger.written[content_id(text.encode())] = text.strip()
         return text
@@ -147,7 +147,7 @@ class HistoryNode:
         tree: str | None = None,
         force: bool = False,
     ) -> None:
-        """A person's commit on a full ref of the remote, on top of what is there or of `onto`, with `tree` or `files`
+        """Push a person's commit to a full ref of the remote, on top of its tip or of `onto`, with `tree` or `files`
         changed.
         """
         remote = refs_of(self.remote)
@@ -173,7 +173,7 @@ class HistoryNode:
     async def ask(
         self, number: int, facts: GitHubFacts, asks: ParsedComment, kind: Literal["issue", "pull"] = "issue"
     ) -> None:
-        """Somebody asks in the thread: what decide writes down."""
+        """Ask in the thread, as decide writes it down."""
         at = self.later()
         thread = Thread(number, kind, f"Thread {number}", None)
         comment = next(self.numbers)
@@ -183,23 +183,23 @@ class HistoryNode:
             await handle_request(connection, paths, self.ctx.policy, self.now, request, facts)
 
     def later(self) -> datetime:
-        """The time, which goes on."""
+        """Return the time, a little later on each call."""
         self.now += timedelta(seconds=10)
         return self.now
 
     async def put_forward(self, days: int) -> None:
-        """Time passes, for the bot and for its database; for files it does not."""
+        """Move the clock of the bot and of its database, but not the times of files."""
         self.now += timedelta(days=days)
         await self.pool.execute("update clock.hand set ahead = ahead + $1", timedelta(days=days))
 
     def facts(self, **more: Any) -> GitHubFacts:
-        """What decide looked up: an open thread, unless told otherwise."""
+        """Return the facts that decide looked up: an open thread, unless changed."""
         return GitHubFacts(**{"thread": ThreadFacts("issue", "A title", None), **more})
 
-    # What workers do
+    # Acts of workers
 
     async def claim(self, worker: Worker | None = None) -> Run | None:
-        """The next turn, begun by a worker; None where none can run now."""
+        """Claim the next turn and begin it; None if none can run now."""
         mine = worker or self.worker
         async with self.pool.acquire() as connection:
             claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
@@ -213,7 +213,7 @@ class HistoryNode:
         return run
 
     async def at_work(self, run: Run) -> bool:
-        """Waits until the agent is at work; False if the turn ended before. Raises what killed it."""
+        """Wait until the agent is at work; return False if the turn ended before. Raises the error that ended it."""
         either: set[asyncio.Future[Any]] = {run.arrival, run.task}
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -226,7 +226,7 @@ class HistoryNode:
         return False
 
     async def finish(self, run: Run, outcome: Literal["done", "failed"]) -> str:
-        """The agent ends, and the turn with it; its state."""
+        """Let the agent end, and the turn with it; return the turn's state."""
         ended = Completed("It is done.", None) if outcome == "done" else Failed("It broke.", "")
         run.arrival.result().outcome.set_result(ended)
         try:
@@ -237,7 +237,7 @@ class HistoryNode:
         return await self.state_of(run)
 
     async def stop(self) -> None:
-        """Turns that were asked to stop hear so, and end."""
+        """Let turns end that were asked to stop."""
         query = "select id from turns where state = 'running' and stop_requested_at is not null"
         asked = {row["id"] for row in await self.rows(query)}
         for run in [run for run in self.runs if run.turn.id in asked]:
@@ -247,27 +247,27 @@ class HistoryNode:
             self._left(run)
 
     async def state_of(self, run: Run) -> str:
-        """The state of its row, and the reason for it."""
+        """Return the state of the run's row, and the reason for it."""
         row = await self.pool.fetchrow("select state, reason from turns where id = $1", run.turn.id)
         return f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"])
 
     async def kill(self) -> None:
-        """The worker dies with everything it runs, another takes its place and sees after what it left."""
+        """Kill the worker with everything it runs; another one takes its place and recovers."""
         dead, self.worker = self.worker, _worker(self.ctx, self.locks)
         dead.dies()
         mine = [run for run in self.runs if run.worker is dead]
         for run in mine:
-            # As the end of a process: nothing is handed back.
+            # As at the end of a process: nothing is handed back.
             self._left(run)
         await _end_without_a_word([run.task for run in mine])
         await self.recover()
 
     async def another_worker(self) -> Worker:
-        """One more process of this node, which never dies."""
+        """Return one more process of this node, which never dies."""
         return _worker(self.ctx, self.locks)
 
     async def recover(self) -> None:
-        """What a worker does at its start, and every few seconds."""
+        """Do what a worker does at its start, and every few seconds."""
         await self.worker.runner.recover()
 
     def _left(self, run: Run) -> None:
@@ -277,29 +277,29 @@ class HistoryNode:
     async def rows(self, query: str, *values: object) -> list[asyncpg.Record]:
         return list(await self.pool.fetch(query, *values))
 
-    # What there is on disk
+    # State on disk
 
     @property
     def clone(self) -> Clone:
         return self.ctx.clone("octo/hello")
 
     def entry_paths(self) -> list[Path]:
-        """The worktrees that git has on record."""
+        """Return the worktrees in git's records."""
         pointers = sorted(self.clone.path.glob("worktrees/*/gitdir"))
         return [Path(pointer.read_text().strip()).parent for pointer in pointers]
 
     def directories(self) -> list[Path]:
-        """What lies where worktrees lie, whatever it is."""
+        """Return everything in the folder of worktrees."""
         folder = self.ctx.data_dir / "worktrees" / "octo" / "hello"
         return [one for one in sorted(folder.glob("*")) if one.suffix != ".json" and not one.name.startswith(".")]
 
     def admin(self, path: Path) -> Path | None:
-        """git's folder for the worktree at this path."""
+        """Return git's folder for the worktree at this path."""
         found = admin_directory(self.clone.path, path)
         return found if isinstance(found, Path) else None
 
     def state(self, path: Path) -> Path | None:
-        """The folder with a worktree's HEAD and index."""
+        """Return the folder with a worktree's HEAD and index."""
         admin = self.admin(path)
         cage = self.ctx.git.cage
         if cage is None or admin is None:
@@ -307,7 +307,7 @@ class HistoryNode:
         return cage.view(self.clone.path.resolve(), real_path(path), admin).state
 
     def agent(self, path: Path, *command: str, **environment: str) -> None:
-        """A command as the agent runs it, in its cage if there is one; whether it succeeds is the agent's affair."""
+        """Run a command as the agent does, in its cage if there is one; a failure is ignored."""
         cage, argv = self.ctx.git.cage, list(command)
         home = self.ctx.data_dir / "homes" / "1"
         home.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,7 @@ class HistoryNode:
 
 
 async def close(ground: HistoryNode) -> None:
-    """Leaves no task and no lock."""
+    """Leave no task and no lock."""
     tasks = [run.task for run in ground.runs]
     ground.runs.clear()
     await _end_without_a_word(tasks)
@@ -335,7 +335,7 @@ async def close(ground: HistoryNode) -> None:
 
 
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancels tasks in a way that hands nothing back, as if the process had ended."""
+    """Cancel tasks as if the process had ended: nothing is handed back."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TurnRun, "_hand_back", _nothing)
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Rules: people push to the remote, and hands spoil what the bot has on disk."""
+"""Rules: people push to the remote, and damage the bot's files on disk."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ Push = Literal["forward", "amend", "force", "delete", "merge into main", "squash
 pushes = st.sampled_from(("forward", "amend", "force", "delete", "merge into main", "squash into main"))
 files = st.sampled_from(FILES)
 whiches = st.integers(0, 5)
-"""Which of those that there are: what is drawn never depends on them, since they depend on who was faster."""
+"""An index into the things that exist. The drawn value must not depend on them, since they depend on timing."""
 
 T = TypeVar("T")
 
 
 def one_of(there: Sequence[T], which: int) -> T | None:
-    """None where there is none."""
+    """Return one of the things, None if there are none."""
     return there[which % len(there)] if there else None
 
 
 class PeopleRules(Machine):
-    """What happens without the bot."""
+    """Events without the bot."""
 
     @rule(name=files)
     def someone_pushes_to_main(self, name: str) -> None:
@@ -41,7 +41,7 @@ class PeopleRules(Machine):
         if (ref := one_of(sorted(refs.keys() - {main}), which)) is None:
             return
         if push == "delete" and ref.startswith("refs/pull/"):
-            return  # GitHub's own
+            return  # only GitHub writes these refs
         fresh = {name: self.ground.content(name)}
         with self.hands():
             match push:
@@ -73,6 +73,6 @@ class PeopleRules(Machine):
             self.damaged.update(self.ground.directories())
 
     def idle_worktrees(self) -> list[Path]:
-        """Where no turn runs."""
+        """Return the worktrees without a running turn."""
         busy = {Path(run.turn.worktree.path) for run in self.ground.runs}
         return [path for path in self.ground.directories() if path not in busy]

@@ -16,7 +16,7 @@ from tests.support.histories.machine import Machine
 from tests.support.histories.node import Run, Worker
 
 Talk = Literal["issue 1", "issue 2", "pull 3", "pull 4", "fork 5"]
-"""Pull 3 is of the bot's own branch, pull 4 of a person's; both close issue 1. Pull 5 comes from a fork."""
+"""Pull 3 is from the bot's own branch, pull 4 from a person's; both close issue 1. Pull 5 comes from a fork."""
 
 REQUEST = ParsedComment(request="do it")
 Verb = Literal["reset", "remove", "restore"]
@@ -29,11 +29,11 @@ Deeds = list[tuple[Deed, str]]
 
 
 class TurnRules(Machine):
-    """What is asked and what runs."""
+    """Requests and their turns."""
 
     @rule(talk=talks)
     def asks(self, talk: Talk) -> None:
-        """Somebody asks; nobody runs it yet."""
+        """Ask; no worker runs it yet."""
         self.ask(talk)
 
     @rule(talk=talks, doing=deeds, outcome=outcomes)
@@ -42,21 +42,21 @@ class TurnRules(Machine):
 
     @rule(talk=talks, doing=deeds)
     def begins(self, talk: Talk, doing: Deeds) -> None:
-        """The next turn in line runs, and goes on running."""
+        """Begin the next turn in line and leave it running."""
         self.ask(talk)
         if (run := self.begin()) is not None:
             self.work(run, doing)
 
     @rule(outcome=outcomes, doing=deeds)
     def ends(self, outcome: Literal["done", "failed"], doing: Deeds) -> None:
-        """A running turn comes to its end."""
+        """End a running turn."""
         for run in self.ground.runs[:1]:
             self.work(run, doing)
             self.end(run, outcome)
 
     @rule(talk=talks, other=talks)
     def two_claim_at_once(self, talk: Talk, other: Talk) -> None:
-        """Two workers hear the doorbell at the same moment."""
+        """Let two workers claim at the same moment."""
         self.ask(talk)
         self.ask(other)
 
@@ -71,18 +71,18 @@ class TurnRules(Machine):
 
     @rule()
     def worker_dies(self) -> None:
-        """kill -9; another worker sees after what it left."""
+        """Kill a worker as with kill -9; another one recovers."""
         self.bot(self.ground.kill())
 
     def turn_of(self, talk: Talk, doing: Deeds, outcome: Literal["done", "failed"] = "done") -> None:
-        """Somebody asks, and the next turn in line runs to its end."""
+        """Ask, and run the next turn in line to its end."""
         self.ask(talk)
         if (run := self.begin()) is not None:
             self.work(run, doing)
             self.end(run, outcome)
 
     def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
-        """Somebody says something in the thread."""
+        """Write a request in the thread."""
         kind, _, text = talk.partition(" ")
         number, facts = int(text), self.ground.facts(text=asks.request)
         if kind != "issue":
@@ -90,7 +90,7 @@ class TurnRules(Machine):
         self.bot(self.ground.ask(number, facts, asks, "issue" if kind == "issue" else "pull"))
 
     def pull(self, talk: Talk, number: int) -> PullRequestHead:
-        """The pull request; its head is pushed by a person if it is not there."""
+        """Return the pull request; push its head as a person if it is missing."""
         head = {"pull 3": "threadtree/issue-1", "pull 4": "feature", "fork 5": "patch"}[talk]
         ref = f"refs/pull/{number}/head" if talk == "fork 5" else f"refs/heads/{head}"
         remote = refs_of(self.ground.remote)
@@ -104,7 +104,7 @@ class TurnRules(Machine):
         return PullRequestHead(head, sha, not is_fork, head_is_protected=False, closes=closes)
 
     def begin(self, worker: Worker | None = None) -> Run | None:
-        """Claims the next turn and waits until its agent is at work; None where there is none, or it was refused."""
+        """Claim the next turn and wait until its agent is at work; None if there is none, or it was refused."""
 
         run = self.bot(self.next_at_work(worker or self.ground.worker))
         if run is not None:
@@ -112,30 +112,30 @@ class TurnRules(Machine):
         return run
 
     async def next_at_work(self, worker: Worker) -> Run | None:
-        """Claims until an agent is at work: a turn may be sent on to another worktree, or refused."""
+        """Claim until an agent is at work: a turn may move to another worktree, or be refused."""
         while (run := await self.ground.claim(worker)) is not None:
             if await self.ground.at_work(run):
                 return run
             state = await self.ground.state_of(run)
             event(f"no agent: {state}")
-            # A run that was cut off after its agent had answered asks it no more.
+            # A run that was interrupted after its agent's answer does not ask the agent again.
             ended = run.turn.resuming and state == "done"
             assert ended or state == "queued" or state.startswith(("refused: ", "stopped: ")), state
         return None
 
     def arrived(self, run: Run) -> None:
-        """The agent is at work: whatever was wrong before is mended."""
+        """The agent is at work, so earlier damage is repaired."""
         self.damaged.discard(Path(run.turn.worktree.path))
         self.check_order()
 
     def work(self, run: Run, doing: Deeds) -> None:
-        """What the agent does."""
+        """Do the agent's work."""
         with self.hands():
             for deed, name in doing:
                 do(self.ground, Path(run.turn.worktree.path), deed, name)
 
     def end(self, run: Run, outcome: Literal["done", "failed"]) -> None:
-        """The agent ends, and so does the turn."""
+        """End the agent and the turn."""
         state = self.bot(self.ground.finish(run, outcome))
         event(f"end: {state}")
         assert state.split(":")[0] in (outcome, "stopped"), state

@@ -69,7 +69,7 @@ def _message(asked: Asked, told: Told) -> dict[str, Any]:
 
 
 def _blocks(told: Told) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each block of the content with the deltas that build it."""
+    """Yield each block of the content with the deltas that build it."""
     if told.text or told.call is None:
         deltas = [{"type": "text_delta", "text": piece} for piece in pieces(told.text)]
         yield {"type": "text", "text": told.text}, deltas

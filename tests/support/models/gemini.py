@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.models.script import Text
 from tests.support.models.wire import Asked, Told, event, pieces
 
-# The agent asks models of its own, without tools and for JSON, who speaks next and which model is to answer.
+# Gemini CLI also asks a model, without tools and for JSON, who speaks next and which model is to answer.
 _VERDICT = {"reasoning": "simple", "next_speaker": "user", "model_choice": "flash", "complexity_score": 1}
 
 
@@ -37,12 +37,12 @@ class GenerateContent:
 
 
 def wants_json(body: dict[str, Any]) -> bool:
-    """Whether the answer must be the verdict of `as_json`."""
+    """Return whether the answer must be the verdict of `as_json`."""
     return (body.get("generationConfig") or {}).get("responseMimeType") == "application/json"
 
 
 def as_json(told: Told) -> Told:
-    """The answer to one of the agent's own questions."""
+    """Return the answer to one of the agent's own questions."""
     return Told(told.number, json.dumps(_VERDICT), None)
 
 

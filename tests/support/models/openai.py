@@ -50,7 +50,7 @@ class Responses:
 
     @classmethod
     def _tools(cls, offered: list[dict[str, Any]]) -> Iterator[str]:
-        """The names of tools, those in namespaces and in items of the conversation too."""
+        """Return the names of tools, including those in namespaces and in items of the conversation."""
         for tool in offered:
             if tool.get("type") in ("namespace", "additional_tools"):
                 yield from cls._tools(tool["tools"])

@@ -1,13 +1,13 @@
-"""What a simulated model does next, decided from the conversation alone; the same for every vendor's API.
+"""The next step of a simulated model, decided from the conversation alone; the same for every vendor's API.
 
-The last text of a user that holds commands is the request. One command a line; a leading `@name` is left out:
+The last text of a user that has commands is the request. One command a line; a leading `@name` is ignored:
 
-    write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (what the last tool gave back)
+    write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
     say TEXT             long BYTES            remember WORD      recall
     hang                 fail STATUS           empty
 
-`hang` answers nothing at all until the agent goes away, `fail` with an HTTP status, `empty` with an empty message.
-Other lines are left alone. A file is written by the agent's own tool, a command is run by its own shell.
+`hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
+Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
 
 import re
@@ -18,12 +18,12 @@ from typing import Literal, assert_never
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
 TITLE = "A title"
-"""What a request without tools is answered with: agents ask that way for titles and summaries of a session."""
+"""The answer to a request without tools: agents ask that way for titles and summaries of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text of the conversation as it was sent to the model; `tool` is what a tool gave back."""
+    """One text of the conversation as it was sent to the model; `tool` is the result of a tool."""
 
     role: Role
     text: str
@@ -45,7 +45,7 @@ Act = Write | Run
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model says, then the tool it calls; without one its turn is over."""
+    """A text, then a tool call; without a call the turn is over."""
 
     text: str
     act: Act | None = None
@@ -67,12 +67,12 @@ Step = Answer | Refuse | Hang
 
 
 def tokens(text: str) -> int:
-    """How many tokens this counts as."""
+    """Return how many tokens this text counts as."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
 
 
 def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
-    """The model's answer to this conversation; acts whose results are in it are done."""
+    """Return the model's answer to this conversation; acts whose results are in it are done."""
     request = _request(conversation)
     commands = list(_commands(conversation[request].text)) if request is not None else []
     if request is None or (not has_tools and any(isinstance(command, Write | Run) for command in commands)):
@@ -154,7 +154,7 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
 
 
 def _long(size: int) -> str:
-    # Agents take the same text over and over for a model that turns in circles.
+    # Agents treat a repeated text as a model that is stuck in a loop.
     return " ".join(map(str, range(size // 2)))[:size]
 
 

@@ -26,7 +26,7 @@ MODELS = ("claude-sonnet-4-5", "gpt-5", "gemini-2.5-pro")
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """A request as it came in; `headers` with lower-cased names."""
+    """A request as received; `headers` with lower-case names."""
 
     method: str
     path: str
@@ -46,7 +46,7 @@ class SimulatedModels:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(cls, port: int = 0) -> AsyncIterator["SimulatedModels"]:
-        """Serve until the block ends; port 0 takes a free one."""
+        """Serve until the block ends; port 0 means any free port."""
         with listen(port) as listener:
             models = cls(f"http://127.0.0.1:{listener.getsockname()[1]}")
             async with serving(models._application(), listener):
@@ -105,7 +105,7 @@ class SimulatedModels:
                 assert_never(step)
 
     async def _gone(self, request: Request) -> None:
-        """Wait until the agent hangs up, or the server closes."""
+        """Wait until the agent disconnects, or the server closes."""
         closing = asyncio.create_task(self._closing.wait())
         hung_up = asyncio.create_task(_hung_up(request))
         await asyncio.wait({closing, hung_up}, return_when=asyncio.FIRST_COMPLETED)

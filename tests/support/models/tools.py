@@ -1,4 +1,4 @@
-"""Which of an agent's own tools does what: found by the names that it offers to the model."""
+"""An agent's own tools for each act, found by the names that it offers to the model."""
 
 import json
 import shlex
@@ -10,14 +10,14 @@ from tests.support.models.script import Act, Run, Write
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool: its arguments, or the plain text that a tool without arguments takes."""
+    """A call of a tool: its arguments, or the plain text of a tool without arguments."""
 
     name: str
     arguments: dict[str, object] | str
 
 
 TAKES_TEXT = "text:"
-"""Stands before the name of an offered tool that takes text instead of arguments."""
+"""Prefix of the name of an offered tool that takes text instead of arguments."""
 
 _DESCRIPTION = "Do what the prompt asks for"
 _WRITERS: dict[str, Callable[[Write], dict[str, object] | str]] = {
@@ -40,7 +40,7 @@ _SHELLS: dict[str, Callable[[str], dict[str, object] | str]] = {
 
 
 def call_for(act: Act, offered: Set[str]) -> Call:
-    """The call that does it. Raises LookupError where the agent offers no tool for it that is known here."""
+    """Return the call that does the act. Raises LookupError if the agent offers no known tool for it."""
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:

@@ -1,4 +1,4 @@
-"""What the four APIs have in common: a request read, an answer to be told in the API's own form."""
+"""Common parts of the four APIs: a parsed request, and an answer in the API's own form."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from tests.support.models.tools import Call, call_for
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to a model as every API means it."""
+    """A request to a model, independent of the API."""
 
     conversation: tuple[Text, ...]
     tools: frozenset[str]
@@ -25,7 +25,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The answer with its call made concrete; `number` tells the answers of a server apart."""
+    """The answer with its concrete call; `number` distinguishes the answers of a server."""
 
     number: int
     text: str
@@ -44,35 +44,35 @@ class Api(Protocol):
     """One vendor's API."""
 
     def read(self, path: str, body: dict[str, Any]) -> Asked:
-        """What was asked."""
+        """Parse a request."""
         ...
 
     def whole(self, asked: Asked, told: Told) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         ...
 
     def events(self, asked: Asked, told: Told) -> Iterator[bytes]:
-        """The answer as server-sent events."""
+        """Yield the answer as server-sent events."""
         ...
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """The body of an HTTP error."""
+        """Return the body of an HTTP error."""
         ...
 
 
 def told(number: int, answer: Answer, asked: Asked) -> Told:
-    """Raises LookupError, see `call_for`."""
+    """Make the answer's call concrete. Raises LookupError, see `call_for`."""
     return Told(number, answer.text, None if answer.act is None else call_for(answer.act, asked.tools))
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
-    """One server-sent event: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+    """Return one server-sent event: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
 def texts_of(content: object) -> Iterator[str]:
-    """The texts in content that is a string or a list of parts with a `text`."""
+    """Yield the texts in content that is a string or a list of parts with a `text`."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
@@ -80,10 +80,10 @@ def texts_of(content: object) -> Iterator[str]:
 
 
 def joined(content: object) -> str:
-    """All texts of content as one."""
+    """Return all texts of content as one."""
     return "\n".join(texts_of(content))
 
 
 def pieces(text: str, characters: int = 4000) -> Iterable[str]:
-    """A text as it is streamed."""
+    """Yield a text in the pieces of a stream."""
     return (text[start : start + characters] for start in range(0, len(text), characters))
