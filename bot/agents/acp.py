@@ -144,7 +144,16 @@ class AcpDriver:
     async def _running(self) -> Link:
         """Return the running agent; start and initialize it if there is none."""
         if self._link is None:
-            self._link = Link(await self._start())
+            try:
+                process = await AgentProcess.start(self._launch)
+            except OSError as error:
+                # uvloop's errors do not name the path.
+                path = self._launch.argv[0] if self._launch.cwd.is_dir() else self._launch.cwd
+                raise _CannotOpenError(
+                    f"`{self._command}` could not be started: {error.strerror}: {path}",
+                    "Check AGENT_COMMAND, and that the worktree's directory is there.",
+                ) from error
+            self._link = Link(process)
             await self._initialize(self._link)
         return self._link
 
@@ -159,15 +168,6 @@ class AcpDriver:
         if self._options.mode in offered and modes.get("currentModeId") != self._options.mode:
             params = {"sessionId": session, "modeId": self._options.mode}
             await self._must_answer(link, "session_set_mode", params, "work unattended")
-
-    async def _start(self) -> AgentProcess:
-        try:
-            return await AgentProcess.start(self._launch)
-        except OSError as error:
-            raise _CannotOpenError(
-                f"`{self._command}` could not be started: {error.strerror}: {_failed_path(self._launch)}",
-                "Check AGENT_COMMAND, and that the worktree's directory is there.",
-            ) from error
 
     async def _initialize(self, link: Link) -> None:
         answer = await self._must_answer(link, "initialize", _CLIENT, "start")
@@ -248,11 +248,6 @@ class AcpDriver:
             await link.silence(self._timeouts.quiet_seconds, self._timeouts.answer_seconds)
         await self._choose_mode(link, session, answer)
         return Opened(session, resumed=True, lost=None), False
-
-
-def _failed_path(launch: Launch) -> str:
-    """Return the path that a failed start is about: uvloop's errors do not name it."""
-    return launch.argv[0] if launch.cwd.is_dir() else str(launch.cwd)
 
 
 def _continue_method(capabilities: dict[str, Any]) -> str | None:

@@ -70,7 +70,9 @@ class GitHub:
         if self._identity is None:
             match self._credentials:
                 case TokenCredentials(token):
-                    self._identity = await self._user_identity(token)
+                    # https://docs.github.com/rest/users/users#get-the-authenticated-user
+                    user = await reading(self._api.getitem("/user", oauth_token=token))
+                    self._identity = Identity(user["login"], user["id"], user["login"])
                 case AppCredentials() as app:
                     self._identity = await self._app_identity(app)
                 case _:
@@ -220,11 +222,6 @@ class GitHub:
     async def git_token(self, repository: Repository) -> str:
         """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""
         return await self._tokens.of(repository, only_this_repository=True)
-
-    async def _user_identity(self, token: str) -> Identity:
-        """Read https://docs.github.com/rest/users/users#get-the-authenticated-user."""
-        user = await reading(self._api.getitem("/user", oauth_token=token))
-        return Identity(user["login"], user["id"], user["login"])
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""

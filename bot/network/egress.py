@@ -20,14 +20,22 @@ from pathlib import Path
 import h11
 import structlog
 
-from bot.network.http1 import BadRequestError, end_to_end, read_head, refusal
 from bot.network.rules import IPAddress, Refused, Target, may_reach, parse_target
-from bot.network.sockets import Streams, closed_after, connect_private, serving
+from bot.network.sockets import (
+    CHUNK_BYTES,
+    BadRequestError,
+    Streams,
+    closed_after,
+    connect_private,
+    end_to_end,
+    read_head,
+    refusal,
+    serving,
+)
 
 CONNECT_SECONDS = 30.0
 CONNECT_ONE_SECONDS = 10.0
 IDLE_SECONDS = 600.0
-CHUNK_BYTES = 64 * 1024
 # Separate threads: a slow name server must not block the rest of the bot.
 RESOLVER_THREADS = 4
 NOT_REACHABLE = 403

@@ -17,8 +17,7 @@ import h11
 import httpx
 import structlog
 
-from bot.network.http1 import BadRequestError, Header, end_to_end, read_head, refusal
-from bot.network.sockets import CHUNK_BYTES, serving
+from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 REQUEST_SECONDS = 3600.0

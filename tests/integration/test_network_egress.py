@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from bot.network import egress, http1, sockets
+from bot.network import egress, sockets
 from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
 from bot.network.rules import Target
 from bot.network.sockets import connect_private, private_socket
@@ -189,8 +189,8 @@ async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path
         (b"GET http://me@files.example/ HTTP/1.1\r\nHost: files.example\r\n\r\n", 400),
         (b"CONNECT files.example:443 HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01 no HTTP at all\r\n\r\n", 400),
-        (b"GET http://files.example/ HTTP/1.1\r\nHost: a\r\nX: " + b"x" * http1.MAX_HEAD_BYTES + b"\r\n\r\n", 431),
-        (b"GET http://files.example/" + b"x" * 2 * http1.MAX_HEAD_BYTES, 431),
+        (b"GET http://files.example/ HTTP/1.1\r\nHost: a\r\nX: " + b"x" * sockets.MAX_HEAD_BYTES + b"\r\n\r\n", 431),
+        (b"GET http://files.example/" + b"x" * 2 * sockets.MAX_HEAD_BYTES, 431),
     ],
 )
 async def test_what_is_no_request_to_a_proxy_is_answered_and_goes_nowhere(
@@ -203,7 +203,7 @@ async def test_what_is_no_request_to_a_proxy_is_answered_and_goes_nowhere(
 
 
 async def test_a_request_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(sockets, "HEAD_SECONDS", 0.05)
     async with proxy(tmp_path, SimulatedInternet()) as path:
         assert status_of(await ask(path, b"GET http://")) == 408
 
