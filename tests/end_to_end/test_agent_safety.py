@@ -1,4 +1,4 @@
-"""What the agent is given, and what of its words reaches the thread."""
+"""The agent's input, and the parts of its text that reach the thread."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Who may ask: live write permission and the allow lists, asked at decide and again before the agent starts."""
+"""Permission to ask: live write permission and the allow lists, checked at decide and before the agent starts."""
 
 import pytest
 

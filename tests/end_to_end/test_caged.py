@@ -1,4 +1,4 @@
-"""The whole way of a comment with the agent in its cage (AGENT_SANDBOX=bwrap)."""
+"""From a comment to its answer with the agent in its cage (AGENT_SANDBOX=bwrap)."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A repository that takes long to come shows in the tracking comment how far it is."""
+"""The tracking comment shows the progress of a slow clone."""
 
 import random
 

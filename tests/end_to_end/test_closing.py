@@ -1,4 +1,4 @@
-"""Closing always cleans, whoever closes and in whatever order the events come; work that is nowhere else comes back."""
+"""Closing always cleans up, for every closer and every order of events; rescued work comes back."""
 
 import fcntl
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ async def an_issue_with_work(world: World) -> Talk:
 
 
 async def everything_is_gone(world: World) -> bool:
-    """Whether no session is active and no worktree is left, in the rows and on the disk."""
+    """Return whether no session is active and no worktree is left, in the rows and on disk."""
     await world.quiet()
     paths = [Path(path) for path in await world.worktrees("path")]
     states = set(await world.worktrees("state"))
@@ -154,11 +154,11 @@ async def test_a_reopened_thread_starts_a_new_session_and_goes_on_from_its_branc
     assert await world.worktrees("state") == ["removed", "ready"]
 
 
-# What was nowhere else when the thread closed
+# Work that was nowhere else when the thread closed
 
 
 async def an_issue_with_unsaved_work(world: World) -> Talk:
-    """A pushed commit, a commit that was not pushed, and an uncommitted file."""
+    """Make a pushed commit, an unpushed commit and an uncommitted file."""
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot append hello.txt: unpushed\ncommit More\nwrite half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
@@ -167,7 +167,7 @@ async def an_issue_with_unsaved_work(world: World) -> Talk:
 
 @contextmanager
 def busy_clone(world: World) -> Iterator[None]:
-    """Somebody else works on the repository's clone: what touches a worktree waits."""
+    """Hold the lock of the repository's clone: all work on its worktrees waits."""
     with (world.data_dir / "repos" / "acme" / "shop.git.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -310,7 +310,7 @@ async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> 
     assert "restored before" not in await pull.hears("me too")
 
 
-# What was asked of the worktree when the thread closes
+# Operations on the worktree when the thread closes
 
 
 async def test_a_reset_that_waits_is_withdrawn_when_the_thread_closes(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The slash commands: each does what it says, and none but `/retry` waits for a turn."""
+"""The slash commands: each does what it says, and only `/retry` starts a turn."""
 
 from tests.support.world import World
 

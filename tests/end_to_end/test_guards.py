@@ -1,4 +1,4 @@
-"""What is never pushed, whatever the agent did: the work stays in the worktree, and the reply names the rule."""
+"""Changes that are never pushed: the work stays in the worktree, and the reply names the rule."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""What people do on GitHub between two requests: followed, run as it is, or gone on with elsewhere, and said."""
+"""Changes on GitHub between two requests: the worktree follows, stays, or changes its branch; the reply says which."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def names_in(worktree: str) -> set[str]:
 
 
 async def with_a_pull(world: World, issue: Talk, body: str = "") -> Talk:
-    """A pull request of the issue's branch. It closes nothing, so the issue goes on."""
+    """Open a pull request of the issue's branch. It closes no issue, so the issue stays open."""
     return await world.maria.opens_pull("Greeting", body, head=BRANCH)
 
 

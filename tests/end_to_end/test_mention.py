@@ -1,4 +1,4 @@
-"""A mention becomes an answer: reaction, one tracking comment, worktree, commit, push; and what counts as a mention."""
+"""A mention gets an answer: reaction, one tracking comment, worktree, commit, push; and which texts are mentions."""
 
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
@@ -185,7 +185,7 @@ async def test_the_bots_own_words_never_ask_for_anything(world: World) -> None:
     await issue.says("@threadtree-bot say /status\nsay @threadtree-bot say again")
     await issue.hears("say again")
 
-    # Whatever its texts hold: also as if they came through without being made harmless.
+    # Also if the text was not made harmless.
     bot = world.someone("threadtree-bot")
     await issue.says("@threadtree-bot say more", by=bot)
 

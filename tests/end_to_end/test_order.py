@@ -39,7 +39,7 @@ async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
         await first.sees_working()
         await second.says("@threadtree-bot say Second.")
         await second.sees("Queued.")
-        # A command is decided and answered after it: the turn had its chance to be claimed.
+        # The command is answered after it, so the turn could have been claimed.
         await second.says("/status")
         await second.hears("1 request queued.")
         assert await world.turns("state") == ["running", "queued"]

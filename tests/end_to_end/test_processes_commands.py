@@ -1,4 +1,4 @@
-"""The command line as an operator meets it: each command a process with an environment from nothing."""
+"""The command line for an operator: each command is a process with an environment from scratch."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ CANNOT_START = {
 
 
 def complaints(process: BotProcess) -> list[str]:
-    """What it said to the operator, beside its log."""
+    """Return the output for the operator, without the log."""
     return [line for line in process.lines if not line.startswith("{")]
 
 
@@ -144,7 +144,7 @@ async def test_a_command_beside_nothing_starts_and_stops_the_embedded_postgres_b
 
 
 def postgres_processes(data_dir: Path) -> list[int]:
-    """Servers and supervisors of the embedded Postgres below this directory."""
+    """Return the servers and supervisors of the embedded Postgres below this directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""kill -9 between any two effects on a worktree: after a restart all agrees, and nothing is lost or said twice."""
+"""kill -9 between any two effects on a worktree: after a restart the state agrees, nothing is lost or said twice."""
 
 import re
 import signal
@@ -37,7 +37,7 @@ def test_every_scenario_belongs_to_a_failpoint() -> None:
 
 
 async def agrees(scenario: Scenario) -> None:
-    """One directory and one entry of git for each row that is ready, and nothing else; nothing waits for anything."""
+    """Check that each ready row has one directory and one entry of git, without others, and that nothing waits."""
     ready, here = sorted(await scenario.live()), scenario.here
     folder, clone = (
         here.data_dir / "worktrees" / "acme" / "shop",

@@ -6,7 +6,7 @@ from bot.simulated.github.faults import Latency
 from tests.support.processes import deployment, until
 
 LONG = Latency(600)
-"""Longer than any test: whoever waits for this is killed first."""
+"""Longer than any test: a process that sleeps this long is killed first."""
 
 
 async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_told_so(
@@ -151,7 +151,7 @@ async def test_a_delivery_whose_worker_was_killed_while_it_decided_is_decided_on
 
 
 async def told_twice(worktree: Path) -> None:
-    """Waits until the agent has begun a second time."""
+    """Wait until the agent has started a second time."""
 
     async def twice() -> bool:
         return (worktree / "started").read_text() == "once\nonce\n"

@@ -1,4 +1,4 @@
-"""Postgres goes away and comes back: what was answered 202 is kept, the rest is asked to come again."""
+"""An outage of Postgres: deliveries answered 202 are kept, the others must be sent again."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.support.postgres import execute
 from tests.support.processes import Deployment, deployment, processes_with_arguments, until
 
 ENGINE_WITHOUT_DATABASE = "ConnectorException"
-"""What the job engine logs as an error when its database is away."""
+"""Errors that the job engine logs while its database is away."""
 
 CONNECTION_BREAKS_AT_THE_END_OF_A_JOB = """
 create sequence ends;
@@ -38,14 +38,14 @@ when (old.task_name = '%s') execute function break_once();
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A Postgres of this test alone, that can be taken away."""
+    """A Postgres for one test, which can be stopped."""
 
     dsn: str
     directory: Path
 
     @asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
-        """kill -9 of the server; it is started again when the block ends."""
+        """Kill the server with kill -9; start it again when the block ends."""
         [supervisor] = processes_with_arguments("bot.postgres.supervisor", str(self.directory))
         os.kill(supervisor, signal.SIGSTOP)
         try:
@@ -60,7 +60,7 @@ class Server:
             os.kill(supervisor, signal.SIGCONT)
 
     async def restart(self) -> None:
-        """A fast shutdown by the server's administrator; its supervisor starts it again."""
+        """Shut the server down as its administrator does; its supervisor starts it again."""
         before = self._postmaster
         os.kill(before, signal.SIGINT)
 
@@ -79,7 +79,7 @@ class Server:
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """With the commits that a killed server keeps: only a power failure would lose them."""
+    """Start a server that keeps its commits when it is killed: only a power failure would lose them."""
     directory = tmp_path / "postgres"
     async with embedded_postgres(directory, None, {"fsync": "off"}) as dsn:
         await migrate(dsn)
@@ -156,7 +156,7 @@ async def test_a_connection_that_breaks_as_a_job_ends_does_not_leave_its_lock_be
 
 
 async def talk(here: Deployment, number: int) -> None:
-    """People who talk among themselves, a sentence as soon as the last one was delivered."""
+    """Comment without a mention, each time the last comment was delivered."""
     thread = here.repository.threads[number]
     while True:
         await here.maria.comment(thread, "Just talking.")
@@ -164,14 +164,14 @@ async def talk(here: Deployment, number: int) -> None:
 
 
 async def answered_with(here: Deployment, status: int, *, at_least: int, since: int = 0) -> None:
-    """Waits until so many deliveries, from the one of that number on, were answered so."""
+    """Wait until this many deliveries, from that number on, got this status."""
     await here.github.wait_for(
         lambda: sum(delivery.status_code == status for delivery in here.github.deliveries[since:]) >= at_least, 60
     )
 
 
 async def unready(url: str) -> None:
-    """The page for load balancers says so."""
+    """Check that /readyz answers 503 and /healthz 200."""
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.get(f"{url}/readyz", timeout=PATIENCE_SECONDS)).status_code == 503
         assert (await client.get(f"{url}/healthz", timeout=PATIENCE_SECONDS)).status_code == 200

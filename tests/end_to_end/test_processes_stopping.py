@@ -1,4 +1,4 @@
-"""SIGTERM: nothing new is begun, running turns get the grace, the rest is handed back, and the status is 0."""
+"""SIGTERM: nothing new starts, running turns get the grace period, the rest is handed back, and the status is 0."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two workers of one node at once: what one runs the other leaves alone, until its process is gone."""
+"""Two workers of one node: each leaves the other's turns alone, until the other process is gone."""
 
 import signal
 from pathlib import Path
@@ -38,7 +38,7 @@ async def test_a_suspended_worker_keeps_its_turn_and_what_was_decided_without_it
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
-        # The job engine says so when a job that it still worked on was finished by another worker.
+        # The job engine logs this when another worker has finished its job.
         here.tolerated = 'Job was not found or not in \\"doing\\" or \\"todo\\" status'
         await here.start_listening("web")
         suspended = await here.start("worker")
@@ -51,14 +51,14 @@ async def test_a_suspended_worker_keeps_its_turn_and_what_was_decided_without_it
         suspended.send(signal.SIGSTOP)
 
         await here.start("worker")
-        # Only the answer may wait: the suspended process can be in the middle of writing to GitHub.
+        # The answer may wait: the suspended process may be in the middle of a request to GitHub.
         await here.until("select count(*) = 1 from turns where state = 'done'")
         assert await here.value("select claim from turns where id = 1") == claim
         (tree / "go").touch()
         suspended.send(signal.SIGCONT)
         await here.answered(first, "First.")
         await here.answered(second, "Second.")
-        # It is a worker like any other again.
+        # It works again like any other worker.
         third = await here.ask("say Third.")
         await here.answered(third, "Third.")
         await here.until("select count(*) = 0 from procrastinate_jobs where status in ('todo', 'doing')")

@@ -1,4 +1,4 @@
-"""`threadtree worktrees …` and `sessions prune` as an operator meets them, beside a bot that runs and without one."""
+"""`threadtree worktrees …` and `sessions prune` for an operator, with and without a running bot."""
 
 import json
 import os
@@ -9,21 +9,21 @@ from tests.support.processes import BotProcess, Deployment, deployment
 
 
 async def command(here: Deployment, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
-    """A command that ends with this status, with its output read."""
+    """Run a command to its end and check its status."""
     process = await here.run(*arguments, **settings)
     assert await process.ended() == status, (process.stdout.decode(), process.stderr)
     return process
 
 
 async def listed(here: Deployment) -> list[dict[str, Any]]:
-    """`worktrees list --all --json`."""
+    """Return the output of `worktrees list --all --json`."""
     rows = json.loads((await command(here, "worktrees", "list", "--all", "--json")).stdout)
     assert isinstance(rows, list)
     return rows
 
 
 def complaint(process: BotProcess) -> str:
-    """What it said to the operator, beside its log."""
+    """Return the output for the operator, without the log."""
     return "\n".join(line for line in process.lines if not line.startswith("{"))
 
 

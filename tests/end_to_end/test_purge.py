@@ -1,4 +1,4 @@
-"""After a turn: WORKTREE_PURGE_ON_SUCCESS, old sessions, and what is noted beside the worktree."""
+"""After a turn: WORKTREE_PURGE_ON_SUCCESS, old sessions, and the metadata beside the worktree."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,37 +16,37 @@ from tests.support.world import World
 
 @pytest.fixture(params=["off", "bwrap"])
 def settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Settings that purge, without a cage and in one."""
+    """Return settings that purge, without and with a cage."""
     caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
     return {"WORKTREE_PURGE_ON_SUCCESS": "true", **caged}
 
 
 def noted(path: str) -> Metadata:
-    """The metadata beside a worktree."""
+    """Return the metadata beside a worktree."""
     found = metadata.read(Path(path))
     assert isinstance(found, Metadata)
     return found
 
 
 def is_there(path: str) -> bool:
-    """Whether anything is at a worktree's path."""
+    """Return whether anything is at a worktree's path."""
     return Path(path).exists()
 
 
 def checkout_at(path: str) -> int:
-    """What tells one checkout at a path from another."""
+    """Return a value that differs between two checkouts at a path."""
     return Path(path, ".git").stat().st_ctime_ns
 
 
 def put(file: Path, size_bytes: int) -> None:
-    """A file that is there all at once."""
+    """Write a file atomically."""
     making = file.parent.with_name("making")
     making.write_bytes(b"0" * size_bytes)
     making.rename(file)
 
 
 async def registered(world: World) -> int:
-    """How many worktrees git knows of."""
+    """Return the number of worktrees in git's records."""
     [clone] = world.data_dir.glob("repos/acme/*.git")
     return len(list(clone.glob("worktrees/*")))
 

@@ -1,4 +1,4 @@
-"""What goes wrong with worktrees, agents and pushes ends visibly: said on the thread, with the work kept."""
+"""Failures of worktrees, agents and pushes are visible: the thread is told, and the work is kept."""
 
 import shutil
 

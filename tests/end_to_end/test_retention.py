@@ -1,4 +1,4 @@
-"""What nobody uses any more goes by itself, and nothing that was done in it is lost."""
+"""Unused worktrees are removed automatically, and no work is lost."""
 
 import fcntl
 from collections.abc import Iterator
@@ -106,24 +106,24 @@ async def test_a_sweep_that_takes_long_delays_no_heartbeat_and_no_shutdown(a_wor
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Somebody else works on the clone."""
+    """Hold the lock of the clone."""
     with lock.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def write(worktree: str, name: str) -> None:
-    """A person leaves something there."""
+    """Leave a file in the worktree, as a person does."""
     Path(worktree, name).write_text("by hand\n")
 
 
 def left_of(worktree: str) -> list[Path]:
-    """The directory and the file beside it, as far as they are there."""
+    """Return which of the directory and its metadata exist."""
     return sorted(Path(worktree).parent.glob(f"{Path(worktree).name}*"))
 
 
 def forget(worktree: str) -> None:
-    """Takes the file beside it away."""
+    """Delete the metadata."""
     Path(f"{worktree}.json").unlink()
 
 

@@ -14,18 +14,18 @@ IGNORED = "/made\n/seen\n"
 
 @pytest.fixture(params=["off", "bwrap"])
 def settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Settings that run the script, without a cage and in one."""
+    """Return settings that run the script, without and with a cage."""
     caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
     return {"SETUP_SCRIPT": "true", **caged}
 
 
 async def has_script(world: World, script: str) -> None:
-    """The default branch has it from now on."""
+    """Push the script to the default branch."""
     await world.maria.pushes("main", {".threadtree/setup": script, ".gitignore": IGNORED})
 
 
 async def path_of(world: World) -> str:
-    """Where the first worktree is."""
+    """Return the path of the first worktree."""
     path: str = (await world.worktrees("path"))[0]
     return path
 

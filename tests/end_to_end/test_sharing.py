@@ -1,4 +1,4 @@
-"""Which worktree a pull request's turn runs in: the issue's that it closes, or its own; never somebody else's work."""
+"""The worktree of a pull request's turn: that of the issue it closes, or its own, but never one with other work."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ def no_listener() -> Iterator[None]:
 
 
 async def an_issue_with_work(world: World) -> Talk:
-    """Issue 1, whose branch holds a commit of the bot."""
+    """Open issue 1; its branch gets a commit of the bot."""
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file, +1 −0")
@@ -33,7 +33,7 @@ async def an_issue_with_work(world: World) -> Talk:
 
 
 async def a_pull_request_that_goes_on(world: World, body: str = "Fixes #1") -> Talk:
-    """A pull request of the branch `feature`, which has all of the issue's commits and one of maria's."""
+    """Open a pull request of the branch `feature`, which has the issue's commits and one of maria's."""
     await world.maria.pushes("feature", {"more.txt": "more\n"}, base="threadtree/issue-1")
     return await world.maria.opens_pull("Go on", body, head="feature")
 
@@ -112,7 +112,7 @@ async def test_a_pull_request_that_has_the_issues_commits_takes_its_worktree_alo
 
 @asynccontextmanager
 async def all_hands_busy(world: World) -> AsyncIterator[None]:
-    """Nothing else runs until the end: two other threads of the repository take all it may."""
+    """Block the repository's turns: two other threads use its whole limit."""
     gate = world.gate()
     others = [await world.maria.opens_issue("Elsewhere", f"@threadtree-bot wait {gate}\nsay Done.") for _ in range(2)]
     for other in others:
@@ -267,7 +267,7 @@ async def test_an_issue_and_its_pull_request_that_are_asked_at_once_never_mix(wo
     [of_pull] = await pull.hears_all()
     of_issue = await issue.hears_all()
     files = {branch: (await world.files(branch)).keys() for branch in ("feature", "threadtree/issue-1")}
-    if ON_ITS_OWN in of_pull:  # else the pull request was heard before the issue asked
+    if ON_ITS_OWN in of_pull:  # else the pull request was handled before the issue's request
         assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt"}
         assert files["threadtree/issue-1"] == {"README.md", "hello.txt", "of-issue.txt"}
     else:
@@ -387,7 +387,7 @@ async def test_an_issue_and_its_pull_request_never_run_at_once(world: World) -> 
     await pull.says("@threadtree-bot say Second.")
     await pull.sees("Queued. One request is ahead of this one.")
 
-    # A later turn elsewhere is claimed, so the one that waits was passed over.
+    # A later turn of another worktree is claimed, so the waiting one was skipped.
     await other.says("@threadtree-bot say Meanwhile.")
     await other.hears("Meanwhile.")
     assert [state for number, state in await world.turns("number", "state")][1:] == ["running", "queued", "done"]

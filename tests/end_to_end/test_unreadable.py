@@ -15,7 +15,7 @@ Payload = dict[str, Any]
 
 
 async def receives(world: World, said: Said, change: Callable[[Payload], object]) -> str:
-    """The bot receives the comment's payload once more, changed and under a new GUID; returns the GUID."""
+    """Send the comment's payload again, changed and with a new GUID; return the GUID."""
     await world.quiet()
     sent = next(one for one in reversed(world.github.deliveries) if one.event == "issue_comment")
     payload = json.loads(sent.request_body)

@@ -1,4 +1,4 @@
-"""`/reset` and `/worktree …`, read as those who write them read the answers."""
+"""`/reset` and `/worktree …`, and the answers that people read."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from tests.support.world import Talk, World
 
 
 async def an_issue(world: World, title: str = "Greet people") -> Talk:
-    """An issue with one pushed commit and one file that was not committed."""
+    """Open an issue with one pushed commit and one uncommitted file."""
     issue = await world.maria.opens_issue(title)
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
     await issue.hears("1 file, +1 −0")
@@ -29,7 +29,7 @@ async def an_issue(world: World, title: str = "Greet people") -> Talk:
 
 
 def answer(heard: str) -> str:
-    """Without the marker."""
+    """Return the text without the marker."""
     return heard.partition("\n\n<!--")[0]
 
 
@@ -37,7 +37,7 @@ def exists(path: str) -> bool:
     return Path(path).exists()
 
 
-# Answered at once
+# Immediate answers
 
 
 async def test_worktree_without_a_word_tells_the_words(world: World) -> None:
@@ -183,19 +183,19 @@ async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
     assert await world.worktrees("state", "conversations") == [("ready", [1])]
 
 
-# What no commit can hold
+# Work that no commit can hold
 
 
 @pytest.fixture(params=["off", "bwrap"])
 async def either(a_world: Worlds, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A world without a cage, and one with."""
+    """Yield a world, without and with a cage."""
     settings = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
     async with a_world(settings) as world:
         yield world
 
 
 async def an_issue_with_a_repository_inside(world: World) -> tuple[Talk, str]:
-    """Beside that, one commit that was not pushed and one file that was not committed; the worktree's path."""
+    """Add an unpushed commit and an uncommitted file; return the worktree's path."""
     issue = await world.maria.opens_issue("Two in one")
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file, +1 −0")
@@ -371,13 +371,13 @@ async def test_prune_removes_only_what_closed_threads_left_behind(world: World) 
     assert await world.worktrees("state") == ["removed", "ready"]
 
 
-# An operator, beside the bot
+# Commands of an operator
 
 
 async def operate(
     world: World, ctx: NodeContext, worktree: int, kind: OperationKind
 ) -> tuple[OperationStatus, list[str]]:
-    """What `threadtree worktrees …` does; how it ended, and what the operator saw meanwhile."""
+    """Run an operation as `threadtree worktrees …` does; return its end and the progress shown."""
     said: list[str] = []
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
@@ -471,11 +471,11 @@ async def test_without_credentials_an_operator_still_has_grounds(world: World, d
         assert ctx.git.remote_config == ()
 
 
-# A worker that stops in the middle
+# A worker that dies in the middle
 
 
 def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whoever comes there first is stopped; the list grows each time somebody comes."""
+    """Stop the first run that reaches the failpoint; the list grows with each arrival."""
     reached: list[str] = []
 
     def cut_off_once(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the bot writes appears once and whole, whatever GitHub does to the requests."""
+"""Each text of the bot appears once and complete, even if GitHub fails requests."""
 
 from itertools import pairwise
 
@@ -64,7 +64,7 @@ async def test_a_secondary_limit_is_waited_for_and_then_everything_is_sent(world
     issue = await world.maria.opens_issue("Too much")
     world.faults.add(SecondaryRateLimit(retry_after=seconds), method="POST", path=COMMENTS)
     await issue.says("/status")
-    if seconds > 20:  # so long nobody sleeps: housekeeping comes back to it
+    if seconds > 20:  # the job does not sleep this long: housekeeping starts it again
         await world.until("exists (select from outbox where error is not null)")
         world.clock.move(seconds)
 

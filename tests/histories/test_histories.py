@@ -23,7 +23,7 @@ EXAMPLES = {"off": 30, "bwrap": 10}
 
 
 class History(MaintenanceRules, PeopleRules):
-    """All that can happen."""
+    """All rules together."""
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)

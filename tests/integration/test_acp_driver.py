@@ -46,7 +46,7 @@ def launch(tmp_path: Path) -> Launch:
 
 
 class Heard(list[AgentEvent]):
-    """The events of a prompt; sets `stop` when one that is waited for comes."""
+    """The events of a prompt; sets `stop` when the expected event comes."""
 
     def __init__(self, stop_at: Callable[[AgentEvent], bool] = lambda _: False) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ async def ask(agent: AgentDriver, *lines: str, limits: Limits = GENEROUS, heard:
 
 
 async def answer(launch: Launch, *lines: str, limits: Limits = GENEROUS, heard: Heard | None = None) -> Outcome:
-    """What one prompt of a fresh session leads to."""
+    """Return the result of one prompt in a fresh session."""
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         return await ask(agent, *lines, limits=limits, heard=heard)
@@ -144,7 +144,7 @@ async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
 async def test_the_environment_is_the_launchs_and_nothing_else(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     outcome = await answer(launch, "env")
-    # LC_CTYPE is Python's own doing (PEP 538).
+    # Python sets LC_CTYPE itself (PEP 538).
     assert isinstance(outcome, Completed)
     assert set(outcome.text.split(", ")) - {"LC_CTYPE"} == {"HOME", "LANG", "NAMED", "PATH"}
 

@@ -1,4 +1,4 @@
-"""Agents that start badly, lose their sessions, break the protocol or leave processes behind."""
+"""Agents that fail to start, lose their sessions, break the protocol or leave processes behind."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def prompted(*reactions: dict[str, Any]) -> Plan:
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
-    """A launch of `misbehaving_agent.py` with this plan; its state is kept in the test's directory."""
+    """Return a launch of `misbehaving_agent.py` with this plan; its state is in the test's directory."""
     script = Path(misbehaving_agent.__file__)
 
     def launch(plan: Plan) -> Launch:
@@ -61,7 +61,7 @@ def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
 
 
 def heard(launch: Launch) -> list[Any]:
-    """What the agent heard from its client, over all its processes."""
+    """Return the messages that the agent received, in all its processes."""
     return [json.loads(line) for line in (launch.cwd / "heard.jsonl").read_text().splitlines() if line]
 
 
@@ -169,7 +169,7 @@ async def test_resume_is_preferred_where_it_is_announced(odd: Callable[[Plan], L
 async def test_a_past_replayed_before_the_answer_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     past = {"text": "old words"}
     launch = odd({"session/load": [[past, past, {"result": {}}]]})
-    # Nothing waits for silence: that would take longer than the test may.
+    # A wait for silence would take longer than the test's limit.
     assert await converse(launch, "kept", OpenTimeouts(quiet_seconds=1000)) == (
         Opened("kept", resumed=True, lost=None),
         Completed("the answer", None),
@@ -226,7 +226,7 @@ async def test_a_session_that_always_kills_its_agent_is_lost(odd: Callable[[Plan
 
 async def test_a_session_that_never_loads_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"initialize": [CAN_RESUME], "session/resume": [[]]})
-    # Long enough for the other answers, which the same limit bounds.
+    # Long enough for the other answers, which have the same limit.
     opened = await try_to_open(launch, "kept", OpenTimeouts(answer_seconds=10))
     assert opened == Opened("fresh", False, "the agent did not continue it within 10 s")
 
@@ -236,7 +236,7 @@ async def test_a_session_that_comes_back_under_another_id_is_lost(odd: Callable[
     assert await try_to_open(launch, "kept") == Opened("fresh", False, "the agent answered with another session")
 
 
-# A broken conversation
+# Protocol errors
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ async def test_a_killed_agent_is_told_with_its_signal(odd: Callable[[Plan], Laun
         await agent.open(None)
         outcome = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), kill)
         assert outcome == Failed("The agent was ended by signal 9 in the middle of its work.", "")
-        # Opened again, it works again.
+        # The agent works again in a new process.
         assert isinstance(await agent.open(None), Opened)
 
 

@@ -36,7 +36,7 @@ async def failing_token(repository: str) -> str:
 async def git(
     home: Path, credentials: GitConfig, *arguments: str, text: str = "", trace: bool = False
 ) -> tuple[int, str, str]:
-    """Run git with that configuration in an environment of its own; gives its exit status and what it said."""
+    """Run git with that configuration in a clean environment; return its exit status and output."""
     environment = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -63,7 +63,7 @@ async def git(
 
 
 async def fill(home: Path, credentials: GitConfig, url: str) -> str | None:
-    """The password git finds for a URL, if any."""
+    """Return the password that git finds for a URL, if any."""
     status, out, _ = await git(home, credentials, "credential", "fill", text=f"url={url}\n\n")
     answer = dict(line.split("=", 1) for line in out.splitlines())
     assert (status == 0) == ("password" in answer)
@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_early_disturbs_nobody(tmp_path: Path, monkey
 
 
 class PasswordDemandingServer(BaseHTTPRequestHandler):
-    """Refuses without the token, and answers like an empty repository with it."""
+    """Refuse a request without the token; answer like an empty repository with it."""
 
     seen: Callable[[], None]
 
@@ -204,7 +204,7 @@ def ref_line(object_id: str, name: str) -> bytes:
 
 
 def secrets_of_processes() -> list[bytes]:
-    """Arguments and environments that hold the token, of every process but this one."""
+    """Return the arguments and environments with the token, of every process but this one."""
     found = []
     for path in (*Path("/proc").glob("[0-9]*/cmdline"), *Path("/proc").glob("[0-9]*/environ")):
         try:
@@ -218,7 +218,7 @@ def secrets_of_processes() -> list[bytes]:
 
 @pytest.fixture
 def demanding_server() -> Iterator[tuple[str, list[bytes]]]:
-    """The address, and the arguments and environments with the token in them while a request was under way."""
+    """Return the address, and the arguments and environments with the token during a request."""
     leaks: list[bytes] = []
 
     class Handler(PasswordDemandingServer):

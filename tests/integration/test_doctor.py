@@ -1,4 +1,4 @@
-"""What `threadtree doctor` finds, against a simulated GitHub, and that nothing of it stays."""
+"""The checks of `threadtree doctor` against a simulated GitHub; it leaves nothing behind."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ Checks = dict[str, Check]
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """The command, with a folder for temporary files that nobody else uses; sockets need its short name."""
+    """The command with its own folder for temporary files; its short name leaves room for sockets."""
 
     temporary: Path
     home: Path
@@ -48,7 +48,7 @@ class Doctor:
         )
 
     async def run(self, *arguments: str, status: int, **variables: str) -> str:
-        """What it says on stdout as a process; it says nothing on stderr and leaves nothing."""
+        """Run the command as a process and return its stdout; check that stderr is empty and nothing is left."""
         with self.start(*arguments, **variables) as process:
             said, errors = await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
         assert (process.returncode, errors) == (status, ""), (said, errors)
@@ -56,7 +56,7 @@ class Doctor:
         return said
 
     async def checks(self, **variables: str) -> Checks:
-        """What it finds with this environment and nothing else, by the first word of each check."""
+        """Run the checks with this environment and nothing else; return them by their first word."""
         with pytest.MonkeyPatch.context() as patch:
             for name in os.environ:
                 patch.delenv(name)
@@ -69,14 +69,14 @@ class Doctor:
         return {check.check: check for check in reversed(found)}
 
     def agents(self) -> list[str]:
-        """The processes whose home is in its folder."""
+        """Return the processes whose home is in its folder."""
         home = f"HOME={self.temporary}".encode()
         return [process.name for process in Path("/proc").iterdir() if process.name.isdecimal() and _has(process, home)]
 
     def has_left_nothing(self) -> None:
         assert list(self.temporary.iterdir()) == []
         assert self.agents() == []
-        # Another test's doctor may run at the same time; its groups go with it.
+        # Another test's doctor may run at the same time; its groups are removed when it ends.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _groups() <= self.groups:
             assert time.monotonic() < deadline
@@ -108,7 +108,7 @@ async def github(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
 
 @pytest.fixture
 def complete(tmp_path: Path, github: SimulatedGitHub) -> dict[str, str]:
-    """Settings with which everything works, with the scripted agent in its sandbox."""
+    """Return working settings, with the scripted agent in its sandbox."""
     usable_cage(tmp_path / "data")
     return {
         "AGENT": "custom",
@@ -123,7 +123,7 @@ def complete(tmp_path: Path, github: SimulatedGitHub) -> dict[str, str]:
 
 @pytest.fixture
 def no_bubblewrap(tmp_path: Path) -> str:
-    """A PATH on which bwrap cannot be started, as if it was not installed."""
+    """Return a PATH without bwrap."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "bwrap").write_text(f"#!{tmp_path}/nothing\n")

@@ -1,4 +1,4 @@
-"""The embedded Postgres as its users see it: real servers, real kills."""
+"""The embedded Postgres: real servers, real kills."""
 
 # ruff: noqa: ASYNC220, ASYNC222, ASYNC240 - a test may block its own loop
 
@@ -42,7 +42,7 @@ asyncio.run(use(sys.argv[1], dict(setting.split("=") for setting in sys.argv[2:]
 
 @asynccontextmanager
 async def user_process(directory: Path, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[str, int]]:
-    """Another process that uses the server until the block ends; gives the URL it was told, and its pid."""
+    """Run another process that uses the server until the block ends; yield its URL and its pid."""
     settings = [f"{name}={value}" for name, value in FAST.items()]
     process = await asyncio.create_subprocess_exec(
         *prefix,
@@ -116,7 +116,7 @@ def supervisor(directory: Path) -> int:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that every user may reach."""
+    """Return a directory that every user may reach."""
     directory = Path(tempfile.mkdtemp(dir="/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -201,7 +201,7 @@ async def test_a_pid_file_that_names_a_stranger_stops_nothing(tmp_path: Path, st
         os.kill(supervisor(tmp_path), signal.SIGKILL)
         os.kill(postmaster(tmp_path), signal.SIGKILL)
         await until(lambda: not has_server(tmp_path))
-    # Another user's process would be no trap: the server takes only its own user's for a rival.
+    # The process must belong to the server's user: the server ignores others.
     owner = (tmp_path / "data").stat().st_uid
     process = subprocess.Popen([stranger, "60"], user=owner, stdout=subprocess.DEVNULL)
     try:
@@ -277,7 +277,7 @@ async def test_root_grants_no_capability_where_every_user_may_pass(open_director
 async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     shutil.chown(open_directory, nobody.pw_uid, nobody.pw_gid)
-    # The capability lets that user run this very Python, wherever it is installed.
+    # The capability lets that user run this Python, in any place.
     capability = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     prefix = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *capability]
     async with user_process(open_directory, prefix) as (url, _):

@@ -1,4 +1,4 @@
-"""The job engine as we set it up, on a real Postgres: waking, order, retries, killed workers, outages."""
+"""The configured job engine on a real Postgres: waking, order, retries, killed workers, outages."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ def job(guid: str, lock: str | None = "thread") -> NewJob:
 
 
 async def put(pool: Pool, *jobs: NewJob) -> None:
-    """Puts jobs in as a transaction of ours does."""
+    """Enqueue jobs as one of our transactions does."""
     async with held(pool) as db:
         await lock_queues(db, [job.lock for job in jobs if job.lock])
         await defer(db, *jobs)
@@ -70,7 +70,7 @@ async def unused(*_: object) -> None:
 
 @asynccontextmanager
 async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
-    """A worker on the queue, whose jobs do `handle`."""
+    """Run a worker on the queue, whose jobs call `handle`."""
     stopping = asyncio.Event()
     async with engine.engine(database_url, Handlers(handle, unused, unused)).open_async() as app:
         running = asyncio.create_task(engine.run_pool(app, QUEUE, concurrency, stopping))
@@ -82,7 +82,7 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
 
 
 class Record:
-    """Notes what ran, in order."""
+    """A record of the jobs that ran, in order."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -120,7 +120,7 @@ async def until_statuses(pool: Pool, *expected: str) -> None:
 
 @pytest.fixture
 async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
-    """What the workers of the queue are told: they look for jobs when they hear anything."""
+    """Yield the notifications of the queue's workers, which then look for jobs."""
     messages: asyncio.Queue[object] = asyncio.Queue()
     db = await asyncpg.connect(database_url)
     await db.add_listener(WORKERS_HEAR, lambda *message: messages.put_nowait(message[-1]))
@@ -130,7 +130,7 @@ async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
 
 @asynccontextmanager
 async def doing(database_url: str) -> AsyncIterator[tuple[JobManager, Job]]:
-    """The next job as a worker has it while it runs."""
+    """Yield the next job as a worker fetches it."""
     async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
         found = await app.job_manager.fetch_job([QUEUE], await app.job_manager.register_worker())
         assert found is not None
@@ -377,7 +377,7 @@ async def test_a_bug_fails_its_job_at_once_and_is_kept(database_url: str, pool: 
 
 @pytest.fixture
 async def killed_worker(database_url: str, pool: Pool) -> None:
-    """A worker was killed while it did "one", which holds back "two"; its last heartbeat is a minute old."""
+    """Leave the state of a worker killed during "one", which blocks "two"; its last heartbeat is a minute old."""
     await put(pool, job("one"), job("two"))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HANGING_WORKER, database_url, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""What expires beside the worktrees: sessions, agents' homes, rescues, kept directories, strangers, the trash."""
+"""Expiry of sessions, agents' homes, rescues, kept directories, orphans and the trash."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 
 
 async def session(node: Node, *, ended: datetime | None, active: datetime) -> int:
-    """A thread with a session that ended then, and was used for the last time then; returns the conversation's id."""
+    """Create a thread with a session that ended and was last used at these times; return the conversation's id."""
     conversation = await node.talk(await node.db.fetchval("select count(*)::int + 1 from conversations"), None)
     await node.db.execute(
         "insert into sessions (conversation_id, agent, active, last_active_at, ended_at, end_reason)"
@@ -116,7 +116,7 @@ async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(n
 
 
 async def rescued(node: Node, number: int, *, days: float, worktree_id: int | None = None) -> Rescued:
-    """Work of a worktree that was rescued so long ago."""
+    """Create a rescue of this age."""
     worktree = await node.add(number, days=0)
     (node.path(number) / "new.txt").write_text(f"work {number}\n")
     at = node.ctx.clock() - timedelta(days=days)
@@ -217,7 +217,7 @@ async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(no
     assert await rescues.latest(node.db) == []
 
 
-# Strangers
+# Orphans
 
 
 async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescued(each: Node) -> None:

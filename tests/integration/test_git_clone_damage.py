@@ -1,4 +1,4 @@
-"""A damaged clone is noticed, kept whole beside its worktrees' directories, and fetched anew."""
+"""A damaged clone is detected, kept with its worktrees' directories, and fetched again."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
 
 
 async def with_work(world: GitRepositories) -> dict[str, str]:
-    """A worktree with a commit, a rescue, and an edit that nobody committed; the refs that must not be lost."""
+    """Make a worktree with a commit, a rescue and an uncommitted edit; return the refs that must not be lost."""
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     await world.created()
     mine = world.agent_commits({"mine": "1"})
@@ -50,7 +50,7 @@ async def brought_up_to_date(world: GitRepositories) -> Updated | NoAccess:
 
 
 async def replaced(world: GitRepositories) -> Path:
-    """The clone is brought up to date; where the damaged one is kept."""
+    """Update the clone; return where the damaged one is kept."""
     updated = await brought_up_to_date(world)
     assert isinstance(updated, Updated)
     assert updated.replaced is not None
@@ -70,16 +70,16 @@ async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
 async def assert_fetched_anew(world: GitRepositories) -> None:
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
     git(world.clone.path, "fsck", "--full")
-    # It stays where it is until its next turn holds its claim.
+    # It stays in place until its next turn has a claim.
     assert (world.path / "uncommitted").read_text() == "2"
 
 
 async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, str]) -> None:
-    """The worktree is there again at the same path, and what was only in it is there too or kept whole."""
+    """Check that the worktree is back at the same path, and that its own work is there or kept."""
     async with clone_lock(world.clone) as lock:
         examined = await examine(lock, world.path, BRANCH)
         if world.clone.git.cage is not None:
-            # The cage's private state holds its commits and its index.
+            # The cage's private folder has its commits and its index.
             assert examined.state == Valid(own[refs.local(BRANCH)], BRANCH, dirty=True)
             assert (world.path / "uncommitted").read_text() == "2"
             return
@@ -117,7 +117,7 @@ def packs(clone: Path) -> list[Path]:
 
 
 def garbled_history(clone: Path) -> None:
-    """The pack that GitHub sent first, which is the largest."""
+    """Return the pack that GitHub sent first, which is the largest."""
     pack = packs(clone)[-1]
     pack.chmod(0o600)
     content = bytearray(pack.read_bytes())
@@ -163,7 +163,7 @@ async def test_a_damaged_clone_is_kept_whole_and_fetched_anew(
 
 
 def contents(clone: Path) -> dict[str, bytes]:
-    """All that git does not write again by itself, by its name in the clone."""
+    """Return all files that git does not write again by itself, by their names in the clone."""
     files = (path for path in clone.rglob("*") if path.is_file() and path.parent != clone)
     return {str(path.relative_to(clone)): path.read_bytes() for path in files if path.parent.name != "origin"}
 

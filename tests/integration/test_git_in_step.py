@@ -1,4 +1,4 @@
-"""A worktree and what people did on GitHub meanwhile: followed where that loses nothing."""
+"""A worktree follows changes on GitHub if that loses nothing."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

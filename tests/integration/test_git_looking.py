@@ -1,4 +1,4 @@
-"""What a list tells of a worktree on disk."""
+"""The disk columns of the list of worktrees."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Whatever people put into repositories and branch names goes through unchanged: made, edited, committed, pushed."""
+"""Unusual file and branch names are checked out, edited, committed and pushed unchanged."""
 
 import os
 import unicodedata

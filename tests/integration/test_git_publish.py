@@ -1,4 +1,4 @@
-"""After a turn: work done elsewhere comes home or is kept, the rest is committed, and one branch is pushed."""
+"""After a turn: work from other branches is brought back or kept, the rest is committed, and one branch is pushed."""
 
 from pathlib import Path
 

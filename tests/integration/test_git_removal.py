@@ -1,4 +1,4 @@
-"""Removal: what exists nowhere else is rescued or kept whole, then the worktree goes entirely, even if cut off."""
+"""Removal: unique work is rescued or kept, then the worktree is removed completely, even after an interruption."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ def is_there(path: Path) -> bool:
 
 
 def rescued_files(world: GitRepositories, removal: Removed) -> dict[str, str]:
-    """What the rescue's commit holds."""
+    """Return the contents of the rescue's commit."""
     assert removal.rescue is not None
     names = git(world.clone.path, "ls-tree", "-r", "-z", "--name-only", removal.rescue.sha).split("\0")
     return {name: git(world.clone.path, "show", f"{removal.rescue.sha}:{name}") for name in names if name}
@@ -79,7 +79,7 @@ def rescues(world: GitRepositories) -> list[str]:
     return git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue").split()
 
 
-# What becomes of the work
+# The work
 
 
 async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitRepositories) -> None:
@@ -246,7 +246,7 @@ async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(
     assert stashed in git(world.clone.path, "rev-parse", f"{expired.rescue.sha}^@").split()
 
 
-# Odd trees
+# Unusual trees
 
 
 def locked_by_somebody(world: GitRepositories) -> None:
@@ -430,7 +430,7 @@ async def test_a_directory_without_permissions_goes_with_its_work_kept(world: Gi
 
 
 def as_ordinary_user(action: Callable[[Path], None]) -> None:
-    """Runs it in a process without root's rights, in a folder of its own."""
+    """Run the function in a process without root's rights, in its own folder."""
     with tempfile.TemporaryDirectory() as folder:
         if os.geteuid() != 0:
             action(Path(folder))
@@ -520,7 +520,7 @@ async def test_a_mount_inside_is_not_followed(world: GitRepositories, tmp_path: 
     await removed(world)
 
 
-# Cut off and repeated
+# Interrupted and repeated
 
 
 CUTS = ["rescued", "trashed", "entry-dropped", "branch-deleted"]
@@ -673,7 +673,7 @@ async def test_a_purge_removes_what_is_clean_and_pushed(world: GitRepositories) 
     assert not is_there(world.path)
 
 
-# The trash, and what is kept
+# The trash, and kept directories
 
 
 async def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: Path) -> None:

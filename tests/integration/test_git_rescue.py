@@ -1,4 +1,4 @@
-"""What counts as work that exists only here, how it is kept and told, and what no commit can hold."""
+"""Which work exists only here, how it is kept and described, and which work no commit can hold."""
 
 import os
 import shutil
@@ -180,7 +180,7 @@ async def test_an_ignored_repository_is_as_ignored_as_all_else_there(world: GitR
 
 @pytest.fixture
 def submodule(world: GitRepositories) -> str:
-    """A submodule that was checked out in the worktree, clean, and all on GitHub."""
+    """Check out a submodule in the worktree, clean and complete on GitHub."""
     library = world.root / "library.git"
     git(world.root, "init", "-q", "--bare", "--initial-branch=main", str(library))
     git(world.root, "clone", "-q", str(library), str(world.root / "library"))
@@ -249,7 +249,7 @@ async def test_without_its_clone_a_directory_is_kept_whole(world: GitRepositorie
 
 
 async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
-    """In a cage, where permissions hold for root too."""
+    """Run in a cage, where permissions apply to root too."""
     world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     commit = world.agent_commits({"a": "1"})

@@ -1,4 +1,4 @@
-"""Reset: the worktree is as its base on GitHub, what it held is rescued, and no branch loses a commit."""
+"""Reset: the worktree equals its base on GitHub, its work is rescued, and no branch loses a commit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -150,7 +150,7 @@ async def test_an_operation_in_progress_is_ended(world: GitRepositories, operati
     assert result.rescue is not None
 
 
-# No branch is moved but forward
+# Branches only move forward
 
 
 async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(world: GitRepositories) -> None:
@@ -254,7 +254,7 @@ async def test_an_empty_remote_is_refused(world: GitRepositories) -> None:
     assert (world.path / "README.md").read_text() == "mine"
 
 
-# What cannot be reset in place
+# Worktrees that cannot be reset in place
 
 
 def nested_repository(world: GitRepositories) -> None:
@@ -292,7 +292,7 @@ async def test_a_directory_that_is_gone_is_made_anew(world: GitRepositories) -> 
 
 @pytest.fixture
 def library(world: GitRepositories, tmp_path: Path) -> Path:
-    """A repository that the default branch has as a submodule."""
+    """Create a repository that is a submodule of the default branch."""
     place = tmp_path / "library"
     git(tmp_path, "init", "-q", str(place))
     (place / "lib").write_text("one")
@@ -336,7 +336,7 @@ async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
         assert list((world.path / "library").iterdir()) == []
 
 
-# Cut off and repeated
+# Interrupted and repeated
 
 
 @pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "reset-checked-out", "reset-done"])

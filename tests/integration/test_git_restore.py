@@ -1,4 +1,4 @@
-"""From any state: rescued, removed brutally, made anew and restored, a worktree is as it was, byte for byte."""
+"""A worktree in any state is rescued, deleted, created again and restored: it is the same, byte for byte."""
 
 import contextlib
 import hashlib
@@ -52,7 +52,7 @@ async def restored(
 
 
 async def vanish(world: GitRepositories) -> None:
-    """Directory, git's record, branch, stashes and every object that only these reached: all but the rescue."""
+    """Delete the directory, git's record, branch, stashes and every object that only these reached; keep the rescue."""
     world.forget(world.path)
     shutil.rmtree(world.path)
     shutil.rmtree(world.clone.path / "worktrees")
@@ -201,7 +201,7 @@ async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
     with pytest.raises(KeyboardInterrupt):
         await restored(world, sha)
     monkeypatch.setattr(failpoints, "listener", None)
-    # A file of which a killed git had written one half.
+    # A file that a killed git had half written.
     (world.path / "dir" / "a").write_text("ed")
     assert isinstance(await restored(world, sha), Restored)
     assert (photo(world.path), index_of(world)) == (before, index)
@@ -304,7 +304,7 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
 
 
 async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
-    """A repository inside, an ignored file, an edit and a commit were taken away; the worktree is made again."""
+    """Remove a worktree with a repository inside, an ignored file, an edit and a commit; create it again."""
     world.agent_commits({"committed": "1"})
     world.agent("init", "-q", "nested")
     (world.path / "nested" / "inside").write_text("1")
@@ -392,7 +392,7 @@ async def test_a_directory_comes_back_after_the_restore_was_cut_off(
         await restored(world, commit.sha, kept)
     monkeypatch.setattr(failpoints, "listener", None)
     if place == "worktree-set-aside":
-        await world.recreate(BRANCH)  # what every operation does first where the directory is gone
+        await world.recreate(BRANCH)  # every operation does this first if the directory is gone
 
     assert isinstance(await restored(world, commit.sha, kept), Restored)
 
@@ -412,7 +412,7 @@ async def test_names_that_an_agent_planted_reach_no_file_outside_the_worktree(
     for victim in victims:
         victim.write_text("untouched")
     (world.state / "index").write_bytes(planted_index(*(outside(victim, world.path) for victim in victims)))
-    # Where the progress of a restore was noted once, and what was noted there.
+    # A former place of the progress of a restore, and its content.
     (world.state / "threadtree-restoring").write_text(kept.name)
     (kept / "link-to-a-victim").symlink_to(victims[1])
 
@@ -442,7 +442,7 @@ def outside(file: Path, worktree: Path) -> str:
 
 
 def planted_index(*names: str) -> bytes:
-    """An index that git writes for no one: its names lead out. https://git-scm.com/docs/index-format."""
+    """Write an index that git would not write: its names lead outside. https://git-scm.com/docs/index-format."""
     entries = b""
     for name in sorted(map(os.fsencode, names)):
         entry = struct.pack(">10I", *[0] * 6, 0o100644, *[0] * 3) + bytes.fromhex(EMPTY_BLOB)
@@ -453,7 +453,7 @@ def planted_index(*names: str) -> bytes:
 
 
 async def _rescued_edits(world: GitRepositories) -> str:
-    """A file edited, one new, one deleted; the worktree still holds it all."""
+    """Edit a file, add one, delete one, and rescue them; the worktree stays as it is."""
     (world.path / "dir" / "a").write_text("edited\n")
     (world.path / "new").write_text("1")
     (world.path / "other" / "c").unlink()

@@ -1,4 +1,4 @@
-"""The runner: what git is given, and what happens when it fails or hangs."""
+"""The runner: git's input, failures and hangs."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def process_is_gone(pid: int) -> bool:
 
 
 async def hanging_git(tmp_path: Path) -> tuple[Sequence[str], Path]:
-    """A git command whose child writes its process id and then never ends."""
+    """Return a git command whose child writes its process id and then never ends."""
     git(tmp_path, "init", "-q")
     started = tmp_path / "started"
     return ("-c", f"alias.hang=!echo $$ > {started}; exec sleep 1000", "hang"), started

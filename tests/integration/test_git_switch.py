@@ -1,4 +1,4 @@
-"""A worktree goes to the branch of a pull request, or stays as it is where that would leave or overwrite work."""
+"""A worktree switches to the branch of a pull request, unless that would leave or overwrite work."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ async def switched(world: GitRepositories, path: Path | None = None) -> Switched
 
 
 async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
-    """The worktree of issue 1 with a pushed commit, and a pull request that goes on from there; returns its head."""
+    """Make the worktree of issue 1 with a pushed commit, and a pull request on top; return its head."""
     await world.created()
     world.agent_commits({"hello.txt": "hello\n", "gone.txt": "gone\n"})
     await world.publish()
@@ -160,7 +160,7 @@ async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
 
 
 def snapshot(world: GitRepositories) -> tuple[object, ...]:
-    """All that a person would see of the worktree."""
+    """Return everything that a person sees of the worktree."""
     files = {
         str(file.relative_to(world.path)): file.read_bytes()
         for file in sorted(world.path.rglob("*"))
@@ -238,7 +238,7 @@ async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_pa
 
 
 class Cut(BaseException):
-    """The process ends here."""
+    """The process ends at this failpoint."""
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out"])

@@ -1,4 +1,4 @@
-"""Worktrees: what a new one starts from, how a lost one comes back, how one is brought up to date."""
+"""Worktrees: the start of a new one, the recovery of a lost one, the update of an old one."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Worktrees that were damaged from outside: noticed, and made again at the same path with their commits."""
+"""Damaged worktrees are detected, and created again at the same path with their commits."""
 
 import asyncio
 import shutil
@@ -115,7 +115,7 @@ def data(world: GitRepositories) -> Path:
 
 
 async def with_work(world: GitRepositories) -> str:
-    """A worktree with a commit that nobody pushed and a file that nobody committed; the commit."""
+    """Make a worktree with an unpushed commit and an uncommitted file; return the commit."""
     await world.created()
     mine = world.agent_commits({"mine": "1"})
     (world.path / "uncommitted").write_text("2")
@@ -123,7 +123,7 @@ async def with_work(world: GitRepositories) -> str:
 
 
 async def recovered(world: GitRepositories) -> Created:
-    """What a turn does before it starts."""
+    """Do what a turn does before it starts."""
     async with clone_lock(world.clone) as lock:
         await update(lock, world.url)
         examined = await examine(lock, world.path, BRANCH)
@@ -208,7 +208,7 @@ async def test_a_record_that_git_lost_costs_no_file(
         assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
         assert (world.path / "uncommitted").read_text() == "2"
         return
-    # Without a cage the index and what is checked out was in the record, and unpushed commits in the clone.
+    # Without a cage the index and HEAD were in the record, and unpushed commits in the clone.
     assert made.tip == (mine if damage is record_gone else world.remote_tip("main"))
     assert made.kept is not None
     assert (data(world) / "kept" / made.kept / "uncommitted").read_text() == "2"

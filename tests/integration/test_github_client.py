@@ -33,7 +33,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Time:
-    """A clock that only moves when somebody sleeps."""
+    """A clock that only sleeps move."""
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     slept: list[float] = field(default_factory=list)

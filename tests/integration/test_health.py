@@ -1,4 +1,4 @@
-"""What a load balancer sees of `/healthz` and `/readyz` while the database and the workers come and go."""
+"""`/healthz` and `/readyz` while the database and the workers stop and start."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -81,7 +81,7 @@ async def test_a_schema_of_a_newer_version_is_not_ready(database_url: str) -> No
 
 
 class Proxy:
-    """Stands before Postgres and can stop passing anything on, as a network does that lost a packet filter's state."""
+    """A proxy before Postgres that can stop forwarding, like a firewall that lost its state."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path

@@ -20,7 +20,7 @@ from bot.store.migrate import migrate
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.webhook_sender import comment, jobs, rows, sending_to
 
-SAFE_FROM_KILLS = {"fsync": "off"}  # which only the machine's own end could make a difference to
+SAFE_FROM_KILLS = {"fsync": "off"}  # only a crash of the machine could make a difference
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def delivery(guid: str, conversation: str = "1") -> NewDelivery:
 
 @asynccontextmanager
 async def holding(pool: Pool, conversation: str) -> AsyncIterator[None]:
-    """Nothing of this conversation can be stored in the meantime."""
+    """Block the storage of deliveries of this conversation."""
     async with pool.acquire() as connection, connection.transaction():
         await lock_queues(connection, [f"github.com/99#{conversation}"])
         yield
@@ -48,7 +48,7 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 async def until_waiting(pool: Pool, count: int = 1) -> None:
-    """So many transactions wait for a lock of another one."""
+    """Wait until this many transactions wait for a lock."""
 
     async def are_waiting() -> bool:
         waiting = await pool.fetchval(
@@ -108,7 +108,7 @@ async def test_a_connection_lost_while_idle_or_at_work_is_replaced(pool: Pool) -
 async def test_a_database_that_hangs_is_unavailable_within_the_time_and_loses_nothing(pool: Pool) -> None:
     async with Inbox(pool, attempt_seconds=0.1, answer_seconds=PATIENCE_SECONDS) as inbox, holding(pool, "1"):
         assert await inbox.store(delivery("g-1")) == Unavailable("the database is away")
-    # GitHub sends it again, and this time the database has as long as it needs.
+    # GitHub sends it again, and now the database has enough time.
     async with Inbox(pool, attempt_seconds=PATIENCE_SECONDS, answer_seconds=PATIENCE_SECONDS) as inbox:
         assert await inbox.store(delivery("g-1")) in ("stored", "duplicate")  # the first may have been committed
     assert [guid for *_, guid in await jobs(pool)] == list(await rows(pool)) == ["g-1"]
@@ -194,7 +194,7 @@ async def test_a_database_killed_during_a_stream_loses_nothing_that_was_acknowle
 
 
 async def _stream_through_a_kill(inbox: Inbox, directory: Path) -> dict[str, int]:
-    """Four senders until the database was gone and came back; the status by GUID."""
+    """Send with four senders until the database was gone and came back; return the status by GUID."""
     answers: dict[str, int] = {}
     back = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""`threadtree … list` over a database that has a past: what scripts parse and what people read."""
+"""`threadtree … list` on a database with a history: the JSON for scripts and the tables for people."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ NAMES = ("worktrees", "sessions", "turns", "deliveries")
 
 
 class Cli:
-    """`threadtree` on one database and no terminal."""
+    """`threadtree` on one database, without a terminal."""
 
     def __init__(self, database_url: str, data_dir: Path) -> None:
         self._environment = {
@@ -76,7 +76,7 @@ class Cli:
 
 @pytest.fixture
 def cli(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    # The log is the whole process's: the tests that follow need theirs.
+    # The log belongs to the whole process, and later tests need it.
     monkeypatch.setattr("bot.cli.running.configure_logs", lambda **_: None)
     monkeypatch.chdir(tmp_path)
     return Cli(database_url, tmp_path)

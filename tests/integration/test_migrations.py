@@ -1,4 +1,4 @@
-"""Migrations on a real database: applied once, in order, by whoever comes first."""
+"""Migrations on a real database: applied once, in order, by the first process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -136,7 +136,7 @@ async def test_who_waits_for_the_lock_holds_no_transaction_open(
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await connection.fetchval(OTHERS_THAT_ASK_FOR_A_LOCK):  # noqa: ASYNC110 - Postgres has no event
             await asyncio.sleep(0.01)
-        # The index build waits for every transaction that is older than itself.
+        # The index build waits for every older transaction.
         await connection.execute("create index concurrently busy_name on busy (name)")
         await connection.execute(f"select pg_advisory_unlock({LOCK_KEY})")
         assert await waiting != []

@@ -1,4 +1,4 @@
-"""The egress proxy as a client in the cage meets it, over its unix socket."""
+"""The egress proxy for a client in the cage, over its unix socket."""
 
 # ruff: noqa: ASYNC110 - a test may block its own loop, and waits for what has no event
 
@@ -36,7 +36,7 @@ async def proxy(
 
 
 async def ask(path: Path, request: bytes) -> bytes:
-    """Everything that the proxy answers to a request."""
+    """Return the proxy's complete answer to a request."""
     reader, writer = await connect_private(path)
     writer.write(request)
     answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
@@ -46,7 +46,7 @@ async def ask(path: Path, request: bytes) -> bytes:
 
 
 async def backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers all it was sent backwards, once the client has sent all."""
+    """Send the received bytes back in reverse, once the client has sent all."""
     writer.write((await reader.read())[::-1])
 
 
@@ -55,7 +55,7 @@ async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def remember(requests: list[bytes]) -> Handler:
-    """A web server that keeps the heads, and the bodies up to `end`, of what it is asked."""
+    """A web server that records the heads of requests, and their bodies up to `end`."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -259,7 +259,7 @@ async def test_a_client_that_reads_late_gets_the_whole_answer(tmp_path: Path) ->
                 client.connect(str(path))
                 client.shutdown(socket.SHUT_WR)
                 await asyncio.wait_for(answered.wait(), PATIENCE_SECONDS)
-                for _ in range(100):  # time for the server to do all it can without its client
+                for _ in range(100):  # time for the server to do everything that needs no client
                     await asyncio.sleep(0)
                 assert await asyncio.to_thread(read_all, client) == data
 

@@ -1,4 +1,4 @@
-"""The model proxy between an agent's HTTP client and an upstream that both are real."""
+"""The model proxy between a real HTTP client and a real upstream."""
 
 import asyncio
 import gzip
@@ -26,7 +26,7 @@ HEADER = {"x-api-key": DUMMY}
 
 @asynccontextmanager
 async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncClient]:
-    """An agent's HTTP client, whose every connection leads to the turn's model proxy."""
+    """Yield an agent's HTTP client that connects only to the turn's model proxy."""
     path = directory / "model.sock"
     route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints)
     transport = httpx.AsyncHTTPTransport(uds=str(path))
@@ -41,7 +41,7 @@ async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncC
 
 
 class Upstream:
-    """A model's server: keeps what it is asked and answers as it is told, in the same bytes."""
+    """A model's server: it records requests and answers with exactly the configured bytes."""
 
     def __init__(self, *answer: bytes) -> None:
         self.requests: list[bytes] = []
@@ -266,7 +266,7 @@ async def test_no_other_host_is_asked_whatever_the_target(tmp_path: Path, target
 
 
 async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
-    """What the proxy answers to a request as it is written, with the turn's key."""
+    """Return the proxy's answer to a raw request with the turn's key."""
     reader, writer = await connect_private(directory / "model.sock")
     writer.write(f"{lines}Host: evil.example\r\nx-api-key: {DUMMY}\r\n\r\n".encode() + body)
     answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)

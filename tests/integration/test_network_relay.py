@@ -1,4 +1,4 @@
-"""The relay in front of an agent's command: the command is as it would be alone, and its ports lead to sockets."""
+"""The relay in front of an agent's command: the command runs as without it, and its ports lead to sockets."""
 
 # ruff: noqa: ASYNC110 - a test waits for what has no event
 
@@ -25,13 +25,13 @@ PYTHON = (sys.executable, "-I", "-S", "-c")
 
 
 def relayed(command: Sequence[str], host: str = "127.0.0.1", path: Path = Path("/nowhere")) -> tuple[str, ...]:
-    """The command behind a relay from that host's PORT, or a free one of 127.0.0.1."""
+    """Return the command behind a relay from that host's PORT, or a free one of 127.0.0.1."""
     forward = f"--forward={host}:{0 if host == '127.0.0.1' else PORT}={path}"
     return (sys.executable, "-I", "-S", relay.__file__, forward, "--", *command)
 
 
 def own_loopback() -> str:
-    """An address of the loopback network that nobody else listens at."""
+    """Return an address of the loopback network without a listener."""
     return str(IPv4Address("127.64.0.0") + secrets.randbelow(1 << 22))
 
 

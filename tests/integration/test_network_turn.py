@@ -1,4 +1,4 @@
-"""A turn's network from inside the cage: real namespaces, and programs that try what an agent might."""
+"""A turn's network from inside the cage: real namespaces, and programs that try to reach other places."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, needs
 
 REAL = "sk-real-" + "a1b2c3" * 6
 
-# Asks for each address, through the proxy that the environment names and then around it.
+# Requests each address, through the proxy of the environment and then directly.
 TRY_ALL = """
 import json, os, sys, urllib.request, urllib.error
 def ask(opener, url):
@@ -35,7 +35,7 @@ direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 print(json.dumps({url: [ask(proxied, url), ask(direct, url)] for url in sys.argv[1:]}))
 """
 
-# Asks the model as an SDK does, and prints what it is told as it is told.
+# Asks the model as an SDK does, and prints the answer as it arrives.
 ASK_MODEL = """
 import os, sys, urllib.request
 request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", data=b"{}",
@@ -48,12 +48,12 @@ with urllib.request.urlopen(request, timeout=60) as answer:
 
 
 def python(network: Network, program: str, *arguments: str) -> tuple[str, ...]:
-    """A Python program in the cage: the interpreter that the relay has, too."""
+    """Run a Python program in the cage, with the relay's interpreter."""
     return caged(network, [network.wrapper[0], "-I", "-S", "-c", program, *arguments])
 
 
 async def tried(network: Network, *urls: str) -> dict[str, Any]:
-    """What each address answered: through the proxy, and around it."""
+    """Return each address's answer: through the proxy, and directly."""
     ended = await run(python(network, TRY_ALL, *urls), network.environment)
     assert ended.status == 0, ended.err
     answers: dict[str, Any] = json.loads(ended.out)

@@ -1,4 +1,4 @@
-"""What is asked of a worktree waits its turn among the turns, is done once, and outlives whoever was at it."""
+"""An operation on a worktree is queued in line with its turns, runs once, and survives its worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 
 
 async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:
-    """Maria asks on the thread, or an operator."""
+    """Ask for an operation as maria on the thread, or as an operator."""
     target = Target("comment", 5) if conversation else None
     return await operations.enqueue(world.db, worktree, kind, RequestedBy("maria", NOON, conversation, target))
 
@@ -236,7 +236,7 @@ async def test_two_operations_that_run_in_one_worktree_are_impossible(world: Tur
         await world.db.execute("update operations set state = 'running', claim = gen_random_uuid()")
 
 
-# What it knows, how it ends
+# Its data and its end
 
 
 async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: TurnRows) -> None:
@@ -306,7 +306,7 @@ async def test_what_nobody_waits_for_any_more_is_not_done(world: TurnRows) -> No
     assert await state(world, second) == "failed"
 
 
-# A thread that closes
+# Closed threads
 
 
 async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(world: TurnRows) -> None:
@@ -353,11 +353,11 @@ async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: Tur
     assert found == ["running", "failed", "queued", "queued"]
 
 
-# What was rescued comes back before a turn
+# Rescued work comes back before a turn
 
 
 async def rescued(world: TurnRows, worktree: int, removal: str | None = "closed") -> int:
-    """The worktree was removed, and work was rescued."""
+    """Record a removed worktree and its rescue."""
     await world.db.execute(
         "update worktrees set state = $3, removal = $2 where id = $1",
         worktree,
@@ -477,7 +477,7 @@ async def test_a_removed_worktree_is_not_revived_where_another_is(world: TurnRow
     assert await worktrees.threads_at_path(world.db, worktree) == (77,)
 
 
-# A worktree that was purged
+# Purged worktrees
 
 
 async def purge(world: TurnRows, worktree: int) -> None:
@@ -525,7 +525,7 @@ async def test_a_removal_that_was_called_off_leaves_no_reason(world: TurnRows) -
     assert await world.db.fetchrow("select state, removal from worktrees") == ("ready", None)
 
 
-# Left over
+# Worktrees of closed threads
 
 
 async def test_what_is_left_over_is_what_only_closed_threads_use(world: TurnRows) -> None:

@@ -1,4 +1,4 @@
-"""The outbox: what was wished stands on GitHub once, in order and within the limits, whatever breaks in between."""
+"""The outbox: each item is on GitHub once, in order and within the limits, despite failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ AT_ONCE, FINAL, PROGRESS = 0, 1, 2
 
 @dataclass
 class Time:
-    """A clock that only moves when somebody sleeps or a test turns it."""
+    """A clock that only sleeps and tests move."""
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     slept: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Bench:
 
     @property
     def bodies(self) -> list[str]:
-        """What the bot's comments say, without their markers."""
+        """Return the bot's comments without their markers."""
         return [comment.body.rpartition("\n\n<!-- ")[0] for comment in self.said]
 
     async def drain(self) -> Drained:
@@ -206,7 +206,7 @@ async def test_exactly_one_comment_when_a_post_breaks(bench: Bench, fault: Fault
 async def test_exactly_one_comment_when_the_sender_was_killed_before_it_heard_the_answer(bench: Bench) -> None:
     turn = await bench.turn()
     row = await bench.wish(turn, "Hello.")
-    # What a killed sender leaves: the row is taken, the comment is on GitHub, its id is not known.
+    # The state after a kill of the sender: the row is taken, the comment is on GitHub, its id is unknown.
     async with bench.pool.acquire() as connection:
         await outbox.take(connection, row, bench.time.now)
     posted = await bench.github.person(bench.github.bot.login).comment(bench.issue, f"Hello.\n\n{turn_marker(turn, 1)}")

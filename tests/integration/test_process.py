@@ -1,4 +1,4 @@
-"""A child process in a group of its own: how it starts, how it ends, what is read of it."""
+"""A child process in its own group: its start, its end, its output."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The sweep on real worktrees: what nobody used goes, what somebody might still need stays."""
+"""The sweep on real worktrees: unused ones are removed, and those that may be needed stay."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def on_record(node: Node) -> set[str]:
     return {entry.path.name for entry in await entries.all_entries(node.git.clone)}
 
 
-# What goes, and what stays
+# Removed and kept worktrees
 
 
 async def test_what_nobody_used_goes_from_disk_git_and_rows(each: Node) -> None:
@@ -196,7 +196,7 @@ async def test_work_is_rescued_before_its_worktree_goes(each: Node) -> None:
         assert git(each.git.clone.path, "show", f"{ref}:{name}") == content
 
 
-# Odd states
+# Unusual states
 
 
 async def test_one_bad_worktree_never_stops_the_sweep(node: Node) -> None:
@@ -255,7 +255,7 @@ async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(nod
 
 
 async def fill(node: Node, due: int, young: int) -> None:
-    """Rows without directories, which are old or not."""
+    """Insert rows without directories, old or not."""
     await node.db.execute(
         """
         insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state, updated_at)
@@ -428,8 +428,8 @@ def _count(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """The directories that this process opens."""
-    global _opened  # an audit hook cannot be taken away again
+    """Yield the directories that this process opens."""
+    global _opened  # an audit hook cannot be removed
     if not _HOOKED:
         sys.addaudithook(_count)
         _HOOKED.append(True)

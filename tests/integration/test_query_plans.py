@@ -1,4 +1,4 @@
-"""The statements of the hot way find their rows by index, however much history the tables hold."""
+"""The frequent statements find their rows by index, for any size of the history."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -87,7 +87,7 @@ GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "eff
 
 @pytest.fixture
 async def busy(database_url: str) -> AsyncIterator[Connection]:
-    """A database with a long history, in which little is going on."""
+    """Yield a database with a long history and little current work."""
     db = await asyncpg.connect(database_url)
     await db.execute(HISTORY)
     await db.execute("analyze")
@@ -96,14 +96,14 @@ async def busy(database_url: str) -> AsyncIterator[Connection]:
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All nodes of a plan."""
+    """Yield all nodes of a plan."""
     yield plan
     for below in plan.get("Plans", ()):
         yield from nodes(below)
 
 
 async def read_whole(db: Connection, statement: str, arguments: tuple[Any, ...]) -> set[str]:
-    """The tables that the statement reads from one end to the other."""
+    """Return the tables that the statement scans completely."""
     async with db.transaction():
         found = await db.fetchval(f"explain (format json) {statement}", *arguments)
     plan = orjson.loads(found)[0]["Plan"]

@@ -1,4 +1,4 @@
-"""A claimed removal from the row to the disk and back to the row (DESIGN.md §3.5 and §4), on real git and Postgres."""
+"""A claimed removal on disk and in the rows (DESIGN.md §3.5 and §4), with real git and Postgres."""
 
 import asyncio
 import shutil
@@ -36,7 +36,7 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 @dataclass(frozen=True)
 class Place:
-    """A worktree that was made, with its row, its only thread and its metadata."""
+    """Create a worktree with its row, its only thread and its metadata."""
 
     git_world: GitRepositories
     rows: TurnRows
@@ -153,7 +153,7 @@ async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -
 
 
 def cut_off_from(place: Place) -> NodeContext:
-    """GitHub's server refuses connections."""
+    """Let GitHub's server refuse connections."""
     return replace(place.ctx, server_url="http://127.0.0.1:9", git=replace(place.ctx.git, protocols=("file", "http")))
 
 

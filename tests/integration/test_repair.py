@@ -1,4 +1,4 @@
-"""Rows, directories and git's entries that do not agree are mended, and nothing that was written is lost."""
+"""Inconsistent rows, directories and entries of git are repaired, and no work is lost."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 
 
 async def mended(node: Node, only: int | None = None) -> dict[str, list[Action]]:
-    """What was done, by the name of the place."""
+    """Return the repairs by the name of the place."""
     done: dict[str, list[Action]] = {}
     for path, action in await repair(node.ctx, only):
         done.setdefault(Path(path).name, []).append(action)
@@ -49,7 +49,7 @@ async def lock_of(node: Node, number: int) -> str | None:
 
 
 async def forget_row(node: Node, worktree: int) -> None:
-    """As an older backup of the database has it."""
+    """Change the rows to those of an older backup."""
     await node.db.execute("update conversations set worktree_id = null where worktree_id = $1", worktree)
     await node.db.execute("delete from worktrees where id = $1", worktree)
 
@@ -142,7 +142,7 @@ async def test_one_that_is_being_removed_is_left_to_its_removal(node: Node) -> N
     assert (node.path(1) / "new.txt").exists()
 
 
-# Rows that were lost
+# Lost rows
 
 
 @pytest.mark.parametrize("detached", [False, True])
@@ -160,7 +160,7 @@ async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node
     assert await mended(node) == {}
 
 
-# Strangers
+# Orphans
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link", "unknown repository", "of a removed row"])

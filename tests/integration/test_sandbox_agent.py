@@ -1,4 +1,4 @@
-"""An agent that speaks ACP, in its cage: it edits and commits, the bot brings that home and pushes it."""
+"""An ACP agent in its cage edits and commits; the bot imports its commits and pushes them."""
 
 import sys
 from contextlib import aclosing
@@ -38,7 +38,7 @@ def launch(world: GitRepositories) -> Launch:
 
 
 async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Opened:
-    """What the bot does for one turn, from the agent's start to the push."""
+    """Run one turn as the bot does, from the agent's start to the push."""
     async with aclosing(AcpDriver(launch(world))) as agent:
         session = await agent.open(resume)
         assert isinstance(session, Opened), session

@@ -1,4 +1,4 @@
-"""The cage: whether it can be had here, what a command finds in it, and whom it works for."""
+"""The cage: whether this machine allows it, what a command sees in it, and which users it works for."""
 
 import os
 import subprocess
@@ -93,7 +93,7 @@ def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(w
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_has_the_same_cage(tmp_path: Path) -> None:
-    """Its processes are counted by the kernel: here a bounded fork bomb meets the limit."""
+    """Check that the kernel counts the processes: a bounded fork bomb reaches the limit."""
     cage = usable_cage(tmp_path)
     mine = replace(cage, enforcement=Enforcement(Limits(processes=16), None, is_root=False))
     tmp_path.chmod(0o755)

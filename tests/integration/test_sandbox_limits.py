@@ -1,4 +1,4 @@
-"""What holds the limits: a cgroup of either version where one can be made, else setrlimit."""
+"""The limits are enforced by a cgroup of either version if one can be made, else by setrlimit."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ LIMITS = Limits(processes=7, memory_bytes=1 << 20)
 
 
 def version_2(tmp_path: Path, enabled: str) -> tuple[Path, Path]:
-    """The files of a delegated group, as far as they are looked at."""
+    """Write the files of a delegated group that the bot reads."""
     own = tmp_path / "cgroup" / "bot.service"
     own.mkdir(parents=True)
     (own / "cgroup.subtree_control").write_text(enabled)

@@ -1,4 +1,4 @@
-"""The scripted agent by itself: what the bot, which asks one thing at a time, never shows."""
+"""The scripted agent without the bot, which asks only one thing at a time."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-P", "-m", "bot.simulated.agent"]
 
 
 class Client:
-    """Speaks to an agent in a directory of its own."""
+    """A client of an agent in its own directory."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", home: Path) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""The script of a repository's: where it is taken from, how it runs and how it ends."""
+"""A repository's set-up script: its source, its run and its end."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositori
 
 
 def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
-    """As the bot starts it: in the worktree, in the cage if there is one."""
+    """Run the script as the bot does: in the worktree, in the cage if there is one."""
     file = folder / "script"
     file.write_text(text)
     command = command_for(text.encode(), file)

@@ -1,4 +1,4 @@
-"""Who works in which worktree, as rows tell, whoever asks or runs at the same moment (DESIGN.md §4, the worktree)."""
+"""The rows of shared worktrees, also with simultaneous requests and turns (DESIGN.md §4, the worktree)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 
 
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
-    """What decide writes down, in its transaction, for a request on an issue or (`head`) a pull request."""
+    """Write, in a transaction, what decide writes for a request on an issue or (`head`) a pull request."""
     thread_ref, folder = await save_thread(db, repository(), number, "pull" if head else "issue", "A title", None)
     pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
     turn = request(target=Target("comment", number))
@@ -60,7 +60,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
 
 
 async def made(world: TurnRows, number: int = ISSUE, branch: str | None = None) -> int:
-    """The issue asked once, and its worktree was made; returns the conversation."""
+    """Ask once on the issue and make its worktree; return the conversation."""
     conversation = await asks(world.db, number)
     turn = await world.claimed()
     await turns.save_worktree(world.db, turn.claim, branch or f"threadtree/issue-{number}", "main", SHA)
@@ -69,7 +69,7 @@ async def made(world: TurnRows, number: int = ISSUE, branch: str | None = None) 
 
 
 async def placed(world: TurnRows) -> list[tuple[int, str, str | None, list[str]]]:
-    """(thread, directory, branch it must have, what the reply says) of what waits, in its order."""
+    """Return (thread, directory, required branch, notices) of the waiting turns, in their order."""
     rows = await world.db.fetch(
         "select c.number, w.path, t.switch_to, t.notices from turns t join conversations c on c.id = t.conversation_id"
         " join worktrees w on w.id = t.worktree_id where t.state = 'queued' order by t.id"
@@ -84,7 +84,7 @@ def own(why: SharingRefused, branch: str = "feature") -> str:
     return notices.not_shared(why, branch)
 
 
-# What decide writes
+# Writes of decide
 
 
 async def test_a_pull_request_shares_the_worktree_that_can_be_switched_and_its_turn_says_to_what(
@@ -207,7 +207,7 @@ async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: Tur
     assert await world.db.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:there'") == 1
 
 
-# At the same moment
+# Simultaneous requests
 
 
 async def decided(pool: Pool, number: int, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> None:
@@ -311,11 +311,11 @@ async def test_a_branch_for_which_a_worktree_is_just_reserved_gets_no_other(worl
     assert [place[:2] for place in await placed(world)] == [(PULL, "pr-9"), (10, "pr-9")]
 
 
-# What the node writes
+# Writes of the node
 
 
 async def to_switch(world: TurnRows) -> ClaimedTurn:
-    """The claimed turn of a pull request that is to switch the worktree of issue 1."""
+    """Return the claimed turn of a pull request that will switch the worktree of issue 1."""
     await made(world)
     await asks(world.db, PULL, head="feature")
     return await world.claimed()

@@ -1,4 +1,4 @@
-"""What a claim allows, how it is lost, and how a turn ends (DESIGN.md §2 and §3.9)."""
+"""The rights of a claim, its loss, and the end of a turn (DESIGN.md §2 and §3.9)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +41,7 @@ async def turn(world: TurnRows) -> ClaimedTurn:
 
 
 async def everything(db: Connection) -> list[Any]:
-    """All that a run could have written."""
+    """Return everything that a run could have written."""
     return [
         await db.fetch(f"select t.*, t.xmin from {table} t order by id")  # noqa: S608 -- a test's own
         for table in ("turns", "worktrees", "sessions")
@@ -60,7 +60,7 @@ WRITES: dict[str, Write] = {
 }
 
 
-# A claim that was lost
+# Lost claims
 
 
 @pytest.mark.parametrize("loss", ["cut off", "handed back", "ended", "another token", "another turn"])

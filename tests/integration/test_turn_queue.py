@@ -1,4 +1,4 @@
-"""`turns` as the queue: what is claimed, in which order, and by whom (DESIGN.md §2)."""
+"""`turns` as the queue: which turn is claimed next, and by which worker (DESIGN.md §2)."""
 
 import asyncio
 from collections import Counter
@@ -191,7 +191,7 @@ async def test_a_node_claims_only_turns_of_its_own_worktrees(world: TurnRows) ->
     assert await world.claim_all() == [thread_ref]
 
 
-# Worktrees that are on their way out
+# Worktrees that are being removed
 
 
 async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRows) -> None:
@@ -227,7 +227,7 @@ async def test_nothing_runs_in_a_worktree_that_is_gone(world: TurnRows, state: s
     assert await world.claim() is None
 
 
-# What the schema itself forbids
+# Constraints of the schema
 
 
 async def test_two_running_turns_in_one_worktree_are_impossible(world: TurnRows) -> None:
@@ -269,7 +269,7 @@ async def test_two_live_rows_for_one_directory_are_impossible(world: TurnRows) -
         await world.worktree(path="/worktrees/same")
 
 
-# Many at once
+# Many workers at once
 
 
 async def test_of_many_workers_each_turn_goes_to_one(world: TurnRows, pool: Pool) -> None:

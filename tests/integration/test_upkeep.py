@@ -1,4 +1,4 @@
-"""What housekeeping finds and mends."""
+"""The repairs of housekeeping."""
 
 from collections.abc import AsyncIterator
 

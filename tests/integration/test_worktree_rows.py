@@ -1,4 +1,4 @@
-"""Which worktree a thread uses, and when one goes, whoever acts at the same time (DESIGN.md §3.6 and §4)."""
+"""The worktree of a thread, and its removal, also with simultaneous acts (DESIGN.md §3.6 and §4)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,14 +32,14 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 
 
 async def bells(world: TurnRows) -> int:
-    """How often this node was rung for."""
+    """Return how often the node's doorbell rang."""
     count: int = await world.db.fetchval(
         "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
     )
     return count
 
 
-# Letting go
+# Release
 
 
 async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(world: TurnRows) -> None:
@@ -199,7 +199,7 @@ async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(worl
     assert await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-1") is None
 
 
-# Closing and opening again
+# Close and reopen
 
 
 async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows) -> None:
@@ -287,7 +287,7 @@ async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_t
     assert await conversations.worktree_of(world.db, thread) == worktree
 
 
-# Deciding that one goes
+# The decision to remove
 
 
 async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world: TurnRows) -> None:
@@ -463,7 +463,7 @@ async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world
 
 
 async def session(world: TurnRows, conversation: int) -> None:
-    """A turn of the conversation ran and left its session."""
+    """Run a turn of the conversation to its end, with a session."""
     await world.ask(conversation)
     turn = await world.claimed()
     await turns.start_session(world.db, turn.claim, "custom", "s1")
@@ -491,7 +491,7 @@ async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_n
     assert await world.state("conversations", conversation) == "closed"
 
 
-# Finding one
+# Search
 
 
 async def test_the_worktrees_of_closed_issues_come_in_the_pull_requests_order(world: TurnRows) -> None:

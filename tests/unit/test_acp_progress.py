@@ -1,4 +1,4 @@
-"""The two clocks of a prompt on a loop whose time is moved by hand, and what updates mean."""
+"""The two time limits of a prompt, on a loop with a manual clock, and the meaning of updates."""
 
 import asyncio
 import selectors
@@ -29,7 +29,7 @@ STOP = object()
 
 
 class _Jump(selectors.SelectSelector):
-    """Passes the time a loop would sleep instead of sleeping it."""
+    """A selector that advances the loop's clock instead of sleeping."""
 
     now = 0.0
 
@@ -62,7 +62,7 @@ def tool(status: str, **fields: Any) -> SessionNotification:
 
 
 def follow_script(*script: tuple[float, Any]) -> Any:
-    """How following a prompt ends when these items come in at these seconds."""
+    """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
         inbox: asyncio.Queue[SessionNotification | Answered | Failed] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Which event asks for what, before anybody's permission is looked up."""
+"""The request in each event, before permissions are looked up."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
 ADA = Actor("ada", 7)
 BOT = Actor("tree-bot[bot]", 99, is_bot=True)
 POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name="tree-bot", label="threadtree")
-# A person's token under a name of its own: the bot speaks as Ada, and answers to @helper.
+# A person's token with BOT_NAME: the bot writes as Ada, and answers to @helper.
 AS_ADA = Policy(bot_id=7, bot_login="ada", bot_name="helper", label="threadtree")
 ASK = "@tree-bot fix it"
 PLACE = CodePlace(review_id=500, path="app.py", line=3, diff_hunk="@@ -1 +1 @@\n+a")
@@ -83,7 +83,7 @@ def request_of(event: Event, policy: Policy = POLICY) -> Request:
     return action
 
 
-# What each event is
+# Kinds of events
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_person_may_label_what_the_bot_wrote() -> None:
     assert request_of(labeled("Found while working", author=BOT)).parsed == ParsedComment(request="Found while working")
 
 
-# What is acted on only once
+# Identities
 
 
 def test_one_comment_under_two_deliveries_has_one_identity() -> None:
@@ -265,7 +265,7 @@ def test_a_text_with_half_a_surrogate_pair_has_an_identity() -> None:
     assert request_of(comment(f"{ASK} \ud83d")).effect(0)
 
 
-# What cannot be read
+# Malformed payloads
 
 
 def unreadable(

@@ -1,4 +1,4 @@
-"""What counts as a message of an agent, and what stands around its command."""
+"""The messages of an agent, and the argv and environment of its command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whom the bot serves (DESIGN.md §4, authority)."""
+"""The people whom the bot serves (DESIGN.md §4, authority)."""
 
 from dataclasses import replace
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Which worktree a conversation gets that has none of its own (DESIGN.md §4, the worktree of a conversation)."""
+"""The choice of a worktree for a conversation without one (DESIGN.md §4, the worktree of a conversation)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ FEATURE = replace(PULL, head_ref="feature")
 
 
 def of_issue(number: int, *, closed: int | None = 0, use: WorktreeUsage | None = None) -> SharingCandidate:
-    """The worktree of an issue, on its own branch and used by nobody else, that the pull request closes."""
+    """Return the worktree of an issue that the pull request closes; on its own branch, with no other user."""
     worktree = LiveWorktree(number, "here", number, f"threadtree/issue-{number}")
     return SharingCandidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
 
@@ -35,7 +35,7 @@ BUSY = of_issue(1, use=WorktreeUsage(1, made=True, busy=True))
 OF_TWO = of_issue(1, use=WorktreeUsage(1, made=True, other_pulls=(7, 8)))
 NOT_MADE = of_issue(1, use=WorktreeUsage(1, made=False))
 
-# (what is told, the pull request, worktrees of closed issues, the worktree on the head branch, what comes of it)
+# (reason, the pull request, worktrees of closed issues, the worktree on the head branch, the choice)
 TABLE: list[
     tuple[
         str, PullRequestHead | None, Sequence[SharingCandidate], SharingCandidate | None, SharedWorktree | NewWorktree
@@ -63,7 +63,7 @@ TABLE: list[
     ("the first of two", FEATURE, [SECOND, FIRST], None, SharedWorktree(SECOND, "feature")),
     ("the first that fits", FEATURE, [BUSY, SECOND], None, SharedWorktree(SECOND, "feature")),
     ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, SharedWorktree(OF_PULL_8, "feature")),
-    # It cannot
+    # The worktree cannot be switched
     ("nothing to share", FEATURE, [], None, OWN),
     ("busy", FEATURE, [BUSY], None, instead_of(SharingRefused(1, "busy"))),
     ("another pull request's too", FEATURE, [OF_TWO], None, instead_of(SharingRefused(1, "other-pull", 7))),

@@ -1,4 +1,4 @@
-"""Which errors of Postgres pass by themselves, and which are bugs."""
+"""Which errors of Postgres are temporary, and which are bugs."""
 
 import asyncpg
 import psycopg

@@ -30,7 +30,7 @@ ipv4 = st.ip_addresses(v=4)
 
 
 def embeddings(address: IPv4Address) -> dict[str, IPv6Address]:
-    """The IPv6 addresses that stand for an IPv4 one."""
+    """Return the IPv6 addresses that contain an IPv4 address."""
     number = int(address)
     return {
         "mapped": IPv6Address((0xFFFF << 32) | number),
@@ -58,7 +58,7 @@ def test_addresses_of_this_host_its_network_and_its_cloud_are_refused(address: s
 @example(ip_address("192.0.0.9"))
 @example(ip_address("64:ff9b::100:0"))
 def test_what_is_not_global_by_the_registries_is_refused(address: IPAddress) -> None:
-    # A NAT64 address is a way to an IPv4 address, and judged as that.
+    # A NAT64 address leads to an IPv4 address, whose rules apply.
     if address not in NAT64 and (not address.is_global or address.is_multicast or address.is_reserved):
         assert isinstance(may_reach(address, 443, ()), Refused)
 
@@ -121,7 +121,7 @@ def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        # Notations of 127.0.0.1 that old resolvers take.
+        # Notations of 127.0.0.1 that old resolvers accept.
         *("2130706433:443", "0x7f000001:443", "0x7f.1:443", "017700000001:443", "127.1:443", "0177.0.0.1:443"),
         *("127.0.0.01:443", "0:443", "0x:443", "1.2.3.4.5:443", "256.1.1.1:443"),
         *("localhost:443", "LOCALHOST.:443", "a.localhost:443", "metadata:443", "metadata.google.internal:443"),

@@ -1,4 +1,4 @@
-"""GitHub misbehaves when told to."""
+"""The faults of the simulated GitHub."""
 
 import asyncio
 

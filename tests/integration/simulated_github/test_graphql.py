@@ -1,4 +1,4 @@
-"""The GraphQL API tells which issues a pull request closes."""
+"""The GraphQL API lists the issues that a pull request closes."""
 
 from typing import Any
 

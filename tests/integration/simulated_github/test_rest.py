@@ -1,4 +1,4 @@
-"""The REST API answers as code written for the real one expects."""
+"""The REST API answers like the real one."""
 
 from datetime import timedelta
 from typing import Any

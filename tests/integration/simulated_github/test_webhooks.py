@@ -1,4 +1,4 @@
-"""Webhooks are sent, logged and redelivered as GitHub does it."""
+"""Webhooks are sent, logged and redelivered as by GitHub."""
 
 import hashlib
 import hmac
