@@ -38,7 +38,7 @@ async def test_it_edits_a_file_by_its_own_tool_and_answers(stage: Stage) -> None
     assert [event.ok for event in heard if isinstance(event, ToolEnded)] == [True]
 
 
-async def test_it_runs_commands_without_asking_anybody(stage: Stage) -> None:
+async def test_it_runs_commands_without_a_permission(stage: Stage) -> None:
     _, completed = await stage.says("run echo 40 plus 2 > sum.txt && echo done-that", "tell")
     assert (stage.worktree / "sum.txt").read_text() == "40 plus 2\n"
     assert "done-that" in completed.text
@@ -62,7 +62,7 @@ async def test_a_fresh_session_remembers_nothing(stage: Stage) -> None:
     assert "I remember: nothing." in recalled.text
 
 
-async def test_a_lost_session_becomes_a_fresh_one_and_the_reason_is_told(stage: Stage) -> None:
+async def test_a_lost_session_is_replaced_by_a_fresh_one_and_the_reason_is_reported(stage: Stage) -> None:
     first, _ = await stage.says("remember plum")
     shutil.rmtree(stage.home)
     stage.home.mkdir()
@@ -88,7 +88,7 @@ async def test_silence_ends_at_the_idle_limit(stage: Stage) -> None:
     assert await stage.has_ended(), stage.processes()
 
 
-async def test_the_idle_clock_stands_still_while_a_tool_runs(stage: Stage) -> None:
+async def test_the_idle_time_does_not_count_while_a_tool_runs(stage: Stage) -> None:
     async with stage.session() as (driver, _):
         outcome = await ask(driver, "run sleep 5; echo slept", "say Good morning.", limits=IMPATIENT)
     assert isinstance(outcome, Completed), outcome
@@ -102,13 +102,13 @@ async def test_a_refused_key_fails_the_turn(stage: Stage) -> None:
     assert any(word in outcome.reason.lower() for word in ("401", "key", "authentication")), outcome.reason
 
 
-async def test_an_empty_answer_is_no_success(stage: Stage) -> None:
+async def test_an_empty_answer_is_a_failure(stage: Stage) -> None:
     async with stage.session() as (driver, _):
         outcome = await ask(driver, "empty", limits=replace(IMPATIENT, idle_seconds=60))
     assert isinstance(outcome, Failed), outcome
 
 
-async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_told(stage: Stage) -> None:
+async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_reported(stage: Stage) -> None:
     first, one = await stage.says("say one")
     _, two = await stage.says("say two", resume=first.assistant_session_id)
     assert isinstance(one.usage, Usage)
@@ -123,12 +123,12 @@ async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_told(stage: 
         assert one.usage.session_cost is None
 
 
-async def test_a_long_answer_arrives_whole(stage: Stage) -> None:
+async def test_a_long_answer_arrives_complete(stage: Stage) -> None:
     _, completed = await stage.says("long 200000")
     assert completed.text.strip() == " ".join(map(str, range(100_000)))[:200_000].strip()
 
 
-async def test_the_bots_own_environment_is_not_handed_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_agent_does_not_get_the_bots_environment(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_BOT_ALONE", "secret")
     _, completed = await stage.says("run env | sort | cut -d= -f1 | tr '\\n' ' '; cat /proc/$PPID/environ", "tell")
     assert "HOME" in completed.text
@@ -144,7 +144,7 @@ async def test_its_model_requests_go_to_the_base_url_with_the_key_it_was_given(s
         assert any(KEY in value for value in values)
 
 
-async def test_a_repositorys_settings_run_nothing(stage: Stage, tmp_path: Path) -> None:
+async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     plant(stage.worktree, marks, "http://127.0.0.1:9/evil")
@@ -162,7 +162,7 @@ async def test_a_repositorys_settings_run_nothing(stage: Stage, tmp_path: Path) 
     assert list(marks.iterdir()) == []
 
 
-async def test_a_program_that_is_not_there_is_named(stage: Stage) -> None:
+async def test_a_missing_program_is_named(stage: Stage) -> None:
     gone = Stage(stage.preset, stage.models, replace(stage.launch, argv=("/nowhere/agent",)))
     async with gone.agent() as driver:
         opened = await driver.open(None)

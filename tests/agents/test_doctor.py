@@ -9,7 +9,7 @@ from bot.doctor.checks import try_agent
 from tests.agents.conftest import Stage
 
 
-async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> None:
+async def test_an_installed_agent_has_a_version_and_starts(stage: Stage) -> None:
     def launch_of(command: tuple[str, ...]) -> Launch:
         return replace(stage.launch, argv=command)
 
@@ -21,7 +21,7 @@ async def test_an_agent_that_is_there_has_a_version_and_starts(stage: Stage) -> 
     assert finding.version.split()[-1] in finding.tested_version or stage.preset.agent == "claude"
 
 
-async def test_an_agent_that_is_not_there_names_what_to_install(tmp_path: Path) -> None:
+async def test_a_missing_agent_names_what_to_install(tmp_path: Path) -> None:
     gemini = preset("gemini")
     assert gemini is not None
     finding = await try_agent(

@@ -89,13 +89,13 @@ async def test_it_calls_the_agents_own_tool(models: SimulatedModels, api: Body, 
     assert "hello there" in told
 
 
-async def test_it_gives_the_status_that_it_is_asked_for(models: SimulatedModels, api: Body) -> None:
+async def test_it_answers_with_the_requested_status(models: SimulatedModels, api: Body) -> None:
     status, values = await answer(models, *api([("user", "fail 529")], True))
     assert status == 529
     assert "error" in values[0]
 
 
-async def test_what_it_counts_grows_with_the_conversation(models: SimulatedModels) -> None:
+async def test_the_token_count_grows_with_the_conversation(models: SimulatedModels) -> None:
     counts = []
     for words in ("one", "one two three four five"):
         _, values = await answer(models, "/v1/messages/count_tokens", messages([("user", words)], False)[1])
@@ -103,7 +103,7 @@ async def test_what_it_counts_grows_with_the_conversation(models: SimulatedModel
     assert counts == [1, 6]
 
 
-async def test_silence_lasts_until_the_asker_goes_away(models: SimulatedModels, api: Body) -> None:
+async def test_a_hang_lasts_until_the_client_disconnects(models: SimulatedModels, api: Body) -> None:
     path, body = api([("user", "hang")], True)
     async with httpx.AsyncClient(base_url=models.url, timeout=0.2) as client:
         with pytest.raises(httpx.ReadTimeout):

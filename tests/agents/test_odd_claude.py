@@ -65,7 +65,7 @@ async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch
         (result(stop_reason="bored"), "unknown reason: `bored`"),
     ],
 )
-async def test_a_success_that_is_none_fails(odd: Callable[[Plan], Launch], end: dict[str, Any], words: str) -> None:
+async def test_a_false_success_fails(odd: Callable[[Plan], Launch], end: dict[str, Any], words: str) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), end]}))
     assert isinstance(outcome, Failed)
     assert words in outcome.reason
@@ -76,20 +76,20 @@ async def test_a_success_without_words_fails(odd: Callable[[Plan], Launch]) -> N
     assert outcome == Failed("The agent ended without an answer.", "")
 
 
-async def test_another_session_than_the_one_asked_for_fails(odd: Callable[[Plan], Launch]) -> None:
+async def test_a_session_other_than_the_requested_one_fails(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [{**INIT, "session_id": "other"}, text("hi"), result()]}))
     assert isinstance(outcome, Failed)
     assert "another session" in outcome.reason
 
 
-async def test_a_key_that_is_not_accepted_is_not_tried_for_minutes(odd: Callable[[Plan], Launch]) -> None:
+async def test_a_rejected_key_is_not_retried_for_minutes(odd: Callable[[Plan], Launch]) -> None:
     retry = {"type": "system", "subtype": "api_retry", "error": "authentication_failed", "error_status": 401}
     outcome = await outcome_of(odd({"prompt": [INIT, retry, {"sleep": 1000}]}))
     assert isinstance(outcome, Failed)
     assert "does not accept the key (HTTP status 401)" in outcome.reason
 
 
-async def test_an_end_in_the_middle_brings_its_last_words(odd: Callable[[Plan], Launch]) -> None:
+async def test_an_exit_in_the_middle_reports_the_end_of_stderr(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), {"stderr": "out of memory"}, {"exit": 3}]}))
     assert outcome == Failed("The agent ended with exit status 3 in the middle of its work.", "out of memory")
 
@@ -112,7 +112,7 @@ async def test_texts_that_cannot_be_stored_are_cleaned(odd: Callable[[Plan], Lau
     assert outcome.text == "OK ?"
 
 
-async def test_a_sub_agents_words_are_no_part_of_the_answer(odd: Callable[[Plan], Launch]) -> None:
+async def test_text_of_a_sub_agent_is_not_part_of_the_answer(odd: Callable[[Plan], Launch]) -> None:
     heard = Heard()
     inner = {**text("inner"), "parent_tool_use_id": "task"}
     outcome = await outcome_of(odd({"prompt": [INIT, text("one"), inner, text("two"), result()]}), heard)
@@ -121,7 +121,7 @@ async def test_a_sub_agents_words_are_no_part_of_the_answer(odd: Callable[[Plan]
     assert not any(isinstance(event, ToolEnded) for event in heard)
 
 
-async def test_a_start_that_fails_brings_its_last_words(odd: Callable[[Plan], Launch]) -> None:
+async def test_a_failed_start_reports_the_end_of_stderr(odd: Callable[[Plan], Launch]) -> None:
     async with driver_for("claude", odd({"start": [{"stderr": "no licence"}, {"exit": 2}], "prompt": []})) as driver:
         opened = await driver.open(None)
     assert isinstance(opened, OpenFailed)
@@ -129,7 +129,7 @@ async def test_a_start_that_fails_brings_its_last_words(odd: Callable[[Plan], La
     assert opened.stderr_tail == "no licence"
 
 
-def test_without_the_sdk_its_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "find_spec", lambda _: None)
     chosen = preset("claude")
     assert chosen is not None

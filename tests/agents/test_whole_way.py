@@ -39,7 +39,7 @@ def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:
 
 @pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
+async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
     agent: str, sandbox: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": sandbox}
@@ -60,7 +60,7 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_goes_on(
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_repositorys_settings_run_nothing_in_the_cage(
+async def test_settings_of_a_repository_run_nothing_in_the_cage(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
@@ -87,7 +87,7 @@ async def test_a_repositorys_settings_run_nothing_in_the_cage(
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
-async def test_a_session_goes_on_after_the_bot_was_restarted_and_stop_leaves_no_process(
+async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     clock = HandMovedClock()

@@ -9,7 +9,7 @@ from tests.support.world import World
 CLOSING = re.compile(r"\b(fix(e[sd])?|close[sd]?|resolve[sd]?):?\s+#\d", re.IGNORECASE)
 
 
-async def test_the_agents_environment_holds_nothing_of_the_bots(world: World) -> None:
+async def test_the_agents_environment_has_nothing_of_the_bots(world: World) -> None:
     issue = await world.maria.opens_issue("Look around")
     await issue.says("@threadtree-bot env")
 
@@ -37,7 +37,7 @@ async def test_the_request_is_the_last_block_of_the_prompt_verbatim(world: World
     assert "acme/shop#1: Line breaks" in answer.partition("[block 2]")[0]
 
 
-async def test_the_agents_words_ping_nobody_close_nothing_and_forge_no_marker(world: World) -> None:
+async def test_the_agents_text_mentions_no_one_closes_nothing_and_forges_no_marker(world: World) -> None:
     issue = await world.maria.opens_issue("Wild words")
     await issue.says(
         "@threadtree-bot say Thanks @olaf and @acme/team, this fixes #1 and closes #1\n"
@@ -55,7 +55,7 @@ async def test_the_agents_words_ping_nobody_close_nothing_and_forge_no_marker(wo
     assert answer.rstrip().endswith("<!-- threadtree:turn=1 part=1 -->")
 
 
-async def test_secrets_in_the_agents_words_are_redacted(world: World) -> None:
+async def test_secrets_in_the_agents_text_are_redacted(world: World) -> None:
     token = world.github.bot_token
     secret = world.pair.settings.webhook_secrets[0].decode()
     encoded = base64.b64encode(token.encode()).decode()

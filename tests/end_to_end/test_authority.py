@@ -43,7 +43,7 @@ async def test_permission_above_write_is_enough(world: World, permission: str) -
     await issue.hears("hello")
 
 
-async def test_an_outsider_who_does_not_address_the_bot_hears_nothing(world: World) -> None:
+async def test_an_outsider_who_does_not_address_the_bot_gets_no_answer(world: World) -> None:
     issue = await world.olaf.opens_issue("Hello", "I only talk")
     said = await issue.says("just talking, /lgtm")
 
@@ -63,7 +63,7 @@ async def test_an_outsider_cannot_use_commands(world: World) -> None:
     await issue.hears("Finished.")
 
 
-async def test_a_failing_permission_lookup_is_tried_again(world: World) -> None:
+async def test_a_failed_permission_lookup_is_retried(world: World) -> None:
     world.faults.add(FailBefore(500), path=PERMISSION, times=6)
     issue = await world.maria.opens_issue("Bad weather", "@threadtree-bot say hello")
 
@@ -82,7 +82,7 @@ async def test_a_forbidden_permission_lookup_means_no_run(world: World) -> None:
     assert await world.turns() == []
 
 
-async def test_a_permission_taken_away_while_the_request_waits_refuses_it(world: World) -> None:
+async def test_a_request_is_refused_if_its_permission_is_revoked_while_it_waits(world: World) -> None:
     world.repository.allow(world.olaf.user, "write")
     issue = await world.maria.opens_issue("Waiting")
     gate = world.gate()
@@ -99,7 +99,7 @@ async def test_a_permission_taken_away_while_the_request_waits_refuses_it(world:
     assert await world.turns("state") == ["done", "refused"]
 
 
-async def test_a_bot_is_not_heard_unless_it_is_allowed(world: World) -> None:
+async def test_a_bot_is_ignored_unless_it_is_allowed(world: World) -> None:
     renovate = world.someone("renovate[bot]", "Bot")
     world.repository.allow(renovate.user, "write")
     issue = await world.maria.opens_issue("Updates")
@@ -107,7 +107,7 @@ async def test_a_bot_is_not_heard_unless_it_is_allowed(world: World) -> None:
     await is_left_unanswered(world, await issue.says("@threadtree-bot say hello", by=renovate))
 
 
-async def test_an_allowed_bot_is_heard(a_world: Worlds) -> None:
+async def test_an_allowed_bot_is_answered(a_world: Worlds) -> None:
     def renovate_is_allowed(github: SimulatedGitHub) -> dict[str, str]:
         return {"ALLOWED_BOTS": str(github.world.user("renovate[bot]", "Bot").id)}
 

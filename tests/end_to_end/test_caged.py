@@ -8,7 +8,7 @@ import pytest
 from tests.end_to_end.conftest import Worlds
 
 
-async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(
+async def test_a_caged_agent_edits_commits_and_continues_its_session(
     a_world: Worlds, caged_settings: dict[str, str]
 ) -> None:
     async with a_world(caged_settings) as world:
@@ -24,7 +24,7 @@ async def test_a_caged_agent_edits_commits_and_goes_on_in_its_session(
         assert files["b.txt"].strip() == "two"
 
 
-async def test_the_worktree_of_a_caged_agent_goes_when_its_thread_is_closed(
+async def test_the_worktree_of_a_caged_agent_is_removed_when_its_thread_closes(
     a_world: Worlds, caged_settings: dict[str, str]
 ) -> None:
     async with a_world(caged_settings) as world:

@@ -9,7 +9,7 @@ from bot.simulated.github.faults import Trickle
 from tests.support.world import World
 
 
-async def test_a_large_repository_shows_how_much_of_it_has_come(world: World) -> None:
+async def test_a_large_repository_shows_the_progress_of_its_clone(world: World) -> None:
     noise = random.Random(1)  # noqa: S311 - what does not compress
     await world.maria.pushes("main", {f"{number}.bin": noise.randbytes(8_000) for number in range(200)})
     world.faults.add(Trickle(32_000, 0.1), method="POST", path="*/git-upload-pack", times=None)
@@ -21,7 +21,7 @@ async def test_a_large_repository_shows_how_much_of_it_has_come(world: World) ->
     await issue.hears("Done so.")
 
 
-async def test_a_small_repository_is_not_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_small_repository_shows_no_progress(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", 600)
     gate = world.gate()
     issue = await world.maria.opens_issue("Something small")

@@ -40,7 +40,7 @@ async def test_closing_an_issue_ends_its_session_and_removes_its_worktree(world:
     assert "threadtree/issue-1" in await world.branches(), "what was pushed stays on GitHub"
 
 
-async def test_an_outsider_who_closes_cleans_as_well(world: World) -> None:
+async def test_closing_by_an_outsider_cleans_up_too(world: World) -> None:
     issue = await an_issue_with_work(world)
 
     await issue.closes(by=world.olaf)
@@ -48,7 +48,7 @@ async def test_an_outsider_who_closes_cleans_as_well(world: World) -> None:
     assert await everything_is_gone(world)
 
 
-async def test_closing_ends_the_running_and_the_waiting_turns(world: World) -> None:
+async def test_closing_ends_running_and_queued_turns(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot hang")
     await issue.sees_working()
@@ -126,7 +126,7 @@ async def test_close_with_a_comment_runs_it_also_when_the_close_arrives_first(wo
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nbye"
 
 
-async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_goes_again(world: World) -> None:
+async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_is_removed_again(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.closes()
     assert await everything_is_gone(world)
@@ -140,7 +140,7 @@ async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_goes_agai
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nmore"
 
 
-async def test_a_reopened_thread_starts_a_new_session_and_goes_on_from_its_branch(world: World) -> None:
+async def test_a_reopened_thread_starts_a_new_session_on_its_branch(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.closes()
     assert await everything_is_gone(world)
@@ -183,7 +183,7 @@ async def test_unsaved_work_is_rescued_when_the_thread_closes(world: World) -> N
     assert tuple(row) == ([1], "closed", "threadtree/issue-1", 1, 1)
 
 
-async def test_after_a_reopening_the_next_request_begins_with_what_was_rescued(world: World) -> None:
+async def test_after_a_reopening_the_next_request_starts_with_the_rescued_work(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     [path] = await world.worktrees("path")
     await issue.closes()
@@ -202,7 +202,7 @@ async def test_after_a_reopening_the_next_request_begins_with_what_was_rescued(w
     assert "restored before" not in await issue.hears("once only")
 
 
-async def test_a_reopened_thread_goes_on_from_its_rescue_where_its_branch_is_gone(world: World) -> None:
+async def test_a_reopened_thread_starts_from_its_rescue_if_its_branch_is_gone(world: World) -> None:
     issue = await world.maria.opens_issue("Never pushed")
     await issue.says("@threadtree-bot write a.txt: a\ncommit First\nwrite half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
@@ -217,7 +217,7 @@ async def test_a_reopened_thread_goes_on_from_its_rescue_where_its_branch_is_gon
     assert await world.files("threadtree/issue-1") == {"README.md": "# shop", "a.txt": "a", "half.txt": "half"}
 
 
-async def test_a_pull_request_whose_branch_was_deleted_has_its_work_when_the_branch_is_back(world: World) -> None:
+async def test_a_pull_request_gets_its_work_back_when_its_deleted_branch_is_restored(world: World) -> None:
     pushed = await world.maria.pushes("feature", {"f.txt": "f\n"})
     pull = await world.maria.opens_pull("Feature", head="feature")
     await pull.says("@threadtree-bot write g.txt: g\ncommit More\nwrite half.txt: half\nfail too hard")
@@ -236,7 +236,7 @@ async def test_a_pull_request_whose_branch_was_deleted_has_its_work_when_the_bra
     assert await world.files("feature") == {"README.md": "# shop", "f.txt": "f", "g.txt": "g", "half.txt": "half"}
 
 
-async def test_what_does_not_fit_newer_commits_stays_rescued_and_the_reply_says_so(world: World) -> None:
+async def test_work_that_conflicts_with_newer_commits_stays_rescued_and_the_reply_says_so(world: World) -> None:
     issue = await world.maria.opens_issue("Two ways")
     await issue.says("@threadtree-bot write a.txt: one")
     await issue.hears("1 file, +1 −0")
@@ -253,7 +253,7 @@ async def test_what_does_not_fit_newer_commits_stays_rescued_and_the_reply_says_
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "three"
 
 
-async def test_what_was_removed_on_purpose_does_not_come_back_by_itself(world: World) -> None:
+async def test_work_that_was_removed_on_purpose_does_not_come_back_automatically(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     await issue.says("/worktree remove")
     await issue.hears("The worktree was removed.")
@@ -264,7 +264,7 @@ async def test_what_was_removed_on_purpose_does_not_come_back_by_itself(world: W
     assert "half.txt" not in await world.files("threadtree/issue-1")
 
 
-async def test_a_turn_on_a_closed_thread_finds_the_work_and_the_worktree_goes_again(world: World) -> None:
+async def test_a_turn_on_a_closed_thread_gets_the_work_and_the_worktree_is_removed_again(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     await issue.closes()
     assert await everything_is_gone(world)
@@ -277,7 +277,7 @@ async def test_a_turn_on_a_closed_thread_finds_the_work_and_the_worktree_goes_ag
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
 
-async def test_close_with_a_comment_finds_the_work_though_the_removal_goes_on(world: World) -> None:
+async def test_close_with_a_comment_gets_the_work_although_the_removal_continues(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     world.faults.hold_webhooks("issue_comment", "created")
     with busy_clone(world):
@@ -291,7 +291,7 @@ async def test_close_with_a_comment_finds_the_work_though_the_removal_goes_on(wo
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
 
-async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> None:
+async def test_both_threads_of_a_shared_worktree_get_it_back(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
@@ -313,7 +313,7 @@ async def test_both_threads_of_a_shared_worktree_find_it_again(world: World) -> 
 # Operations on the worktree when the thread closes
 
 
-async def test_a_reset_that_waits_is_withdrawn_when_the_thread_closes(world: World) -> None:
+async def test_a_queued_reset_is_withdrawn_when_the_thread_closes(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot hang")
     await issue.sees_working()
@@ -329,7 +329,7 @@ async def test_a_reset_that_waits_is_withdrawn_when_the_thread_closes(world: Wor
     assert await everything_is_gone(world)
 
 
-async def test_a_reset_that_has_begun_ends_and_then_the_worktree_goes(world: World) -> None:
+async def test_a_running_reset_ends_and_then_the_worktree_is_removed(world: World) -> None:
     issue = await an_issue_with_work(world)
     with busy_clone(world):
         await issue.says("/reset")
@@ -342,7 +342,7 @@ async def test_a_reset_that_has_begun_ends_and_then_the_worktree_goes(world: Wor
     assert await everything_is_gone(world)
 
 
-async def test_closing_a_thread_that_never_spoke_to_the_bot_does_nothing(world: World) -> None:
+async def test_closing_a_thread_without_a_request_does_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Private talk")
 
     await issue.closes()

@@ -47,7 +47,7 @@ async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> 
     assert len({turn["request"] for turn in await world.turns()}) == 1
 
 
-async def test_stop_kills_an_agent_that_does_not_listen(world: World) -> None:
+async def test_stop_kills_an_agent_that_ignores_it(world: World) -> None:
     issue = await world.maria.opens_issue("Deaf")
     await issue.says("@threadtree-bot hang deaf")
     await issue.sees_working()
@@ -57,7 +57,7 @@ async def test_stop_kills_an_agent_that_does_not_listen(world: World) -> None:
     await issue.hears("**Stopped** by `maria`.")
 
 
-async def test_stop_leaves_what_waits_and_stop_all_does_not(world: World) -> None:
+async def test_stop_keeps_queued_requests_and_stop_all_does_not(world: World) -> None:
     issue = await world.maria.opens_issue("Many wishes")
     await issue.says("@threadtree-bot hang")
     await issue.sees_working()
@@ -101,7 +101,7 @@ async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> N
     await issue.hears("Next.")
 
 
-async def test_retry_runs_the_last_request_that_was_not_done(world: World) -> None:
+async def test_retry_runs_the_last_unfinished_request(world: World) -> None:
     issue = await world.maria.opens_issue("Flaky")
     await issue.says("@threadtree-bot fail the first\nsay unreached")
     await issue.hears("**Failed:**", "the first", "/retry")
@@ -114,7 +114,7 @@ async def test_retry_runs_the_last_request_that_was_not_done(world: World) -> No
     assert await world.turns("state") == ["failed", "done", "failed"]
 
 
-async def test_retry_without_anything_to_repeat_says_so(world: World) -> None:
+async def test_retry_without_an_unfinished_request_says_so(world: World) -> None:
     issue = await world.maria.opens_issue("Fine")
     await issue.says("@threadtree-bot say fine")
     await issue.hears("fine")
@@ -124,7 +124,7 @@ async def test_retry_without_anything_to_repeat_says_so(world: World) -> None:
     await issue.hears("There is no unfinished request here, so there is nothing to retry.")
 
 
-async def test_an_unknown_command_after_a_mention_is_met_with_a_suggestion(world: World) -> None:
+async def test_an_unknown_command_after_a_mention_gets_a_suggestion(world: World) -> None:
     issue = await world.maria.opens_issue("Typing")
     await issue.says("@threadtree-bot /reset-contxt")
 
@@ -144,7 +144,7 @@ async def test_reset_context_in_two_words_resets_nothing(world: World) -> None:
     assert await world.turns("state") == ["done"]
 
 
-async def test_a_command_with_words_left_over_and_help_without_a_slash_start_no_turn(world: World) -> None:
+async def test_a_command_with_extra_words_and_help_without_a_slash_start_no_turn(world: World) -> None:
     issue = await world.maria.opens_issue("Polite")
 
     await issue.says("@threadtree-bot /stop please")
@@ -155,7 +155,7 @@ async def test_a_command_with_words_left_over_and_help_without_a_slash_start_no_
     assert await world.turns() == []
 
 
-async def test_a_bare_command_of_somebody_else_is_ignored(world: World) -> None:
+async def test_a_bare_command_of_another_bot_is_ignored(world: World) -> None:
     issue = await world.maria.opens_issue("Prow")
     said = await issue.says("/lgtm")
 
@@ -164,7 +164,7 @@ async def test_a_bare_command_of_somebody_else_is_ignored(world: World) -> None:
     assert said.reactions == []
 
 
-async def test_a_comment_gives_its_commands_in_order_and_then_one_turn_for_the_rest(world: World) -> None:
+async def test_a_comment_runs_its_commands_in_order_and_then_one_turn_for_the_rest(world: World) -> None:
     issue = await world.maria.opens_issue("Both")
     await issue.says("@threadtree-bot remember blue")
     await issue.hears("blue")

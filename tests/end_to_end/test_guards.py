@@ -13,7 +13,7 @@ WORKFLOW = "write .github/workflows/ci.yml: on: push"
 @pytest.mark.parametrize(
     "file", [".github/workflows/ci.yml", ".github/actions/a/action.yml", ".GitHub/Workflows/x.yml"]
 )
-async def test_a_change_of_workflows_is_withheld_whole(world: World, file: str) -> None:
+async def test_a_change_of_workflows_withholds_the_whole_push(world: World, file: str) -> None:
     issue = await world.maria.opens_issue("Speed up the build")
     await issue.says(f"@threadtree-bot write {file}: on: push\nwrite b.txt: two\nsay Faster now.")
 
@@ -24,7 +24,7 @@ async def test_a_change_of_workflows_is_withheld_whole(world: World, file: str) 
     assert world.text_of(path, "b.txt") == "two\n"
 
 
-async def test_a_change_of_workflows_is_pushed_where_that_is_allowed(a_world: Worlds) -> None:
+async def test_a_change_of_workflows_is_pushed_if_allowed(a_world: Worlds) -> None:
     async with a_world({"ALLOW_WORKFLOW_CHANGES": "true"}) as world:
         issue = await world.maria.opens_issue("Speed up the build")
         await issue.says(f"@threadtree-bot {WORKFLOW}\nsay Faster now.")
@@ -32,7 +32,7 @@ async def test_a_change_of_workflows_is_pushed_where_that_is_allowed(a_world: Wo
 
 
 @pytest.mark.parametrize("spelled", ["{0}", "{1}"])
-async def test_a_commit_that_holds_a_secret_of_the_bot_is_withheld(world: World, spelled: str) -> None:
+async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World, spelled: str) -> None:
     token = world.github.bot_token
     secret = spelled.format(token, base64.b64encode(token.encode()).decode())
     issue = await world.maria.opens_issue("Notes")
@@ -43,7 +43,7 @@ async def test_a_commit_that_holds_a_secret_of_the_bot_is_withheld(world: World,
     assert list(await world.branches()) == ["main"]
 
 
-async def test_a_secret_that_only_an_earlier_commit_holds_is_found(world: World) -> None:
+async def test_a_secret_in_only_an_earlier_commit_is_found(world: World) -> None:
     issue = await world.maria.opens_issue("Notes")
     await issue.says(
         f"@threadtree-bot write n.txt: {world.github.bot_token}\ncommit Add\n"
@@ -55,14 +55,14 @@ async def test_a_secret_that_only_an_earlier_commit_holds_is_found(world: World)
     assert list(await world.branches()) == ["main"]
 
 
-async def test_a_message_that_holds_a_secret_is_found(world: World) -> None:
+async def test_a_secret_in_a_commit_message_is_found(world: World) -> None:
     issue = await world.maria.opens_issue("Notes")
     await issue.says(f"@threadtree-bot write n.txt: x\ncommit Use {world.github.bot_token}\nsay Ok so.")
 
     await issue.hears("Ok so.", "Not pushed", "hold a secret")
 
 
-async def test_workflows_that_people_changed_on_the_default_branch_do_not_count(world: World) -> None:
+async def test_changes_of_workflows_on_the_default_branch_do_not_count(world: World) -> None:
     await world.maria.pushes("main", {".github/workflows/ci.yml": "on: push"})
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write hello.txt: hello\nsay Here.")

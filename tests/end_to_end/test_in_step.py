@@ -26,7 +26,7 @@ async def with_a_pull(world: World, issue: Talk, body: str = "") -> Talk:
     return await world.maria.opens_pull("Greeting", body, head=BRANCH)
 
 
-async def test_commits_that_were_amended_away_are_not_brought_back(world: World) -> None:
+async def test_amended_commits_are_not_pushed_back(world: World) -> None:
     issue = await an_issue_with_work(world)
     amended = await world.maria.person.amend(world.repository, BRANCH, {"hello.txt": None, "hi.txt": "hi\n"})
 
@@ -43,7 +43,7 @@ async def test_commits_that_were_amended_away_are_not_brought_back(world: World)
     assert (await world.files(f"{BRANCH}-turn-2")).keys() == {"README.md", "hello.txt", "more.txt"}
 
 
-async def test_a_branch_deleted_unmerged_comes_back_with_new_work_only(world: World) -> None:
+async def test_an_unmerged_deleted_branch_is_pushed_again_only_with_new_work(world: World) -> None:
     issue = await an_issue_with_work(world)
     await world.maria.person.delete_branch(world.repository, BRANCH)
 
@@ -61,7 +61,7 @@ async def test_a_branch_deleted_unmerged_comes_back_with_new_work_only(world: Wo
 
 
 @pytest.mark.parametrize(("method", "deleted"), [("merge", False), ("merge", True), ("squash", True)])
-async def test_after_its_branch_was_merged_an_issue_goes_on_on_the_next_one(
+async def test_after_its_branch_was_merged_an_issue_continues_on_the_next_branch(
     world: World, method: str, deleted: bool
 ) -> None:
     issue = await an_issue_with_work(world)
@@ -85,7 +85,7 @@ async def test_after_its_branch_was_merged_an_issue_goes_on_on_the_next_one(
     assert await world.worktrees("branch") == [f"{BRANCH}-2"]
 
 
-async def test_a_first_question_does_not_keep_an_issue_on_the_default_branch_of_that_day(world: World) -> None:
+async def test_an_issue_without_commits_follows_the_default_branch(world: World) -> None:
     issue = await world.maria.opens_issue("What is this?")
     await issue.says("@threadtree-bot say A shop.")
     await issue.hears("A shop.")
@@ -97,7 +97,7 @@ async def test_a_first_question_does_not_keep_an_issue_on_the_default_branch_of_
     assert (await world.files(BRANCH))["later.txt"] == "later\nmine"
 
 
-async def test_newer_commits_wait_for_what_an_earlier_request_left_uncommitted(world: World) -> None:
+async def test_newer_commits_are_not_merged_into_uncommitted_work(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot write half.txt: half\nfail at first")
     await issue.hears("**Failed:**")
@@ -176,7 +176,7 @@ async def moved(world: World, how: str) -> Repository:
 
 
 @pytest.mark.parametrize(("how", "name"), [("renamed", "acme/store"), ("transferred", "umbrella/shop")])
-async def test_a_repository_that_was_moved_keeps_its_worktrees_and_its_old_name_is_another(
+async def test_a_moved_repository_keeps_its_worktrees_and_its_old_name_is_a_new_repository(
     world: World, how: str, name: str
 ) -> None:
     issue = await an_issue_with_work(world)
@@ -202,7 +202,7 @@ async def test_a_repository_that_was_moved_keeps_its_worktrees_and_its_old_name_
 
 
 @pytest.mark.parametrize("name", ["2048", ".github", "shop.js", "a.git.lock"])
-async def test_repositories_with_odd_names(world: World, name: str) -> None:
+async def test_repositories_with_unusual_names_work(world: World, name: str) -> None:
     repository = await world.github.create_repository(f"acme/{name}", {"README.md": "odd\n"})
     repository.allow(world.maria.user, "write")
     issue = await world.maria.opens_issue("First", "@threadtree-bot write a.txt: a", repository=repository)
@@ -211,7 +211,7 @@ async def test_repositories_with_odd_names(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("branch", ["$(touch x)", "a;touch${IFS}x", 'it\'s-"quoted"', "`x`|&>", "ünï/→", "-x/-y"])
-async def test_branch_names_are_names_and_nothing_else(world: World, branch: str) -> None:
+async def test_branch_names_are_never_options_or_patterns(world: World, branch: str) -> None:
     head = branch.replace(" ", "-").lstrip("-")
     await world.maria.pushes(head, {"feature.txt": "1\n"})
     pull = await world.maria.opens_pull("Feature", head=head)

@@ -71,7 +71,7 @@ async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_t
     assert await world.turns("number", "state") == [(1, "done")]
 
 
-async def test_the_label_asks_for_what_the_issue_says(world: World) -> None:
+async def test_the_label_requests_the_text_of_the_issue(world: World) -> None:
     issue = await world.maria.opens_issue("Hello", "say good evening")
     await world.maria.person.label(issue.thread, "bug")
     await world.quiet()
@@ -82,7 +82,7 @@ async def test_the_label_asks_for_what_the_issue_says(world: World) -> None:
     await issue.hears("good evening")
 
 
-async def test_assigning_the_bot_asks_for_what_the_issue_says(world: World) -> None:
+async def test_assigning_the_bot_requests_the_text_of_the_issue(world: World) -> None:
     issue = await world.maria.opens_issue("Hello", "say good night")
     await world.maria.person.assign(issue.thread, world.olaf.user)
     await world.maria.person.assign(issue.thread, world.github.bot)
@@ -130,7 +130,7 @@ async def test_a_doubled_webhook_is_one_turn(world: World) -> None:
     assert len(await world.turns()) == 1
 
 
-async def test_a_redelivery_of_what_was_done_changes_nothing(world: World) -> None:
+async def test_a_redelivery_of_a_handled_request_changes_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Again")
     await issue.says("@threadtree-bot say once")
     await issue.hears("once")
@@ -143,7 +143,7 @@ async def test_a_redelivery_of_what_was_done_changes_nothing(world: World) -> No
     assert len(await world.turns()) == 1
 
 
-async def test_an_edit_runs_only_what_was_not_asked_before(world: World) -> None:
+async def test_an_edit_runs_only_new_requests(world: World) -> None:
     issue = await world.maria.opens_issue("Edits")
     said = await issue.says("hello there")
 
@@ -170,7 +170,7 @@ async def test_a_deleted_comment_never_runs(world: World) -> None:
     assert len(await world.turns()) == 1
 
 
-async def test_a_name_in_code_or_a_quote_is_no_mention(world: World) -> None:
+async def test_a_name_in_code_or_a_quote_is_not_a_mention(world: World) -> None:
     issue = await world.maria.opens_issue("About the bot", "Write `@threadtree-bot` to ask.")
     await issue.says("> @threadtree-bot say something\n\nwhat was that?")
     await issue.says("```\n@threadtree-bot say something\n```\n<!-- @threadtree-bot -->")
@@ -180,7 +180,7 @@ async def test_a_name_in_code_or_a_quote_is_no_mention(world: World) -> None:
     assert (issue.from_bot, issue.opening.reactions, await world.turns()) == ([], [], [])
 
 
-async def test_the_bots_own_words_never_ask_for_anything(world: World) -> None:
+async def test_the_bots_own_comments_never_request_anything(world: World) -> None:
     issue = await world.maria.opens_issue("Talking to oneself")
     await issue.says("@threadtree-bot say /status\nsay @threadtree-bot say again")
     await issue.hears("say again")

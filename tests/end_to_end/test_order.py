@@ -49,7 +49,7 @@ async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
         await second.hears("Second.")
 
 
-async def test_a_slow_decision_does_not_let_a_later_comment_overtake(world: World) -> None:
+async def test_a_later_comment_does_not_overtake_a_slow_decision(world: World) -> None:
     issue = await world.maria.opens_issue("Weather")
     world.faults.add(FailBefore(502), path="/repos/acme/shop/collaborators/*/permission", times=5)
     await issue.says("@threadtree-bot append log.txt: 1")

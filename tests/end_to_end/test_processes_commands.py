@@ -21,7 +21,7 @@ def complaints(process: BotProcess) -> list[str]:
     return [line for line in process.lines if not line.startswith("{")]
 
 
-async def test_missing_and_contradictory_settings_are_named_in_a_line_each(tmp_path: Path, database_url: str) -> None:
+async def test_each_missing_or_contradictory_setting_is_named_in_one_line(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         nothing, wrong = await asyncio.gather(
             here.run("serve", GITHUB_WEBHOOK_SECRET="", GITHUB_TOKEN="", AGENT_COMMAND=""),
@@ -36,7 +36,7 @@ async def test_missing_and_contradictory_settings_are_named_in_a_line_each(tmp_p
 
 
 @pytest.mark.parametrize("problem", CANNOT_START)
-async def test_what_keeps_serve_from_starting_is_one_line_that_names_the_setting(
+async def test_a_failed_start_of_serve_is_one_line_that_names_the_setting(
     problem: str, tmp_path: Path, database_url: str
 ) -> None:
     settings, name = CANNOT_START[problem]
@@ -51,7 +51,7 @@ async def test_what_keeps_serve_from_starting_is_one_line_that_names_the_setting
         assert "ghp_wrong" not in process.stderr
 
 
-async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_up(
+async def test_web_and_worker_refuse_an_old_schema_until_it_is_migrated(
     tmp_path: Path, empty_database_url: str
 ) -> None:
     async with deployment(tmp_path, empty_database_url) as here:
@@ -78,7 +78,7 @@ async def test_web_and_worker_refuse_an_old_schema_until_migrate_has_brought_it_
         }
 
 
-async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_the_work(
+async def test_two_serves_started_at_once_migrate_once_and_share_the_work(
     tmp_path: Path, empty_database_url: str
 ) -> None:
     async with deployment(tmp_path, empty_database_url) as here:
@@ -91,7 +91,7 @@ async def test_two_serves_that_start_at_once_bring_the_schema_up_once_and_share_
         assert len(here.answers(issue)) == 1
 
 
-async def test_receive_stores_a_file_that_a_worker_decides_on(tmp_path: Path, database_url: str) -> None:
+async def test_receive_stores_a_file_that_a_worker_handles(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         here.github.set_webhook("http://127.0.0.1:9/nobody-listens", "unused")
         issue = await here.ask("say From a file.")
@@ -118,7 +118,7 @@ async def test_receive_stores_a_file_that_a_worker_decides_on(tmp_path: Path, da
             assert "Traceback" not in process.stderr
 
 
-async def test_without_database_url_serve_brings_its_own_postgres_and_leaves_none_behind(tmp_path: Path) -> None:
+async def test_without_database_url_serve_starts_its_own_postgres_and_stops_it(tmp_path: Path) -> None:
     async with deployment(tmp_path, None) as here:
         serve = await here.start_listening()
         issue = await here.ask("say First.")
@@ -136,7 +136,7 @@ async def test_without_database_url_serve_brings_its_own_postgres_and_leaves_non
         assert postgres_processes(here.data_dir) == []
 
 
-async def test_a_command_beside_nothing_starts_and_stops_the_embedded_postgres_by_itself(tmp_path: Path) -> None:
+async def test_a_command_without_a_running_bot_starts_and_stops_the_embedded_postgres(tmp_path: Path) -> None:
     async with deployment(tmp_path, None) as here:
         listed = await here.run("turns", "list", "--json")
         assert (await listed.ended(), orjson.loads(listed.stdout)) == (0, [])

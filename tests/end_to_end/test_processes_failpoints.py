@@ -18,7 +18,7 @@ FAILPOINTS = sorted(
 
 
 @pytest.mark.parametrize("name", FAILPOINTS)
-async def test_what_a_kill_leaves_is_whole_after_a_restart(tmp_path: Path, database_url: str, name: str) -> None:
+async def test_the_state_after_a_kill_is_complete_after_a_restart(tmp_path: Path, database_url: str, name: str) -> None:
     assert name in SCENARIOS, f"no scenario reaches the failpoint {name}"
     async with deployment(tmp_path, database_url) as here:
         scenario = SCENARIOS[name](here, name, tmp_path / "armed")

@@ -9,7 +9,7 @@ LONG = Latency(600)
 """Longer than any test: a process that sleeps this long is killed first."""
 
 
-async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_told_so(
+async def test_a_turn_interrupted_by_kill_9_is_resumed_once_in_the_same_session(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
@@ -37,7 +37,7 @@ async def test_a_turn_cut_off_by_kill_9_goes_on_once_in_the_same_session_and_is_
         ]
 
 
-async def test_an_agent_that_hears_nothing_does_not_outlive_the_bot(tmp_path: Path, database_url: str) -> None:
+async def test_an_agent_that_ignores_signals_does_not_outlive_the_bot(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         await here.at_work(await here.ask("append started: once\nhang deaf"))
@@ -46,7 +46,9 @@ async def test_an_agent_that_hears_nothing_does_not_outlive_the_bot(tmp_path: Pa
         await here.no_agents()
 
 
-async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path: Path, database_url: str) -> None:
+async def test_a_turn_interrupted_twice_ends_as_interrupted_with_the_next_step(
+    tmp_path: Path, database_url: str
+) -> None:
     async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         issue = await here.ask("append started: once\nwait go")
@@ -71,9 +73,7 @@ async def test_a_turn_cut_off_twice_ends_interrupted_with_the_next_step(tmp_path
         await here.until("select state = 'done' from turns where id = 2")
 
 
-async def test_an_answer_that_was_saved_but_not_pushed_is_pushed_and_posted_without_asking_the_agent_again(
-    tmp_path: Path, database_url: str
-) -> None:
+async def test_a_saved_answer_is_pushed_and_posted_without_another_prompt(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         here.github.faults.add(LONG, method="POST", path="*/git-receive-pack")
         serve = await here.start_listening()
@@ -93,7 +93,7 @@ async def test_an_answer_that_was_saved_but_not_pushed_is_pushed_and_posted_with
         assert await here.value("select state from turns") == "done"
 
 
-async def test_an_answer_that_was_pushed_but_not_recorded_is_posted_once(tmp_path: Path, database_url: str) -> None:
+async def test_a_pushed_but_unrecorded_answer_is_posted_once(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         async with here.stuck_before("turns", "new.state = 'done'"):
@@ -112,9 +112,7 @@ async def test_an_answer_that_was_pushed_but_not_recorded_is_posted_once(tmp_pat
         assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
 
 
-async def test_a_comment_that_github_took_but_the_bot_did_not_note_is_found_and_not_posted_again(
-    tmp_path: Path, database_url: str
-) -> None:
+async def test_a_posted_but_unrecorded_comment_is_found_and_not_posted_again(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         async with here.stuck_before("outbox", "old.state = 'sending' and new.comment_id is not null"):
@@ -131,9 +129,7 @@ async def test_a_comment_that_github_took_but_the_bot_did_not_note_is_found_and_
         assert await here.value("select comment_id from outbox where kind = 'comment'") == answer.id
 
 
-async def test_a_delivery_whose_worker_was_killed_while_it_decided_is_decided_once_within_a_minute(
-    tmp_path: Path, database_url: str
-) -> None:
+async def test_a_delivery_of_a_killed_worker_is_decided_once_within_a_minute(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         web = await here.start_listening("web")
         here.github.faults.add(LONG, path="*/collaborators/*/permission")

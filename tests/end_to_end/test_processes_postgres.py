@@ -86,7 +86,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield Server(dsn, directory)
 
 
-async def test_a_turn_outlives_an_outage_and_ends_done_once(tmp_path: Path, server: Server) -> None:
+async def test_a_turn_survives_an_outage_and_ends_once(tmp_path: Path, server: Server) -> None:
     async with deployment(tmp_path, server.dsn) as here:
         here.tolerated = ENGINE_WITHOUT_DATABASE
         serve = await here.start_listening()
@@ -110,9 +110,7 @@ async def test_a_turn_outlives_an_outage_and_ends_done_once(tmp_path: Path, serv
         assert serve_url == await serve.url()
 
 
-async def test_every_webhook_answered_202_while_postgres_comes_and_goes_is_decided(
-    tmp_path: Path, server: Server
-) -> None:
+async def test_every_webhook_answered_202_during_outages_is_decided(tmp_path: Path, server: Server) -> None:
     async with deployment(tmp_path, server.dsn) as here:
         here.tolerated = ENGINE_WITHOUT_DATABASE
         serve = await here.start_listening()
@@ -141,7 +139,7 @@ async def test_every_webhook_answered_202_while_postgres_comes_and_goes_is_decid
 
 
 @pytest.mark.parametrize("task", ["decide", "outbox"])
-async def test_a_connection_that_breaks_as_a_job_ends_does_not_leave_its_lock_behind(
+async def test_a_connection_lost_at_the_end_of_a_job_does_not_keep_its_lock(
     task: str, tmp_path: Path, database_url: str
 ) -> None:
     await execute(database_url, CONNECTION_BREAKS_AT_THE_END_OF_A_JOB % task)

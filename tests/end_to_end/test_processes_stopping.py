@@ -7,9 +7,7 @@ from bot.simulated.github.faults import Latency
 from tests.support.processes import deployment
 
 
-async def test_web_and_worker_end_with_status_0_and_what_comes_meanwhile_waits_for_the_next(
-    tmp_path: Path, database_url: str
-) -> None:
+async def test_web_and_worker_end_with_status_0_and_later_deliveries_wait(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         web = await here.start_listening("web")
         worker = await here.start("worker")
@@ -23,7 +21,7 @@ async def test_web_and_worker_end_with_status_0_and_what_comes_meanwhile_waits_f
         await here.answered(issue, "After the restart.")
 
 
-async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
+async def test_a_turn_that_ends_within_the_grace_is_answered_and_no_other_starts(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
@@ -43,7 +41,7 @@ async def test_a_turn_that_ends_within_the_grace_is_answered_and_none_is_begun(
         ]
 
 
-async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_the_restart(
+async def test_a_turn_that_exceeds_the_grace_is_requeued_and_resumed_after_the_restart(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
@@ -73,7 +71,7 @@ async def test_a_turn_that_outlasts_the_grace_is_handed_back_and_goes_on_after_t
         assert await here.value("select count(*) from sessions where conversation_id = 1") == 1
 
 
-async def test_a_delivery_whose_decision_outlasts_the_shutdown_is_decided_by_the_next_process(
+async def test_a_delivery_undecided_at_shutdown_is_decided_by_the_next_process(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:

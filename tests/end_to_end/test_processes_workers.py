@@ -34,7 +34,7 @@ async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Pa
         assert other.is_running
 
 
-async def test_a_suspended_worker_keeps_its_turn_and_what_was_decided_without_it_is_not_done_again(
+async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:

@@ -61,7 +61,7 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
         assert not (path / "notes.txt").exists()
 
 
-async def test_prune_tells_first_and_then_removes_what_is_old(tmp_path: Path, database_url: str) -> None:
+async def test_prune_lists_old_worktrees_first_and_then_removes_them(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{(await opened(here))}")
         [row] = await listed(here)
@@ -84,7 +84,7 @@ async def opened(here: Deployment) -> int:
     return (await here.maria.open_issue(here.repository, "Something to do")).number
 
 
-async def test_what_is_named_wrongly_is_one_line_with_the_next_step(tmp_path: Path, database_url: str) -> None:
+async def test_an_unknown_name_is_one_line_with_the_next_step(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         name = here.repository.full_name
         for arguments, status, words in (
@@ -101,7 +101,7 @@ async def test_what_is_named_wrongly_is_one_line_with_the_next_step(tmp_path: Pa
             assert len(told.splitlines()) == 1, told
 
 
-async def test_a_worktree_of_another_node_is_left_to_it(tmp_path: Path, database_url: str) -> None:
+async def test_a_worktree_of_another_node_is_not_touched(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
         [row] = await listed(here)
@@ -109,7 +109,7 @@ async def test_a_worktree_of_another_node_is_left_to_it(tmp_path: Path, database
         assert f"is on the node {row['node']}" in complaint(elsewhere)
 
 
-async def test_damage_is_told_and_repaired(tmp_path: Path, database_url: str) -> None:
+async def test_damage_is_reported_and_repaired(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
         [row] = await listed(here)

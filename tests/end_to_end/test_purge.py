@@ -51,7 +51,7 @@ async def registered(world: World) -> int:
     return len(list(clone.glob("worktrees/*")))
 
 
-async def test_a_done_turn_leaves_no_tree_and_the_next_goes_on_in_its_session(
+async def test_a_done_turn_leaves_no_worktree_and_the_next_continues_its_session(
     a_world: Worlds, settings: dict[str, str]
 ) -> None:
     async with a_world(settings) as world:
@@ -76,7 +76,7 @@ async def test_a_done_turn_leaves_no_tree_and_the_next_goes_on_in_its_session(
         assert await world.sessions("active") == [True], "one session all the time"
 
 
-async def test_a_tree_with_a_file_that_was_left_out_stays(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_a_worktree_with_a_file_that_was_not_committed_stays(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         issue = await world.maria.opens_issue("A big one")
         await issue.says("@threadtree-bot write a.txt: one\nwait big.bin\nsay Done so.")
@@ -91,7 +91,7 @@ async def test_a_tree_with_a_file_that_was_left_out_stays(a_world: Worlds, setti
         assert is_there(path)
 
 
-async def test_a_tree_whose_work_was_not_pushed_stays(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_a_worktree_with_unpushed_work_stays(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         issue = await world.maria.opens_issue("A workflow")
 
@@ -104,7 +104,7 @@ async def test_a_tree_whose_work_was_not_pushed_stays(a_world: Worlds, settings:
         assert world.text_of(path, ".github/workflows/ci.yml") == "on push\n"
 
 
-async def test_a_turn_that_failed_leaves_the_tree(a_world: Worlds) -> None:
+async def test_a_failed_turn_leaves_the_worktree(a_world: Worlds) -> None:
     async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
         issue = await world.maria.opens_issue("Trouble")
         await issue.says("@threadtree-bot fail as asked")
@@ -113,7 +113,7 @@ async def test_a_turn_that_failed_leaves_the_tree(a_world: Worlds) -> None:
         assert await world.worktrees("state") == ["ready"]
 
 
-async def test_a_tree_that_another_request_waits_for_stays_until_that_is_done(a_world: Worlds) -> None:
+async def test_a_worktree_with_a_queued_request_stays_until_it_is_done(a_world: Worlds) -> None:
     async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
         issue, gate, second = await world.maria.opens_issue("Two"), world.gate(), world.gate()
         await issue.says(f"@threadtree-bot write ignored.txt: x\nwait {gate}\nsay One.")
@@ -157,7 +157,7 @@ async def test_sessions_that_ended_long_ago_are_deleted_right_after_a_run(
         assert await world.turns("session_id") == [None, *(await world.sessions("id")) * 2]
 
 
-async def test_each_run_is_counted_beside_the_worktree_also_one_that_never_came_that_far(world: World) -> None:
+async def test_each_run_is_counted_in_the_metadata_even_if_it_failed_early(world: World) -> None:
     issue = await world.maria.opens_issue("Counting")
     await issue.says("@threadtree-bot say One.")
     await issue.hears("One.")

@@ -43,7 +43,7 @@ async def test_commits_that_were_never_pushed_survive_the_deletion_of_the_worktr
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt"}
 
 
-async def test_an_agent_that_lost_its_session_starts_afresh_and_says_so(world: World) -> None:
+async def test_an_agent_that_lost_its_session_starts_a_new_one_and_says_so(world: World) -> None:
     issue = await an_issue_with_work(world)
     [store] = (world.data_dir / "homes").glob("*/.scripted-agent")
     shutil.rmtree(store)
@@ -113,7 +113,7 @@ async def test_a_repository_without_a_commit_is_refused_with_advice(world: World
     assert await world.turns("state") == ["refused"]
 
 
-async def test_a_push_in_between_is_merged(world: World) -> None:
+async def test_a_push_by_a_person_during_the_turn_is_merged(world: World) -> None:
     issue = await an_issue_with_work(world)
     gate = world.gate()
     await issue.says(f"@threadtree-bot wait {gate}\nwrite mine.txt: mine")
@@ -126,7 +126,7 @@ async def test_a_push_in_between_is_merged(world: World) -> None:
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "mine.txt", "theirs.txt"}
 
 
-async def test_a_push_in_between_that_conflicts_leaves_the_work_on_a_branch_of_its_own(world: World) -> None:
+async def test_a_conflicting_push_during_the_turn_parks_the_work_on_another_branch(world: World) -> None:
     issue = await an_issue_with_work(world)
     gate = world.gate()
     await issue.says(f"@threadtree-bot wait {gate}\nwrite hello.txt: mine")
@@ -143,7 +143,7 @@ async def test_a_push_in_between_that_conflicts_leaves_the_work_on_a_branch_of_i
     assert (await world.files("threadtree/issue-1-turn-2"))["hello.txt"] == "mine"
 
 
-async def test_what_people_pushed_since_is_there_for_the_next_turn_and_the_agent_is_told(world: World) -> None:
+async def test_the_next_turn_has_the_commits_of_people_and_the_agent_is_told(world: World) -> None:
     issue = await an_issue_with_work(world)
     await world.maria.pushes("threadtree/issue-1", {"theirs.txt": "theirs\n"})
 
@@ -153,7 +153,7 @@ async def test_what_people_pushed_since_is_there_for_the_next_turn_and_the_agent
     assert (await world.files("threadtree/issue-1"))["theirs.txt"] == "theirs\nmine"
 
 
-async def test_an_agent_that_switches_branches_does_not_lead_the_work_astray(world: World) -> None:
+async def test_work_on_a_branch_that_the_agent_switched_to_is_not_lost(world: World) -> None:
     issue = await world.maria.opens_issue("Wandering")
     await issue.says("@threadtree-bot switch elsewhere\nwrite a.txt: a\ncommit A")
 
@@ -173,7 +173,7 @@ async def test_a_failed_turn_leaves_its_files_for_the_next(world: World) -> None
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half\nwhole"
 
 
-async def test_what_a_failing_agent_said_last_is_in_the_comment_without_secrets(world: World) -> None:
+async def test_the_last_output_of_a_failed_agent_is_in_the_comment_without_secrets(world: World) -> None:
     issue = await world.maria.opens_issue("Trouble")
     await issue.says(f"@threadtree-bot stderr no ``` left on device {world.github.bot_token}\ncrash 3")
 
@@ -182,7 +182,7 @@ async def test_what_a_failing_agent_said_last_is_in_the_comment_without_secrets(
     assert world.github.bot_token not in answer
 
 
-async def test_the_cost_of_a_turn_is_what_came_to_its_session(world: World) -> None:
+async def test_the_cost_of_a_turn_is_the_increase_of_its_session(world: World) -> None:
     issue = await world.maria.opens_issue("Spend a little")
     await issue.says("@threadtree-bot cost 0.10\nsay One.")
     await issue.hears("One.", "$0.10")

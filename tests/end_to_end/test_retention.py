@@ -21,7 +21,7 @@ async def an_issue_with_work(world: World) -> Talk:
     return issue
 
 
-async def test_a_worktree_without_activity_goes_and_the_next_request_makes_it_again(a_world: Worlds) -> None:
+async def test_an_unused_worktree_is_removed_and_the_next_request_creates_it_again(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         issue = await an_issue_with_work(world)
         [path] = await world.worktrees("path")
@@ -36,7 +36,7 @@ async def test_a_worktree_without_activity_goes_and_the_next_request_makes_it_ag
         assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
 
 
-async def test_what_was_not_pushed_is_rescued_before_its_worktree_goes(a_world: Worlds) -> None:
+async def test_unpushed_work_is_rescued_before_its_worktree_is_removed(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         await an_issue_with_work(world)
         [path] = await world.worktrees("path")
@@ -64,7 +64,7 @@ async def test_with_pruning_switched_off_worktrees_stay_and_sessions_go(a_world:
         assert await world.turns("state", "session_id") == [("done", None)]
 
 
-async def test_an_agents_home_goes_with_the_last_session_of_a_closed_thread(a_world: Worlds) -> None:
+async def test_an_agents_home_is_deleted_with_the_last_session_of_a_closed_thread(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         issue = await an_issue_with_work(world)
         [home] = (world.data_dir / "homes").iterdir()
@@ -82,7 +82,7 @@ async def test_an_agents_home_goes_with_the_last_session_of_a_closed_thread(a_wo
         assert await world.sessions("id") == []
 
 
-async def test_what_does_not_agree_is_mended_when_a_worker_starts(a_world: Worlds) -> None:
+async def test_inconsistencies_are_repaired_when_a_worker_starts(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         await an_issue_with_work(world)
         [path] = await world.worktrees("path")
@@ -94,7 +94,7 @@ async def test_what_does_not_agree_is_mended_when_a_worker_starts(a_world: World
         await eventually(there, PATIENCE_SECONDS, what=lambda: _listing(world))
 
 
-async def test_a_sweep_that_takes_long_delays_no_heartbeat_and_no_shutdown(a_world: Worlds) -> None:
+async def test_a_long_sweep_delays_no_heartbeat_and_no_shutdown(a_world: Worlds) -> None:
     with ExitStack() as stack:
         async with a_world(OFTEN) as world:
             await an_issue_with_work(world)

@@ -62,7 +62,7 @@ async def test_a_worktree_that_was_made_again_is_set_up_again(a_world: Worlds, s
         assert world.text_of(path, "made") == "set up\nagent\n"
 
 
-async def test_what_a_pull_request_brings_along_is_not_what_runs(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_a_script_in_a_pull_request_does_not_run(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         await has_script(world, "echo main > made\n")
         await world.maria.pushes("topic", {".threadtree/setup": "echo topic > made\n"}, base="main")
@@ -74,7 +74,9 @@ async def test_what_a_pull_request_brings_along_is_not_what_runs(a_world: Worlds
         assert world.text_of(await path_of(world), "made") == "main\n"
 
 
-async def test_it_gets_a_home_and_a_path_and_nothing_of_the_agents(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_the_script_gets_a_home_and_a_path_and_nothing_of_the_agents(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
     key = "of-the-model-0123456789"
     async with a_world({**settings, "AGENT_ENV": "MODEL_KEY", "MODEL_KEY": key}) as world:
         await has_script(world, "env > seen\ntouch $HOME/known\n")
@@ -92,7 +94,7 @@ async def test_it_gets_a_home_and_a_path_and_nothing_of_the_agents(a_world: Worl
         assert [path.parent.parent.name for path in world.data_dir.glob("homes/*/known")] == ["homes"]
 
 
-async def test_a_script_that_fails_is_shown_and_told_and_tried_again(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_a_failed_script_is_shown_reported_and_retried(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         token = world.github.bot_token
         noise = "seq 1 100\nprintf '\\033[31mno\\033[0m ``` compiler %s\\r\\n'"
@@ -117,7 +119,9 @@ async def test_a_script_that_fails_is_shown_and_told_and_tried_again(a_world: Wo
         assert world.text_of(await path_of(world), "made") == "broken\nmended\n"
 
 
-async def test_what_it_leaves_and_git_does_not_ignore_is_named(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_files_of_the_script_that_git_does_not_ignore_are_named(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
     async with a_world(settings) as world:
         await has_script(world, "echo x > made\necho x > left.lock\n")
         issue = await world.maria.opens_issue("Greet people")
@@ -130,7 +134,7 @@ async def test_what_it_leaves_and_git_does_not_ignore_is_named(a_world: Worlds, 
         }
 
 
-async def test_while_it_runs_the_thread_says_so_and_stop_ends_it(a_world: Worlds, settings: dict[str, str]) -> None:
+async def test_the_thread_shows_the_running_script_and_stop_ends_it(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         sleep = new_sleep()
         await has_script(world, f"echo begun > made\n{sleep} &\n{sleep}\n")
@@ -146,7 +150,7 @@ async def test_while_it_runs_the_thread_says_so_and_stop_ends_it(a_world: Worlds
 
 
 @pytest.mark.expects_errors
-async def test_a_turn_that_did_not_come_to_note_it_sets_up_again(
+async def test_a_turn_interrupted_before_the_record_sets_up_again(
     a_world: Worlds, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(name: str) -> None:
@@ -167,7 +171,7 @@ async def test_a_turn_that_did_not_come_to_note_it_sets_up_again(
         assert world.text_of(await path_of(world), "made") == "set up\nset up\n"
 
 
-async def test_a_repository_without_a_script_is_asked_once(a_world: Worlds) -> None:
+async def test_a_repository_without_a_script_is_checked_once(a_world: Worlds) -> None:
     async with a_world({"SETUP_SCRIPT": "true"}) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say One.")

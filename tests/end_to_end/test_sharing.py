@@ -50,7 +50,7 @@ async def test_a_pull_request_that_fixes_an_issue_shares_its_worktree(world: Wor
     assert await world.sessions("number", "active") == [(1, True), (2, True)]
 
 
-async def test_closing_references_that_github_knows_late_are_waited_for(world: World) -> None:
+async def test_late_closing_references_are_awaited(world: World) -> None:
     await an_issue_with_work(world)
     world.github.late_closing_references = True
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
@@ -89,7 +89,7 @@ async def test_a_failing_lookup_of_closing_references_means_none_and_never_an_er
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
-async def test_a_pull_request_that_has_the_issues_commits_takes_its_worktree_along(world: World) -> None:
+async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     before = (await world.branches())["threadtree/issue-1"]
@@ -191,7 +191,7 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
     assert "its own" not in await pull.hears("Again.")
 
 
-async def test_work_that_was_left_in_the_issues_worktree_stays_there(world: World) -> None:
+async def test_uncommitted_work_in_the_issues_worktree_stays_there(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot write half.txt: half\nfail at first")
     await issue.hears("**Failed:**")
@@ -206,7 +206,7 @@ async def test_work_that_was_left_in_the_issues_worktree_stays_there(world: Worl
     assert "half.txt" not in await world.files("feature")
 
 
-async def test_of_two_pull_requests_for_an_issue_the_first_shares_its_worktree(world: World) -> None:
+async def test_the_first_of_two_pull_requests_for_an_issue_shares_its_worktree(world: World) -> None:
     issue = await an_issue_with_work(world)
     first = await a_pull_request_that_goes_on(world)
     await world.maria.pushes("another", {"another.txt": "a\n"}, base="threadtree/issue-1")
@@ -223,7 +223,7 @@ async def test_of_two_pull_requests_for_an_issue_the_first_shares_its_worktree(w
     assert await world.worktrees("branch", "conversations") == [("feature", [1, 2]), ("another", [3])]
 
 
-async def test_of_two_closed_issues_the_first_that_fits_is_shared(world: World) -> None:
+async def test_the_first_suitable_of_two_closed_issues_is_shared(world: World) -> None:
     first = await an_issue_with_work(world)
     second = await world.maria.opens_issue("Greet more people")
     await second.says("@threadtree-bot say nothing to do")
@@ -244,7 +244,7 @@ async def test_of_two_closed_issues_the_first_that_fits_is_shared(world: World) 
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2, 3])]
 
 
-async def test_an_issue_that_is_busy_keeps_its_worktree(world: World) -> None:
+async def test_a_busy_issue_keeps_its_worktree(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     gate = world.gate()
@@ -257,7 +257,7 @@ async def test_an_issue_that_is_busy_keeps_its_worktree(world: World) -> None:
     await issue.hears("First.")
 
 
-async def test_an_issue_and_its_pull_request_that_are_asked_at_once_never_mix(world: World) -> None:
+async def test_simultaneous_requests_on_an_issue_and_its_pull_request_never_mix(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     await asyncio.gather(
@@ -277,7 +277,7 @@ async def test_an_issue_and_its_pull_request_that_are_asked_at_once_never_mix(wo
         assert files["threadtree/issue-1"] == {"README.md", "hello.txt"}
 
 
-async def test_an_issue_of_another_repository_with_the_same_number_is_another(world: World) -> None:
+async def test_an_issue_with_the_same_number_in_another_repository_is_not_shared(world: World) -> None:
     await an_issue_with_work(world)
     other = await world.github.create_repository("acme/other", {"README.md": "# other\n"})
     other.allow(world.github.bot, "write")
@@ -289,7 +289,7 @@ async def test_an_issue_of_another_repository_with_the_same_number_is_another(wo
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
-async def test_a_shared_worktree_that_is_lost_is_made_again_on_the_branch_it_went_to(world: World) -> None:
+async def test_a_lost_shared_worktree_is_created_again_on_its_new_branch(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     await pull.says("@threadtree-bot say Here.")
@@ -303,7 +303,7 @@ async def test_a_shared_worktree_that_is_lost_is_made_again_on_the_branch_it_wen
     await issue.hears("This thread's files were missing and were checked out again from `feature`", "on [`feature`]")
 
 
-async def test_an_issues_worktree_that_is_lost_before_the_switch_is_left_to_the_issue(world: World) -> None:
+async def test_an_issues_worktree_lost_before_the_switch_stays_with_the_issue(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     shutil.rmtree(*await world.worktrees("path"))
@@ -342,7 +342,7 @@ async def test_a_caged_worktree_is_switched_too(a_world: Worlds, caged_settings:
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out", "switch-saved"])
-async def test_a_switch_that_is_cut_off_is_gone_on_with_and_told_once(world: World, place: str) -> None:
+async def test_an_interrupted_switch_is_completed_and_reported_once(world: World, place: str) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
     reached: list[str] = []
@@ -362,7 +362,7 @@ async def test_a_switch_that_is_cut_off_is_gone_on_with_and_told_once(world: Wor
     assert await world.worktrees("branch", "state", "conversations") == [("feature", "ready", [1, 2])]
 
 
-async def test_of_two_closed_issues_the_one_on_the_head_branch_shares_its_worktree(world: World) -> None:
+async def test_the_one_of_two_closed_issues_on_the_head_branch_shares_its_worktree(world: World) -> None:
     first = await an_issue_with_work(world)
     second = await world.maria.opens_issue("Greet more people")
     await second.says("@threadtree-bot write more.txt: more")

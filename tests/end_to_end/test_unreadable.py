@@ -71,7 +71,7 @@ async def test_an_unreadable_request_fails_with_its_reason_and_the_thread_is_tol
     await issue.hears("could not read what GitHub sent")
 
 
-async def test_an_unreadable_request_of_a_person_who_may_not_ask_only_gets_a_reaction(world: World) -> None:
+async def test_an_unreadable_request_without_permission_only_gets_a_reaction(world: World) -> None:
     def break_it(payload: Payload) -> None:
         payload["comment"]["body"] = "@threadtree-bot say hello"
         del payload["comment"]["node_id"]

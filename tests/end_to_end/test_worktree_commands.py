@@ -40,7 +40,7 @@ def exists(path: str) -> bool:
 # Immediate answers
 
 
-async def test_worktree_without_a_word_tells_the_words(world: World) -> None:
+async def test_worktree_without_a_verb_lists_the_verbs(world: World) -> None:
     issue = await world.maria.opens_issue("Typing")
     said = await issue.says("/worktree")
 
@@ -51,7 +51,7 @@ async def test_worktree_without_a_word_tells_the_words(world: World) -> None:
     assert await world.turns() == []
 
 
-async def test_without_a_worktree_every_word_says_so(world: World) -> None:
+async def test_every_verb_without_a_worktree_says_so(world: World) -> None:
     issue = await world.maria.opens_issue("Nothing yet")
 
     for command, nothing in {
@@ -80,7 +80,7 @@ async def test_a_person_who_may_not_ask_may_not_reset(world: World) -> None:
 # Reset
 
 
-async def test_reset_starts_files_and_conversation_over_and_rescues_what_was_there(world: World) -> None:
+async def test_reset_starts_files_and_conversation_again_and_rescues_the_work(world: World) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
 
@@ -103,7 +103,7 @@ async def test_reset_starts_files_and_conversation_over_and_rescues_what_was_the
     assert "hello.txt" in await world.files("threadtree/issue-1"), "the old branch stays"
 
 
-async def test_reset_waits_for_the_request_that_runs_and_says_so(world: World) -> None:
+async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Busy")
     await issue.says(f"@threadtree-bot wait {gate}\nwrite a.txt: a\nsay Finished.")
@@ -123,7 +123,7 @@ async def test_reset_waits_for_the_request_that_runs_and_says_so(world: World) -
     assert (await world.worktrees("branch")) == ["threadtree/issue-1-2"]
 
 
-async def test_stop_all_leaves_the_reset_that_waits(world: World) -> None:
+async def test_stop_all_keeps_a_queued_reset(world: World) -> None:
     issue = await world.maria.opens_issue("Stuck")
     await issue.says("@threadtree-bot write half.txt: half\nhang")
     await issue.sees_working()
@@ -137,7 +137,7 @@ async def test_stop_all_leaves_the_reset_that_waits(world: World) -> None:
     assert "The worktree was reset: `threadtree/issue-1` is at the tip of `main` again." in heard[1]
 
 
-async def test_reset_says_who_else_starts_over(world: World) -> None:
+async def test_reset_names_the_other_threads_that_start_again(world: World) -> None:
     await an_issue(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot say here")
@@ -152,7 +152,7 @@ async def test_reset_says_who_else_starts_over(world: World) -> None:
 # Restore
 
 
-async def test_restore_brings_back_what_the_reset_put_away(world: World) -> None:
+async def test_restore_brings_back_work_that_a_reset_rescued(world: World) -> None:
     issue = await world.maria.opens_issue("Changed my mind")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
@@ -169,7 +169,7 @@ async def test_restore_brings_back_what_the_reset_put_away(world: World) -> None
     assert answer(await issue.hears()) == "All rescued work is there already."
 
 
-async def test_restore_makes_a_removed_worktree_again(world: World) -> None:
+async def test_restore_creates_a_removed_worktree_again(world: World) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
     await issue.says("/worktree remove")
@@ -236,7 +236,7 @@ async def test_restore_brings_back_a_repository_inside_and_the_commits(either: W
     assert await either.database.fetchval("select count(*) from rescues where restored_at is not null") == 2
 
 
-async def test_a_reopened_thread_finds_the_repository_inside_again(either: World) -> None:
+async def test_a_reopened_thread_gets_the_nested_repository_back(either: World) -> None:
     issue, path = await an_issue_with_a_repository_inside(either)
     await issue.closes()
     await either.quiet()
@@ -249,7 +249,7 @@ async def test_a_reopened_thread_finds_the_repository_inside_again(either: World
     assert is_all_there(path)
 
 
-async def test_the_directory_stays_where_its_files_would_undo_newer_commits(world: World) -> None:
+async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world: World) -> None:
     issue, path = await an_issue_with_a_repository_inside(world)
     await issue.says("/worktree remove")
     await issue.hears("the whole directory")
@@ -265,7 +265,7 @@ async def test_the_directory_stays_where_its_files_would_undo_newer_commits(worl
     assert not exists(f"{path}/inside")
 
 
-async def test_what_was_rescued_stays_where_newer_work_is_in_its_way(world: World) -> None:
+async def test_rescued_work_stays_rescued_if_newer_work_conflicts(world: World) -> None:
     issue = await an_issue(world)
     await issue.says("/reset")
     await issue.hears("was reset")
@@ -279,7 +279,7 @@ async def test_what_was_rescued_stays_where_newer_work_is_in_its_way(world: Worl
     assert world.text_of(path, "half.txt") == "other\n"
 
 
-async def test_restore_on_a_closed_thread_tells_how(world: World) -> None:
+async def test_restore_on_a_closed_thread_says_what_to_do(world: World) -> None:
     issue = await an_issue(world)
     await issue.closes()
     await world.quiet()
@@ -310,7 +310,7 @@ async def test_remove_rescues_and_the_next_request_makes_a_new_worktree(world: W
     assert world.text_of(path, "half.txt") is None, "it was put away on purpose"
 
 
-async def test_remove_says_who_else_used_it(world: World) -> None:
+async def test_remove_names_the_other_threads(world: World) -> None:
     await an_issue(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot say here")
@@ -325,7 +325,7 @@ async def test_remove_says_who_else_used_it(world: World) -> None:
 # List
 
 
-async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> None:
+async def test_list_shows_the_worktree_and_its_rescues(world: World) -> None:
     issue = await an_issue(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot say here")
@@ -354,7 +354,7 @@ async def test_list_shows_the_worktree_and_what_was_rescued(world: World) -> Non
 # Prune
 
 
-async def test_prune_removes_only_what_closed_threads_left_behind(world: World) -> None:
+async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> None:
     closed = await an_issue(world, "Done")
     open_one = await world.maria.opens_issue("Open")
     await open_one.says("@threadtree-bot write b.txt: b")
@@ -409,7 +409,7 @@ async def test_an_operator_resets_removes_and_restores(world: World, database_ur
     assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
 
 
-async def test_an_operator_waits_for_the_request_that_runs(world: World, database_url: str) -> None:
+async def test_an_operator_waits_for_the_running_request(world: World, database_url: str) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Busy")
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
@@ -427,7 +427,7 @@ async def test_an_operator_waits_for_the_request_that_runs(world: World, databas
     await issue.hears("Finished.")
 
 
-async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: World, database_url: str) -> None:
+async def test_an_operator_who_does_not_wait_withdraws_a_queued_operation(world: World, database_url: str) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Busy")
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
@@ -447,7 +447,7 @@ async def test_an_operator_who_does_not_wait_gives_up_what_nobody_began(world: W
     ]
 
 
-async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, database_url: str) -> None:
+async def test_an_operator_continues_the_operation_of_a_dead_process(world: World, database_url: str) -> None:
     issue = await world.maria.opens_issue("Dead")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
@@ -463,7 +463,7 @@ async def test_an_operator_goes_on_with_what_a_dead_one_had_begun(world: World, 
     assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
 
 
-async def test_without_credentials_an_operator_still_has_grounds(world: World, database_url: str) -> None:
+async def test_an_operator_can_work_without_credentials(world: World, database_url: str) -> None:
     settings = world.pair.settings.model_copy(update={"github_token": None})
 
     async with node_context(settings, database_url) as ctx:
@@ -489,9 +489,7 @@ def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("place", ["reset-rescued", "reset-done", "operation-carried-out"])
-async def test_a_reset_that_was_cut_off_ends_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     issue = await an_issue(world)
     reached = cut_off_at(place, monkeypatch)
     await issue.says("/reset")
@@ -505,9 +503,7 @@ async def test_a_reset_that_was_cut_off_ends_the_same(
 
 
 @pytest.mark.parametrize("place", ["rescued", "trashed", "entry-dropped", "branch-deleted", "operation-carried-out"])
-async def test_a_removal_that_was_cut_off_ends_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+async def test_an_interrupted_removal_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
     reached = cut_off_at(place, monkeypatch)
@@ -522,9 +518,7 @@ async def test_a_removal_that_was_cut_off_ends_the_same(
 
 
 @pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored", "operation-carried-out"])
-async def test_a_restore_that_was_cut_off_ends_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+async def test_an_interrupted_restore_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
     await issue.says("/worktree remove")

@@ -46,7 +46,7 @@ def git_file_elsewhere(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [emptied, a_link, a_file, git_file_gone, git_file_elsewhere])
-async def test_whatever_stands_in_its_place_is_kept_and_the_worktree_is_made_again(
+async def test_anything_at_its_path_is_kept_and_the_worktree_is_created_again(
     world: World, damage: Callable[[Path], None]
 ) -> None:
     issue = await an_issue_with_work(world)
@@ -125,7 +125,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
     assert [row["end_reason"] for row in reasons] == ["worktree-missing", "worktree-missing"]
 
 
-async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_again(world: World) -> None:
+async def test_missing_objects_that_a_fetch_does_not_notice_are_fetched_again(world: World) -> None:
     issue = await an_issue_with_work(world)
     clone = world.data_dir / "repos" / "acme" / "shop.git"
     tree = await world.repository.git.run("rev-parse", "main^{tree}")
@@ -138,7 +138,7 @@ async def test_objects_that_are_missing_though_the_fetch_is_content_are_fetched_
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
 
 
-async def test_what_an_earlier_request_left_on_another_branch_is_said(world: World) -> None:
+async def test_work_on_another_branch_from_an_earlier_request_is_reported(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot switch idea\nwrite idea.txt: idea\ncommit Idea\nfail on the way")
     await issue.hears("**Failed:**")
@@ -153,7 +153,7 @@ async def test_what_an_earlier_request_left_on_another_branch_is_said(world: Wor
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "idea.txt"}
 
 
-async def test_a_rebase_that_was_left_unfinished_is_said_and_loses_nothing(world: World) -> None:
+async def test_an_unfinished_rebase_is_reported_and_loses_nothing(world: World) -> None:
     issue = await an_issue_with_work(world)
     [path] = await world.worktrees("path")
     git(Path(path), "commit", "-q", "--allow-empty", "-m", "one more")
@@ -166,7 +166,7 @@ async def test_a_rebase_that_was_left_unfinished_is_said_and_loses_nothing(world
 
 
 @pytest.mark.parametrize("lost", ["worktrees", "."])
-async def test_in_a_cage_a_record_that_git_lost_costs_neither_files_nor_context(
+async def test_a_lost_record_of_git_in_a_cage_costs_neither_files_nor_context(
     a_world: Worlds, caged_settings: dict[str, str], lost: str
 ) -> None:
     async with a_world(caged_settings) as world:

@@ -12,7 +12,7 @@ FAULTS = [FailBefore(502), FailAfter(502), DropBefore(), DropAfter()]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-async def test_a_tracking_comment_whose_request_failed_is_there_exactly_once(world: World, fault: Fault) -> None:
+async def test_a_tracking_comment_appears_exactly_once_after_a_failed_request(world: World, fault: Fault) -> None:
     issue = await world.maria.opens_issue("Weather")
     world.faults.add(fault, method="POST", path=COMMENTS)
     await issue.says("@threadtree-bot say through")
@@ -24,7 +24,7 @@ async def test_a_tracking_comment_whose_request_failed_is_there_exactly_once(wor
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-async def test_a_commands_answer_whose_request_failed_is_there_exactly_once(world: World, fault: Fault) -> None:
+async def test_a_commands_answer_appears_exactly_once_after_a_failed_request(world: World, fault: Fault) -> None:
     issue = await world.maria.opens_issue("Weather")
     world.faults.add(fault, method="POST", path=COMMENTS)
     await issue.says("/status")
@@ -36,7 +36,7 @@ async def test_a_commands_answer_whose_request_failed_is_there_exactly_once(worl
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-async def test_an_answer_whose_edit_failed_appears_all_the_same(world: World, fault: Fault) -> None:
+async def test_an_answer_appears_after_a_failed_edit(world: World, fault: Fault) -> None:
     issue = await world.maria.opens_issue("Weather")
     gate = world.gate()
     await issue.says(f"@threadtree-bot wait {gate}\nsay through")
@@ -50,7 +50,7 @@ async def test_an_answer_whose_edit_failed_appears_all_the_same(world: World, fa
     assert len(issue.from_bot) == 1
 
 
-async def test_a_failed_reaction_comes_later(world: World) -> None:
+async def test_a_failed_reaction_is_retried(world: World) -> None:
     issue = await world.maria.opens_issue("Weather")
     world.faults.add(FailBefore(502), method="POST", path="*/reactions")
     said = await issue.says("@threadtree-bot say through")
@@ -60,7 +60,7 @@ async def test_a_failed_reaction_comes_later(world: World) -> None:
 
 
 @pytest.mark.parametrize("seconds", [10, 60])
-async def test_a_secondary_limit_is_waited_for_and_then_everything_is_sent(world: World, seconds: int) -> None:
+async def test_everything_is_sent_after_a_secondary_limit(world: World, seconds: int) -> None:
     issue = await world.maria.opens_issue("Too much")
     world.faults.add(SecondaryRateLimit(retry_after=seconds), method="POST", path=COMMENTS)
     await issue.says("/status")
@@ -89,7 +89,7 @@ async def test_creating_requests_are_a_second_apart(world: World) -> None:
     assert min(gaps) >= 0.99, "a reaction and an answer each"
 
 
-async def test_an_answer_longer_than_a_comment_goes_on_in_the_next(world: World) -> None:
+async def test_an_answer_longer_than_a_comment_continues_in_the_next(world: World) -> None:
     issue = await world.maria.opens_issue("A book")
     await issue.says("@threadtree-bot long 150000")
 
@@ -117,7 +117,7 @@ async def test_the_answer_of_a_long_turn_is_a_new_comment_that_the_tracking_comm
     assert issue.from_bot[1].edits == []
 
 
-async def test_an_answer_appears_although_somebody_deleted_the_tracking_comment(world: World) -> None:
+async def test_an_answer_appears_although_the_tracking_comment_was_deleted(world: World) -> None:
     issue = await world.maria.opens_issue("Tidy")
     gate = world.gate()
     await issue.says(f"@threadtree-bot wait {gate}\nsay Here it is.")

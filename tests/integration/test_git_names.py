@@ -99,7 +99,7 @@ async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitR
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-async def test_branch_names_are_names_and_nothing_else(world: GitRepositories, branch: str) -> None:
+async def test_branch_names_are_never_options_or_patterns(world: GitRepositories, branch: str) -> None:
     branch = branch.replace(" ", "-")
     world.someone_pushes("plain", {"a": "1"}, start="origin/main")
     git(world.remote, "update-ref", f"refs/heads/{branch}", "refs/heads/plain")
