@@ -172,7 +172,7 @@ async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-async def test_an_error_of_the_agent_fails_the_prompt_and_not_the_session(launch: Launch) -> None:
+async def test_an_error_of_the_agent_fails_the_prompt_but_not_the_session(launch: Launch) -> None:
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         failed = await ask(agent, "stderr a last word", "fail the model is overloaded")
@@ -180,7 +180,7 @@ async def test_an_error_of_the_agent_fails_the_prompt_and_not_the_session(launch
         assert await ask(agent, "say Better now.") == Completed("Better now.", None)
 
 
-async def test_a_crash_is_told_with_exit_status_and_the_end_of_stderr(launch: Launch) -> None:
+async def test_a_crash_is_reported_with_exit_status_and_the_end_of_stderr(launch: Launch) -> None:
     outcome = await answer(launch, "stderr " + "x" * 200_000, "stderr out of luck", "crash 3")
     assert isinstance(outcome, Failed)
     assert outcome.reason == "The agent ended with exit status 3 in the middle of its work."
@@ -195,12 +195,12 @@ async def test_any_other_stop_reason_fails_and_is_named(launch: Launch, reason: 
     assert reason in outcome.reason
 
 
-async def test_an_end_without_a_word_is_a_failure(launch: Launch) -> None:
+async def test_an_end_without_text_is_a_failure(launch: Launch) -> None:
     outcome = await answer(launch, "empty")
     assert outcome == Failed("The agent ended without an answer.", "")
 
 
-async def test_permissions_are_granted_once_with_nobody_there(launch: Launch) -> None:
+async def test_permissions_are_granted_once_without_a_person(launch: Launch) -> None:
     assert await answer(launch, "permission") == Completed("Permission: once.", None)
 
 
@@ -208,7 +208,7 @@ def tool_ended(event: AgentEvent) -> bool:
     return isinstance(event, ToolEnded)
 
 
-async def test_a_stop_is_obeyed_and_the_session_lives_on(launch: Launch) -> None:
+async def test_a_stop_ends_the_prompt_and_the_session_continues(launch: Launch) -> None:
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         assert await ask(agent, "write a: b", "hang", heard=Heard(stop_at=tool_ended)) == Cancelled()
@@ -222,7 +222,7 @@ async def test_a_stop_before_the_start_sends_nothing(launch: Launch) -> None:
     assert not (launch.cwd / "a").exists()
 
 
-async def test_an_agent_deaf_to_the_stop_is_killed(launch: Launch) -> None:
+async def test_an_agent_that_ignores_the_stop_is_killed(launch: Launch) -> None:
     heard = Heard(stop_at=tool_ended)
     assert await answer(launch, "write a: b", "hang deaf", limits=IMPATIENT, heard=heard) == Cancelled()
 
@@ -251,7 +251,7 @@ async def test_a_session_continues_in_a_new_process(launch: Launch, flags: tuple
         assert await ask(agent, "recall") == Completed("I remember: apricot.", None)
 
 
-async def test_an_agent_without_stored_sessions_starts_afresh_and_says_so(launch: Launch) -> None:
+async def test_an_agent_without_stored_sessions_starts_a_new_one_and_says_so(launch: Launch) -> None:
     launch = Launch((*launch.argv, "--no-load"), launch.environment, launch.cwd)
     async with aclosing(AcpDriver(launch)) as agent:
         first = await opened(agent, resume="0a1b")

@@ -119,7 +119,7 @@ async def test_a_file_that_is_not_executable_is_named(tmp_path: Path, caged: boo
     assert "Permission denied" in failed.reason + failed.stderr_tail
 
 
-async def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     failed = await try_to_open(Launch(agent_argv(["cat"]), {"PATH": os.environ["PATH"]}, tmp_path / "gone"))
     assert isinstance(failed, OpenFailed)
     assert failed.reason == f"`cat` could not be started: No such file or directory: {tmp_path / 'gone'}"
@@ -145,7 +145,7 @@ async def test_an_agent_that_is_not_logged_in_says_so(odd: Callable[[Plan], Laun
     assert "key or login" in failed.next_step
 
 
-async def test_an_agent_that_dies_at_the_start_is_told_with_its_status(odd: Callable[[Plan], Launch]) -> None:
+async def test_an_agent_that_dies_at_the_start_is_reported_with_its_status(odd: Callable[[Plan], Launch]) -> None:
     failed = await try_to_open(odd({"session/new": [DIES]}))
     assert isinstance(failed, OpenFailed)
     assert "ended with exit status 7 when asked to begin a session" in failed.reason
@@ -160,13 +160,13 @@ async def test_a_session_without_an_id_is_refused(odd: Callable[[Plan], Launch])
 # A stored session
 
 
-async def test_resume_is_preferred_where_it_is_announced(odd: Callable[[Plan], Launch]) -> None:
+async def test_resume_is_preferred_if_announced(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"initialize": [CAN_RESUME]})
     assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
     assert methods(launch) == ["initialize", "session/resume"]
 
 
-async def test_a_past_replayed_before_the_answer_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
+async def test_history_replayed_before_the_answer_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     past = {"text": "old words"}
     launch = odd({"session/load": [[past, past, {"result": {}}]]})
     # A wait for silence would take longer than the test's limit.
@@ -176,7 +176,7 @@ async def test_a_past_replayed_before_the_answer_is_not_the_answer(odd: Callable
     )
 
 
-async def test_a_past_replayed_after_the_answer_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
+async def test_history_replayed_after_the_answer_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     past = {"text": "old words"}
     launch = odd({"session/load": [[past, {"result": {}}, past, {"pause": 0.1}, past]]})
     options = SessionOptions(replays_after_load=True)
@@ -186,13 +186,13 @@ async def test_a_past_replayed_after_the_answer_is_not_the_answer(odd: Callable[
         assert answer == Completed("the answer", None)
 
 
-async def test_the_words_of_another_session_are_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
+async def test_text_of_another_session_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     launch = odd(prompted({"text": "A"}, {"text": "?", "session": "x"}, ENDS))
     _, outcome = await converse(launch)
     assert outcome == Completed("A", None)
 
 
-async def test_a_missing_login_while_resuming_is_reported_not_worked_around(odd: Callable[[Plan], Launch]) -> None:
+async def test_a_missing_login_while_resuming_is_reported(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [AUTH]})
     assert isinstance(await try_to_open(launch, "kept"), OpenFailed)
     assert "session/new" not in methods(launch)
@@ -250,7 +250,7 @@ async def test_an_agent_that_leaves_in_the_middle_fails_the_prompt(
     assert outcome == Failed(f"The agent {words} in the middle of its work.", "")
 
 
-async def test_a_killed_agent_is_told_with_its_signal(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
+async def test_a_killed_agent_is_reported_with_its_signal(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
     def kill(_: AgentEvent) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
@@ -268,7 +268,7 @@ async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], L
     assert outcome == Completed("Let me.\n\nDone.", None)
 
 
-async def test_what_a_newer_protocol_sends_is_ignored(
+async def test_unknown_messages_of_a_newer_protocol_are_ignored(
     odd: Callable[[Plan], Launch], caplog: pytest.LogCaptureFixture
 ) -> None:
     strange: list[dict[str, Any]] = [
@@ -284,7 +284,7 @@ async def test_what_a_newer_protocol_sends_is_ignored(
 
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "_vendor/thing"])
-async def test_what_the_bot_does_not_offer_is_refused_cleanly(odd: Callable[[Plan], Launch], method: str) -> None:
+async def test_methods_that_the_bot_does_not_offer_are_refused(odd: Callable[[Plan], Launch], method: str) -> None:
     ask = {"send": {"id": "q", "method": method, "params": {}}}
     launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
     _, outcome = await converse(launch)
@@ -323,7 +323,7 @@ async def test_a_permission_asked_for_after_the_stop_is_answered_cancelled(odd: 
 # Processes
 
 
-async def test_what_the_agent_started_ends_with_it(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
+async def test_child_processes_end_with_the_agent(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
     spawn = {"grandchild": [sys.executable, "-c", deaf]}
     await converse(odd(prompted(spawn, {"text": "done"}, ENDS)))
@@ -331,7 +331,7 @@ async def test_what_the_agent_started_ends_with_it(odd: Callable[[Plan], Launch]
     await until(lambda: not is_alive(pid))
 
 
-async def test_a_grandchild_that_left_the_group_does_not_hold_up_the_end(
+async def test_a_grandchild_outside_the_group_does_not_delay_the_end(
     odd: Callable[[Plan], Launch], tmp_path: Path
 ) -> None:
     spawn = {"grandchild": ["setsid", "sleep", "1000"]}

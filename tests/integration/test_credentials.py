@@ -133,7 +133,7 @@ async def test_only_get_is_answered(tmp_path: Path) -> None:
     assert asked == []
 
 
-async def test_a_token_that_cannot_be_had_is_logged_without_its_text(tmp_path: Path) -> None:
+async def test_a_failed_token_is_logged_without_its_text(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with credential_server(tmp_path, SERVER, failing_token) as credentials:
             assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
@@ -152,7 +152,7 @@ async def test_a_token_with_a_line_break_adds_nothing_to_the_answer(tmp_path: Pa
         assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
 
 
-async def test_the_socket_is_the_users_own_and_goes_with_the_server(tmp_path: Path) -> None:
+async def test_the_socket_belongs_to_the_user_and_is_removed_with_the_server(tmp_path: Path) -> None:
     async with credential_server(tmp_path, SERVER, token_for) as credentials:
         [path] = tmp_path.iterdir()
         assert path.is_socket()
@@ -161,7 +161,7 @@ async def test_the_socket_is_the_users_own_and_goes_with_the_server(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_client_that_leaves_early_disturbs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_disconnects_early_disturbs_no_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the whole path may be too long for a socket address
     async with credential_server(tmp_path, SERVER, token_for) as credentials:
         [path] = tmp_path.iterdir()
@@ -233,7 +233,7 @@ def demanding_server() -> Iterator[tuple[str, list[bytes]]]:
         thread.join()
 
 
-async def test_ls_remote_authenticates_and_the_token_shows_nowhere(
+async def test_ls_remote_authenticates_without_showing_the_token(
     tmp_path: Path, demanding_server: tuple[str, list[bytes]]
 ) -> None:
     address, leaks = demanding_server

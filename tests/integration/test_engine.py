@@ -149,7 +149,7 @@ async def next_heard(heard: "asyncio.Queue[object]") -> object:
     return await asyncio.wait_for(heard.get(), PATIENCE_SECONDS)
 
 
-async def test_workers_are_told_of_a_job_when_its_transaction_commits(
+async def test_workers_are_notified_of_a_job_when_its_transaction_commits(
     pool: Pool, heard: "asyncio.Queue[object]"
 ) -> None:
     async with held(pool) as db:
@@ -161,7 +161,7 @@ async def test_workers_are_told_of_a_job_when_its_transaction_commits(
 
 
 @pytest.mark.parametrize("way", WAYS_TO_LEAVE)
-async def test_workers_are_told_when_a_lock_is_free_for_its_next_job(
+async def test_workers_are_notified_when_a_lock_is_free_for_its_next_job(
     database_url: str, pool: Pool, heard: "asyncio.Queue[object]", way: str
 ) -> None:
     await put(pool, job("first"), job("next"))
@@ -204,7 +204,7 @@ async def test_a_job_that_failed_frees_its_lock(database_url: str, pool: Pool) -
         await until_statuses(pool, "failed")
 
 
-async def test_a_worker_on_another_machine_goes_on_with_a_lock(database_url: str, pool: Pool) -> None:
+async def test_a_worker_on_another_machine_continues_with_a_lock(database_url: str, pool: Pool) -> None:
     record, go_on = Record(), asyncio.Event()
 
     async def wait_first(guid: str, attempts: int) -> None:
@@ -225,7 +225,7 @@ async def test_a_worker_on_another_machine_goes_on_with_a_lock(database_url: str
 # Order
 
 
-async def test_a_job_put_in_while_the_worker_looks_for_one_does_not_wait_for_the_poll(
+async def test_a_job_enqueued_during_a_fetch_does_not_wait_for_the_poll(
     database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
@@ -275,7 +275,7 @@ async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(databas
         assert (await record.until(4))[-1] == "a2"
 
 
-async def test_a_job_that_is_tried_again_keeps_its_place_in_the_line(database_url: str, pool: Pool) -> None:
+async def test_a_retried_job_keeps_its_place_in_the_queue(database_url: str, pool: Pool) -> None:
     record = Record()
 
     async def fail_twice(guid: str, attempts: int) -> None:
@@ -291,7 +291,7 @@ async def test_a_job_that_is_tried_again_keeps_its_place_in_the_line(database_ur
         await until_statuses(pool)
 
 
-async def test_a_job_that_is_to_be_tried_later_waits_that_long(database_url: str, pool: Pool) -> None:
+async def test_a_job_with_a_later_retry_waits_that_long(database_url: str, pool: Pool) -> None:
     record = Record()
 
     async def later(guid: str, attempts: int) -> None:
@@ -312,7 +312,7 @@ async def test_a_job_that_is_to_be_tried_later_waits_that_long(database_url: str
         assert await record.until(2) == ["one", "one"]
 
 
-async def test_jobs_have_the_order_in_which_their_transactions_commit(pool: Pool) -> None:
+async def test_jobs_run_in_the_order_in_which_their_transactions_commit(pool: Pool) -> None:
     async with held(pool) as first:
         await lock_queues(first, ["thread"])
         second = asyncio.create_task(put(pool, job("second")))
@@ -342,7 +342,7 @@ async def test_transactions_with_several_locks_never_deadlock(pool: Pool) -> Non
     assert len(await statuses(pool)) == 100
 
 
-async def test_a_transaction_that_fails_puts_nothing_in(pool: Pool) -> None:
+async def test_a_failed_transaction_enqueues_nothing(pool: Pool) -> None:
     async def fail() -> None:
         async with held(pool) as db:
             await defer(db, job("one"))
@@ -358,7 +358,7 @@ async def test_a_transaction_that_fails_puts_nothing_in(pool: Pool) -> None:
 
 
 @pytest.mark.expects_errors
-async def test_a_bug_fails_its_job_at_once_and_is_kept(database_url: str, pool: Pool) -> None:
+async def test_a_bug_fails_its_job_at_once_and_keeps_it(database_url: str, pool: Pool) -> None:
     record = Record()
 
     async def fail(guid: str, attempts: int) -> None:
@@ -404,7 +404,7 @@ async def test_jobs_of_a_killed_worker_run_again_in_their_order(database_url: st
 
 
 @pytest.mark.usefixtures("killed_worker")
-async def test_they_are_found_when_the_worker_was_forgotten_already(database_url: str, pool: Pool) -> None:
+async def test_jobs_of_an_already_deleted_worker_are_found(database_url: str, pool: Pool) -> None:
     record = Record()
     await pool.execute("delete from procrastinate_workers")
     async with working(database_url, record.handle) as app:
@@ -414,7 +414,7 @@ async def test_they_are_found_when_the_worker_was_forgotten_already(database_url
 
 @pytest.mark.expects_errors
 @pytest.mark.usefixtures("killed_worker")
-async def test_a_job_that_kills_its_workers_again_and_again_is_given_up(database_url: str, pool: Pool) -> None:
+async def test_a_job_that_repeatedly_kills_its_workers_is_given_up(database_url: str, pool: Pool) -> None:
     record = Record()
     await pool.execute(
         "update procrastinate_jobs set attempts = $1 where status = 'doing'", engine.MAX_STALLED_ATTEMPTS
@@ -426,7 +426,7 @@ async def test_a_job_that_kills_its_workers_again_and_again_is_given_up(database
 
 
 @pytest.mark.usefixtures("killed_worker")
-async def test_every_time_a_job_is_put_back_counts(database_url: str, pool: Pool) -> None:
+async def test_every_requeue_of_a_job_counts(database_url: str, pool: Pool) -> None:
     async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
         await engine.retry_stalled_jobs(app)
 
@@ -451,7 +451,7 @@ async def test_the_jobs_of_a_living_worker_are_left_alone(database_url: str, poo
 
 
 @pytest.mark.expects_errors
-async def test_a_queue_outlives_its_connections(database_url: str, pool: Pool) -> None:
+async def test_a_queue_survives_the_loss_of_its_connections(database_url: str, pool: Pool) -> None:
     record = Record()
     async with working(database_url, record.handle):
         await put(pool, job("before"))
@@ -473,7 +473,7 @@ def test_the_wait_doubles_up_to_ten_minutes(attempts: int, seconds: int) -> None
     assert engine.backoff_seconds(attempts) == seconds
 
 
-async def test_a_worker_whose_cancellation_gets_lost_while_it_starts_ends_all_the_same(
+async def test_a_worker_ends_although_its_cancellation_is_lost_during_the_start(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registering = asyncio.Event()

@@ -47,7 +47,7 @@ async def session(node: Node, *, ended: datetime | None, active: datetime) -> in
     return conversation
 
 
-async def test_ended_sessions_go_an_hour_after_the_later_of_end_and_last_activity(node: Node) -> None:
+async def test_ended_sessions_are_deleted_an_hour_after_their_end_or_last_activity(node: Node) -> None:
     now = node.ctx.clock()
     old = now - timedelta(seconds=3601)
     gone = await session(node, ended=old, active=old)
@@ -66,7 +66,7 @@ async def test_ended_sessions_go_an_hour_after_the_later_of_end_and_last_activit
     assert await retention.delete_old_sessions(node.db, 3600, now) == 0
 
 
-async def test_a_turn_outlives_its_session(node: Node) -> None:
+async def test_a_turn_stays_when_its_session_is_deleted(node: Node) -> None:
     worktree = await node.add(1, days=0)
     world = TurnRows(node.db)
     conversation = await node.db.fetchval("select id from conversations")
@@ -87,7 +87,7 @@ async def test_a_turn_outlives_its_session(node: Node) -> None:
 # Homes
 
 
-async def test_a_home_goes_when_its_thread_is_closed_and_nothing_of_it_is_left(node: Node) -> None:
+async def test_a_home_is_deleted_when_its_closed_thread_has_no_session(node: Node) -> None:
     now = node.ctx.clock()
     left, opened, with_session, with_turn = [
         await node.talk(1, None),
@@ -134,7 +134,7 @@ async def refs_of(node: Node) -> set[str]:
     return {one.ref for one in await list_rescues(node.git.clone)}
 
 
-async def test_rescues_go_after_their_time_with_ref_and_row(each: Node) -> None:
+async def test_rescues_expire_with_ref_and_row(each: Node) -> None:
     old, young = await rescued(each, 1, days=181), await rescued(each, 2, days=179)
     rowless = await rescued(each, 3, days=181, worktree_id=NO_WORKTREE)
     assert await refs_of(each) == {old.ref, young.ref, rowless.ref}
@@ -145,7 +145,7 @@ async def test_rescues_go_after_their_time_with_ref_and_row(each: Node) -> None:
     assert [known.ref for known in await rescues.latest(each.db)] == [young.ref]
 
 
-async def test_a_kept_directory_goes_after_its_time_with_its_row(node: Node) -> None:
+async def test_a_kept_directory_expires_with_its_row(node: Node) -> None:
     now = node.ctx.clock()
     for number, days in ((1, 181), (2, 179)):
         worktree = await node.add(number, days=0)
@@ -168,7 +168,7 @@ async def kept_for_days(node: Node, *days: int) -> None:
         await rescues.record(node.db, worktree, at, kept=place.name)
 
 
-async def test_so_many_rescues_at_once_go_only_if_forced(node: Node) -> None:
+async def test_many_rescues_at_once_expire_only_if_forced(node: Node) -> None:
     await kept_for_days(node, *range(1000, 1011))
 
     await expire(node.ctx, node.policy())
@@ -180,7 +180,7 @@ async def test_so_many_rescues_at_once_go_only_if_forced(node: Node) -> None:
     assert list(trash.kept_folder(node.ctx.data_dir).iterdir()) == []
 
 
-async def test_a_clock_that_jumps_takes_no_rescue_with_it(node: Node) -> None:
+async def test_a_clock_that_jumps_expires_no_rescue(node: Node) -> None:
     await kept_for_days(node, *range(11))
     node.move_clock(1000)
 
@@ -189,7 +189,7 @@ async def test_a_clock_that_jumps_takes_no_rescue_with_it(node: Node) -> None:
     assert len(list(trash.kept_folder(node.ctx.data_dir).iterdir())) == 11
 
 
-async def test_what_a_sweep_rescues_stays_though_its_clock_is_far_ahead(each: Node) -> None:
+async def test_work_rescued_by_a_sweep_stays_although_its_clock_is_far_ahead(each: Node) -> None:
     for number in (1, 2):
         await each.add(number, days=0)
         each.git.agent_commits({"work.txt": "committed\n"}, each.path(number))
@@ -208,7 +208,7 @@ async def test_what_a_sweep_rescues_stays_though_its_clock_is_far_ahead(each: No
         each.move_clock(1)
 
 
-async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(node: Node) -> None:
+async def test_rescues_of_a_missing_clone_expire(node: Node) -> None:
     await rescued(node, 1, days=181)
     node.git.clone.path.rename(node.git.clone.path.with_name("elsewhere"))
 
@@ -220,7 +220,7 @@ async def test_rescues_of_a_clone_that_is_gone_are_forgotten_after_their_time(no
 # Orphans
 
 
-async def test_a_stranger_is_kept_apart_after_its_time_and_its_commits_are_rescued(each: Node) -> None:
+async def test_an_orphan_is_kept_apart_after_its_retention_and_its_commits_are_rescued(each: Node) -> None:
     worktree = await each.add(1, days=0)
     commit = each.git.agent_commits({"work.txt": "committed\n"}, each.path(1))
     (each.path(1) / "new.txt").write_text("not committed\n")
@@ -267,7 +267,7 @@ async def test_an_orphan_with_metadata_is_rescued_like_any_other_and_its_rescue_
     assert await node.db.fetchval("select start_number from worktrees") == 1
 
 
-async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: Node) -> None:
+async def test_an_orphan_whose_path_has_a_row_again_is_not_an_orphan(node: Node) -> None:
     node.path(1).mkdir(parents=True)
     await repair(node.ctx)
     node.path(1).rmdir()
@@ -280,7 +280,7 @@ async def test_a_stranger_whose_place_was_taken_is_no_stranger_any_more(node: No
     assert await node.db.fetch("select * from orphans") == []
 
 
-async def test_older_than_counts_for_strangers_from_when_they_were_seen(node: Node) -> None:
+async def test_older_than_counts_for_orphans_from_when_they_were_seen(node: Node) -> None:
     node.path(1).mkdir(parents=True)
     await repair(node.ctx)
     node.move_clock(2)

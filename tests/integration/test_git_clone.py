@@ -26,7 +26,7 @@ async def test_remote_branches_stay_apart_from_local_ones(world: GitRepositories
     ]
 
 
-async def test_a_fetch_tells_how_far_it_is(world: GitRepositories) -> None:
+async def test_a_fetch_reports_its_progress(world: GitRepositories) -> None:
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     heard: list[str] = []
     async with clone_lock(world.clone) as lock:
@@ -42,7 +42,7 @@ async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitRepositorie
     assert await world.clone.commit_at("refs/remotes/origin/feature") is None
 
 
-async def test_two_at_once_make_one_clone(world: GitRepositories) -> None:
+async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:
     await asyncio.gather(*(world.update() for _ in range(4)))
     assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
     assert not world.clone.trash.exists()
@@ -83,7 +83,7 @@ async def test_a_half_made_clone_is_made_again_and_nothing_is_deleted(world: Git
     assert not list(world.clone.path.parent.glob("*.making"))
 
 
-async def test_two_processes_at_once_make_one_clone(world: GitRepositories) -> None:
+async def test_two_simultaneous_processes_make_one_clone(world: GitRepositories) -> None:
     program = """
 import asyncio, sys
 from pathlib import Path
@@ -124,7 +124,7 @@ async def test_the_default_branch_is_asked_from_the_remote(world: GitRepositorie
         assert await remote_default_branch(lock) == DefaultBranch("trunk", world.remote_tip("trunk"))
 
 
-async def test_a_branch_named_like_the_head_of_the_remote_confuses_nobody(world: GitRepositories) -> None:
+async def test_a_branch_named_like_the_head_of_the_remote_is_an_ordinary_branch(world: GitRepositories) -> None:
     world.someone_pushes("odd/HEAD", {"a": "1"}, start="origin/main")
     await world.update()
     async with clone_lock(world.clone) as lock:
@@ -143,6 +143,6 @@ async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("owner", "folder"), [("..", "x"), ("o", ".."), ("o", "a/b"), ("-o", "x"), ("o", ""), ("o", "a\n")]
 )
-def test_no_name_leads_out_of_the_data_directory(owner: str, folder: str, tmp_path: Path) -> None:
+def test_no_repository_name_leads_out_of_the_data_directory(owner: str, folder: str, tmp_path: Path) -> None:
     with pytest.raises(refs.InvalidNameError):
         clone_at(tmp_path, owner, folder, GIT)

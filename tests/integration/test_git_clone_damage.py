@@ -105,7 +105,9 @@ def empty_head(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [half_a_config, no_config, empty_head])
-async def test_what_can_be_written_again_is(world: GitRepositories, damage: Callable[[Path], None]) -> None:
+async def test_files_that_can_be_restored_are_written_again(
+    world: GitRepositories, damage: Callable[[Path], None]
+) -> None:
     own = await with_work(world)
     damage(world.clone.path)
     assert await brought_up_to_date(world) == Updated(None)
@@ -147,7 +149,7 @@ def no_refs_folder(clone: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [garbled_history, garbage_in_packed_refs, empty_remote_ref, ref_to_nothing, no_refs_folder]
 )
-async def test_a_damaged_clone_is_kept_whole_and_fetched_anew(
+async def test_a_damaged_clone_is_kept_and_fetched_again(
     world: GitRepositories, damage: Callable[[Path], None]
 ) -> None:
     own = await with_work(world)
@@ -168,7 +170,7 @@ def contents(clone: Path) -> dict[str, bytes]:
     return {str(path.relative_to(clone)): path.read_bytes() for path in files if path.parent.name != "origin"}
 
 
-async def test_damage_that_a_fetch_does_not_see_is_found_when_looked_for(world: GitRepositories) -> None:
+async def test_damage_that_a_fetch_does_not_notice_is_found_by_a_check(world: GitRepositories) -> None:
     own = await with_work(world)
     await world.update()
     history = packs(world.clone.path)[-1]
@@ -191,7 +193,7 @@ async def test_unpushed_commits_and_rescues_can_be_fetched_from_the_damaged_clon
         assert await world.clone.commit_at(commit) == commit
 
 
-async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: GitRepositories) -> None:
+async def test_a_damaged_clone_stays_unchanged_while_the_remote_is_unreachable(world: GitRepositories) -> None:
     own = await with_work(world)
     ref_to_nothing(world.clone.path)
     away = world.remote.rename(world.root / "away.git")
@@ -204,7 +206,7 @@ async def test_while_the_remote_is_away_a_damaged_clone_stays_as_it_is(world: Gi
 
 
 @pytest.mark.parametrize("place", ["clone-remade", "clone-set-aside"])
-async def test_replacing_it_can_be_cut_off_anywhere(
+async def test_the_replacement_can_be_interrupted_anywhere(
     world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = await with_work(world)
@@ -230,7 +232,7 @@ LOCKS = ["refs/remotes/origin/main.lock", "packed-refs.lock", "shallow.lock", "c
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-async def test_locks_of_a_killed_git_stop_nobody(world: GitRepositories, lock: str) -> None:
+async def test_locks_of_a_killed_git_block_no_one(world: GitRepositories, lock: str) -> None:
     own = await with_work(world)
     file = world.clone.path / lock
     file.touch()
@@ -244,7 +246,7 @@ async def test_locks_of_a_killed_git_stop_nobody(world: GitRepositories, lock: s
     await assert_whole(world, own)
 
 
-async def test_without_a_cage_a_fresh_lock_is_somebody_elses(tmp_path: Path) -> None:
+async def test_without_a_cage_a_fresh_lock_belongs_to_another_process(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path)
     await with_work(world)
     lock = world.clone.path / "refs" / "remotes" / "origin" / "main.lock"
@@ -254,7 +256,7 @@ async def test_without_a_cage_a_fresh_lock_is_somebody_elses(tmp_path: Path) -> 
     assert lock.exists()
 
 
-async def test_a_fetch_killed_in_the_middle_is_done_again_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_killed_fetch_is_repeated_and_leaves_nothing_behind(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", {"large": os.urandom(3_000_000).hex()})
     async with clone_lock(world.clone) as lock:

@@ -81,7 +81,7 @@ async def on_another_branch(world: GitRepositories) -> Synced:
     "story",
     [nobody_pushed, same_commit, someone_pushed, agent_committed, both_committed, dirty_and_behind, on_another_branch],
 )
-async def test_sync_tells_how_the_branch_stands(
+async def test_sync_reports_the_state_of_the_branch(
     world: GitRepositories, story: Callable[[GitRepositories], Awaitable[Synced]]
 ) -> None:
     await world.created()
@@ -156,7 +156,7 @@ def squashed_and_deleted(world: GitRepositories) -> str:
 
 
 @pytest.mark.parametrize("finish", [merged, merged_and_deleted, squashed_and_deleted])
-async def test_after_its_branch_was_merged_the_work_goes_on_on_the_next_one(
+async def test_after_its_branch_was_merged_the_work_continues_on_the_next_branch(
     world: GitRepositories, finish: Callable[[GitRepositories], str]
 ) -> None:
     mine = await with_published_work(world)
@@ -169,7 +169,7 @@ async def test_after_its_branch_was_merged_the_work_goes_on_on_the_next_one(
     assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", dirty=False)
 
 
-async def test_what_nobody_has_seen_stays_on_the_merged_branch(world: GitRepositories) -> None:
+async def test_unpushed_commits_stay_on_the_merged_branch(world: GitRepositories) -> None:
     await with_published_work(world)
     unseen = world.agent_commits({"unseen": "1"})
     merged(world)
@@ -184,7 +184,7 @@ async def test_uncommitted_files_stay_on_the_merged_branch(world: GitRepositorie
     assert await followed(world) == Dirty(1, 0, 0)
 
 
-async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(world: GitRepositories) -> None:
+async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({"mine": "1"})
     assert await followed(world) == NoRemoteBranch()
@@ -196,7 +196,7 @@ async def test_a_branch_deleted_unmerged_is_told_from_one_that_was_never_pushed(
     assert await followed(world) == BranchDeleted(1)
 
 
-async def test_a_force_push_is_told_from_a_push(world: GitRepositories) -> None:
+async def test_a_force_push_is_distinguished_from_a_push(world: GitRepositories) -> None:
     await with_published_work(world)
     amended(world)
     assert await followed(world) == Diverged(1, 1, rewritten=True)
@@ -229,7 +229,7 @@ async def pushed(world: GitRepositories) -> PushResult:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-async def test_commits_that_were_taken_out_on_github_are_not_brought_back(world: GitRepositories, seen: bool) -> None:
+async def test_commits_removed_on_github_are_not_brought_back(world: GitRepositories, seen: bool) -> None:
     await with_published_work(world)
     theirs = amended(world)
     if seen:

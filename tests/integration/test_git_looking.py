@@ -17,7 +17,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositories:
     return GitRepositories.make(tmp_path, sandbox)
 
 
-async def test_size_changes_and_the_distance_to_githubs_branch_are_told(world: GitRepositories) -> None:
+async def test_size_changes_and_difference_to_githubs_branch_are_shown(world: GitRepositories) -> None:
     await world.created()
     seen = await summarize(world.clone, world.path, BRANCH)
     assert seen is not None
@@ -33,7 +33,7 @@ async def test_size_changes_and_the_distance_to_githubs_branch_are_told(world: G
     assert seen.bytes >= 100_000
 
 
-async def test_a_broken_worktree_has_a_size_and_a_missing_one_nothing(world: GitRepositories) -> None:
+async def test_a_broken_worktree_shows_a_size_and_a_missing_one_nothing(world: GitRepositories) -> None:
     await world.created()
     (world.path / ".git").write_text("gitdir: /nonexistent\n")
     seen = await summarize(world.clone, world.path, BRANCH)

@@ -84,7 +84,7 @@ async def test_everything_uncommitted_is_committed_under_the_bots_name(world: Gi
     assert await committed(world) == NothingToCommit(())
 
 
-async def test_what_the_agent_staged_and_then_deleted_is_no_obstacle(world: GitRepositories) -> None:
+async def test_a_staged_and_then_deleted_file_is_no_obstacle(world: GitRepositories) -> None:
     (world.path / "gone").write_text("1")
     world.agent("add", "gone")
     (world.path / "gone").unlink()
@@ -122,7 +122,7 @@ async def test_a_head_on_the_branch_is_left_alone(world: GitRepositories) -> Non
 
 
 @pytest.mark.parametrize("move", [("switch", "-q", "-c", "idea"), ("checkout", "-q", "--detach")])
-async def test_commits_made_on_another_branch_come_home(world: GitRepositories, move: tuple[str, ...]) -> None:
+async def test_commits_on_another_branch_are_brought_back(world: GitRepositories, move: tuple[str, ...]) -> None:
     world.agent(*move)
     mine = world.agent_commits({"a": "1"})
     (world.path / "uncommitted").write_text("kept")
@@ -177,7 +177,7 @@ async def test_no_merge_overwrites_an_ignored_file(world: GitRepositories) -> No
     assert (world.path / "results").read_text() == "hours of work"
 
 
-async def test_a_rebase_that_was_not_finished_is_ended(world: GitRepositories) -> None:
+async def test_an_unfinished_rebase_is_ended(world: GitRepositories) -> None:
     world.someone_pushes("main", {"README.md": "theirs\n"})
     mine = world.agent_commits({"README.md": "mine\n"})
     await world.update()
@@ -211,7 +211,7 @@ async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepo
     assert await pushed(world) == NothingToPush()
 
 
-async def test_a_protected_branch_is_withheld_and_so_is_one_that_would_park_on_it(world: GitRepositories) -> None:
+async def test_a_push_to_a_protected_branch_is_withheld_also_when_parking(world: GitRepositories) -> None:
     guard = Guard(frozenset({"main"}), (), allow_workflow_changes=False)
     mine = world.agent_commits({"a": "1"})
     await world.bring_home()
@@ -221,7 +221,7 @@ async def test_a_protected_branch_is_withheld_and_so_is_one_that_would_park_on_i
     assert await guard.forbids(world.clone, BRANCH, f"{BRANCH}-turn-7") is None
 
 
-async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitRepositories) -> None:
+async def test_the_work_is_merged_with_a_simultaneous_push(world: GitRepositories) -> None:
     mine = world.agent_commits({"mine": "1"})
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
     assert await pushed(world) == Pushed()
@@ -229,7 +229,7 @@ async def test_when_someone_pushed_meanwhile_the_work_is_merged(world: GitReposi
     assert (world.path / "theirs").exists()
 
 
-async def test_when_that_conflicts_the_work_is_parked_and_nobodys_commit_is_lost(world: GitRepositories) -> None:
+async def test_the_work_is_parked_if_a_simultaneous_push_conflicts(world: GitRepositories) -> None:
     mine = world.agent_commits({"README.md": "mine\n"})
     theirs = world.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
     assert await pushed(world) == Parked(f"{BRANCH}-turn-7")
@@ -247,7 +247,7 @@ async def test_a_file_in_the_way_of_the_merge_is_not_overwritten(world: GitRepos
     assert (world.path / "theirs").read_text() == "left out"
 
 
-async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: GitRepositories) -> None:
+async def test_a_refusal_by_the_remote_is_reported_with_its_text(world: GitRepositories) -> None:
     hook = world.remote / "hooks" / "update"
     hook.write_text(f"#!/bin/sh\necho 'GH013: no secrets here' >&2\ntest $1 != refs/heads/{BRANCH}\n")
     hook.chmod(0o755)
@@ -259,7 +259,7 @@ async def test_what_the_remotes_own_rule_refuses_is_told_with_its_words(world: G
     assert git(world.remote, "branch", "--list").split() == ["*", "main"]
 
 
-async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitRepositories) -> None:
+async def test_an_unreachable_remote_is_not_a_refusal(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     world.remote.rename(world.root / "away")
     with pytest.raises(GitError) as caught:
@@ -267,7 +267,7 @@ async def test_a_remote_that_cannot_be_reached_is_no_refusal(world: GitRepositor
     assert caught.value.problem is GitProblem.NOT_FOUND
 
 
-async def test_what_changed_is_counted_since_the_branches_parted(world: GitRepositories) -> None:
+async def test_changes_are_counted_since_the_merge_base(world: GitRepositories) -> None:
     (world.path / "binary").write_bytes(b"\0\1")
     after = world.agent_commits({"README.md": "one\ntwo\n", "line\nbreak": "x\n"})
     await world.bring_home()

@@ -82,7 +82,7 @@ def rescues(world: GitRepositories) -> list[str]:
 # The work
 
 
-async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world: GitRepositories) -> None:
+async def test_a_published_worktree_is_removed_with_its_branch(world: GitRepositories) -> None:
     world.agent_commits({"line\nbreak": "1"})
     await world.publish()
 
@@ -95,12 +95,12 @@ async def test_a_worktree_whose_work_is_on_the_remote_goes_with_its_branch(world
     assert list(world.clone.trash.iterdir()) == []
 
 
-async def test_it_can_be_made_again_at_the_same_path(world: GitRepositories) -> None:
+async def test_a_removed_worktree_can_be_created_again_at_the_same_path(world: GitRepositories) -> None:
     await removed(world)
     assert isinstance(await world.create(), Created)
 
 
-async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_goes(world: GitRepositories) -> None:
+async def test_uncommitted_and_unpushed_work_is_rescued_and_the_branch_is_deleted(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     (world.path / "README.md").write_text("edited")
     (world.path / "new").write_text("new")
@@ -141,7 +141,7 @@ async def test_a_squashed_branch_counts_as_merged(world: GitRepositories) -> Non
     assert (await removed(world)).branch_deleted
 
 
-async def test_what_github_says_was_merged_counts_and_what_came_after_it_does_not(world: GitRepositories) -> None:
+async def test_commits_merged_on_github_count_as_merged_and_later_ones_do_not(world: GitRepositories) -> None:
     merged = world.agent_commits({"a": "1"})
     later = world.agent_commits({"b": "1"})
     await world.publish()
@@ -175,7 +175,7 @@ async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued
     assert await world.clone.is_ancestor(tip, result.rescue.sha)
 
 
-async def test_a_branch_that_another_worktree_has_stays(world: GitRepositories) -> None:
+async def test_a_branch_of_another_worktree_stays(world: GitRepositories) -> None:
     other = world.path.with_name("other")
     git(world.clone.path, "worktree", "add", "-q", "-f", str(other), BRANCH)
     assert not (await removed(world)).branch_deleted
@@ -312,7 +312,7 @@ def broken_index(world: GitRepositories) -> None:
         broken_index,
     ],
 )
-async def test_an_odd_worktree_is_gone_from_disk_and_git(
+async def test_an_unusual_worktree_is_removed_from_disk_and_git(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     await inspect(world.clone, world.path)
@@ -355,7 +355,7 @@ def clone_gone(world: GitRepositories) -> None:
     "damage",
     [file_in_its_place, link_in_its_place, stranger_in_its_place, link_to_the_clone_gone, nested_repository],
 )
-async def test_what_no_commit_can_hold_is_kept_whole(
+async def test_a_worktree_that_no_commit_can_hold_is_kept_whole(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     damage(world)
@@ -381,7 +381,7 @@ async def test_without_its_clone_the_directory_is_kept(world: GitRepositories) -
     assert contents(result.kept) == before
 
 
-async def test_what_git_knew_of_a_directory_that_is_kept_is_kept_beside_it(world: GitRepositories) -> None:
+async def test_gits_record_of_a_kept_directory_is_kept_beside_it(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     nested_repository(world)
     result = await removed(world)
@@ -413,7 +413,9 @@ async def test_commits_of_a_vanished_directory_are_rescued(world: GitRepositorie
 
 
 @pytest.mark.parametrize("directory", [".", "deep"])
-async def test_a_directory_without_permissions_goes_with_its_work_kept(world: GitRepositories, directory: str) -> None:
+async def test_a_directory_without_permissions_is_removed_and_its_work_kept(
+    world: GitRepositories, directory: str
+) -> None:
     (world.path / "deep").mkdir()
     (world.path / "deep" / "mine").write_text("mine")
     (world.path / directory).chmod(0)
@@ -473,7 +475,7 @@ def test_an_ordinary_user_removes_a_directory_without_permissions(directory: str
     as_ordinary_user(lambda root: asyncio.run(remove_it(root)))
 
 
-async def test_when_something_is_in_the_way_everything_stays_where_it_was(world: GitRepositories) -> None:
+async def test_an_obstacle_leaves_everything_in_place(world: GitRepositories) -> None:
     (world.path / "mine").write_text("mine")
     before = contents(world.path)
     world.clone.trash.write_text("a file where the trash should be")
@@ -486,7 +488,9 @@ async def test_when_something_is_in_the_way_everything_stays_where_it_was(world:
     assert isinstance(await inspect(world.clone, world.path), Valid)
 
 
-async def test_what_cannot_be_forgotten_is_put_back(world: GitRepositories, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_whose_record_stays_is_put_back(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     move = trash.move
 
     def busy(path: Path, place: Path) -> None:
@@ -527,7 +531,7 @@ CUTS = ["rescued", "trashed", "entry-dropped", "branch-deleted"]
 
 
 @pytest.mark.parametrize("cut", CUTS)
-async def test_a_removal_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
+async def test_a_repeated_removal_ends_the_same_and_one_rescue_has_everything(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     mine = world.agent_commits({"a": "1"})
@@ -547,7 +551,7 @@ async def test_a_removal_that_is_cut_off_ends_the_same_and_one_rescue_holds_ever
 
 
 @pytest.mark.parametrize("cut", ["trashed", "entry-dropped", "branch-deleted"])
-async def test_a_directory_that_was_kept_before_the_cut_is_still_told_of(
+async def test_a_directory_kept_before_the_interruption_is_still_reported(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     nested_repository(world)
@@ -565,7 +569,7 @@ async def test_a_directory_that_was_kept_before_the_cut_is_still_told_of(
     assert sorted(trash.kept_folder(world.clone.data_dir).iterdir()) == [result.kept, git_state]
 
 
-async def test_what_came_between_two_attempts_is_rescued_as_well(
+async def test_work_added_between_two_attempts_is_rescued_too(
     world: GitRepositories, kill_at: Callable[[str], None]
 ) -> None:
     (world.path / "first").write_text("1")
@@ -650,7 +654,7 @@ def submodules(world: GitRepositories) -> None:
         broken_index,
     ],
 )
-async def test_a_purge_leaves_whatever_would_need_a_rescue(
+async def test_a_purge_keeps_a_worktree_that_needs_a_rescue(
     world: GitRepositories, work: Callable[[GitRepositories], None]
 ) -> None:
     await inspect(world.clone, world.path)
@@ -664,7 +668,7 @@ async def test_a_purge_leaves_whatever_would_need_a_rescue(
     assert not world.clone.trash.exists()
 
 
-async def test_a_purge_removes_what_is_clean_and_pushed(world: GitRepositories) -> None:
+async def test_a_purge_removes_a_clean_and_pushed_worktree(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     await world.publish()
     result = await purged(world)
@@ -697,7 +701,7 @@ async def test_bytes_without_permissions_are_deleted_too_and_counted(tmp_path: P
     assert await trash.delete(top) == 0
 
 
-def test_no_tree_is_too_deep(tmp_path: Path) -> None:
+def test_a_tree_of_any_depth_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "top").mkdir()
     thread_ref = os.open(tmp_path / "top", os.O_RDONLY)
     for _ in range(2000):
@@ -737,7 +741,7 @@ async def test_a_deletion_that_is_cancelled_ends_its_process_and_the_next_one_de
     assert list((tmp_path / "trash").iterdir()) == []
 
 
-def test_two_who_empty_the_trash_at_once_empty_it(tmp_path: Path) -> None:
+def test_two_simultaneous_deletions_empty_the_trash(tmp_path: Path) -> None:
     fill_trash(tmp_path)
     emptiers = [subprocess.Popen([*EMPTY, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     for emptier in emptiers:
@@ -753,7 +757,7 @@ EMPTY = [
 ]
 
 
-async def test_what_is_kept_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
+async def test_a_kept_directory_expires_by_the_time_in_its_name(tmp_path: Path) -> None:
     for name, at in (("old", NOON), ("young", NOON + timedelta(days=2))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x" * 5000)

@@ -55,7 +55,7 @@ def reaches(world: GitRepositories, rescue: str, commit: str) -> bool:
     return commit in git(world.clone.path, "rev-list", rescue).split()
 
 
-async def test_what_github_has_needs_no_rescue(world: GitRepositories) -> None:
+async def test_published_work_needs_no_rescue(world: GitRepositories) -> None:
     write(world, "ignored-file")
     (world.path / "README.md").touch()
     assert await rescued(world) == NothingToRescue()
@@ -75,7 +75,7 @@ async def test_nothing_is_left_beside_the_index(world: GitRepositories) -> None:
     assert {name.name for name in world.state.iterdir()} == before
 
 
-async def test_a_rescue_explains_itself(world: GitRepositories) -> None:
+async def test_a_rescue_describes_its_contents(world: GitRepositories) -> None:
     commit = world.agent_commits({"a": "1"})
     write(world, "README.md", "staged\n")
     world.agent("add", "README.md")
@@ -96,7 +96,7 @@ async def test_a_rescue_explains_itself(world: GitRepositories) -> None:
     assert "#1, #2" in shown
 
 
-async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: GitRepositories) -> None:
+async def test_a_repeated_rescue_leaves_no_trace_and_overwrites_none(world: GitRepositories) -> None:
     write(world, "new", "first\n")
     first = await kept(world)
     assert await kept(world) == first
@@ -108,7 +108,7 @@ async def test_a_rescue_is_repeated_without_a_trace_and_overwrites_none(world: G
 
 
 @pytest.mark.parametrize("place", ["rescue-committed", "rescued"])
-async def test_a_rescue_that_was_cut_off_is_done_again(
+async def test_an_interrupted_rescue_is_repeated(
     world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(world, "new")
@@ -125,7 +125,7 @@ async def test_a_rescue_that_was_cut_off_is_done_again(
     assert rescue_refs(world) == [REF]
 
 
-async def test_a_rescue_can_be_weighed_and_dropped(world: GitRepositories) -> None:
+async def test_a_rescue_can_be_measured_and_dropped(world: GitRepositories) -> None:
     write(world, "new", os.urandom(100_000))
     found = await kept(world)
     assert 100_000 < await rescue_bytes(world.clone, REF) < 110_000
@@ -146,7 +146,7 @@ async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitReposit
     assert (listed.label, listed.kept.head) == (RescueLabel(7, None, (), AT), tip)
 
 
-async def test_a_message_is_believed_only_about_its_own_parents(world: GitRepositories) -> None:
+async def test_a_message_is_trusted_only_about_its_own_parents(world: GitRepositories) -> None:
     tip = git(world.clone.path, "rev-parse", BRANCH)
     lie = f"x\n\nThreadtree-Worktree: 7\nThreadtree-Time: 2025-01-02T03:04:05+00:00\nThreadtree-Stash: {tip}\n"
     forged = git(world.clone.path, "commit-tree", "-m", lie, f"{tip}^{{tree}}")
@@ -191,7 +191,7 @@ def submodule(world: GitRepositories) -> str:
     return str(library)
 
 
-async def test_submodules(world: GitRepositories, submodule: str) -> None:
+async def test_submodules_are_rescued(world: GitRepositories, submodule: str) -> None:
     await world.update()
     await world.clone.on_worktree(world.path, "merge", "-q", "--ff-only", "refs/remotes/origin/main")
     assert await rescued(world) == NothingToRescue(), "not checked out"
@@ -215,7 +215,7 @@ async def test_submodules(world: GitRepositories, submodule: str) -> None:
     assert "lib" in (await kept_whole(world)).why
 
 
-async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world: GitRepositories) -> None:
+async def test_a_directory_that_is_not_a_worktree_is_kept_whole_with_its_commits(world: GitRepositories) -> None:
     commit = world.agent_commits({"a": "1"})
     (world.path / ".git").unlink()
     found = await kept_whole(world)
@@ -223,7 +223,7 @@ async def test_what_is_no_worktree_any_more_is_kept_whole_with_its_commits(world
     assert reaches(world, found.rescued.ref, commit)
 
 
-async def test_the_commits_of_a_directory_that_is_gone(world: GitRepositories) -> None:
+async def test_the_commits_of_a_missing_directory_are_rescued(world: GitRepositories) -> None:
     write(world, "README.md", "stashed\n")
     world.agent("stash", "-q")
     stash = world.agent("rev-parse", "refs/stash")
@@ -236,7 +236,7 @@ async def test_the_commits_of_a_directory_that_is_gone(world: GitRepositories) -
     assert reaches(world, found.ref, stash)
 
 
-async def test_a_directory_that_is_gone_with_nothing(world: GitRepositories) -> None:
+async def test_a_missing_directory_without_commits_needs_no_rescue(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     assert await rescued(world) == NothingToRescue()
 
@@ -273,7 +273,7 @@ async def test_a_name_that_no_clone_should_have_is_kept_whole(tmp_path: Path) ->
     assert isinstance(await rescued(world), KeepDirectory)
 
 
-async def test_a_full_disk_is_an_error_and_no_reason_to_keep_whole(tmp_path: Path) -> None:
+async def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path)
     await world.created()
     write(world, "new")
@@ -300,7 +300,7 @@ async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitRepos
     assert reaches(world, found.ref, idea)
 
 
-async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitRepositories) -> None:
+async def test_a_stash_of_another_worktree_is_not_rescued(world: GitRepositories) -> None:
     other = world.path.with_name("issue-2")
     git(world.clone.path, "worktree", "add", "-q", "-b", "other", str(other), "refs/remotes/origin/main")
     (other / "README.md").write_text("stashed there\n")
@@ -308,7 +308,7 @@ async def test_a_stash_of_another_worktree_is_not_this_ones(world: GitRepositori
     assert await rescued(world) == NothingToRescue()
 
 
-async def test_the_tree_does_not_hold_what_is_seen_through_a_link(world: GitRepositories) -> None:
+async def test_the_tree_has_no_files_behind_a_link(world: GitRepositories) -> None:
     outside = world.root / "outside"
     outside.mkdir()
     (outside / "a").write_text("a secret\n")

@@ -107,7 +107,7 @@ ODD = [edit, staged, hidden_edit, unseen_edit, broken_index, stale_lock, sparse,
 
 
 @pytest.mark.parametrize("work", ODD)
-async def test_whatever_was_there_is_rescued_and_the_tree_is_as_the_default_branch(
+async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
     world: GitRepositories, work: Callable[[GitRepositories], None]
 ) -> None:
     before = world.agent("rev-parse", "HEAD")
@@ -153,7 +153,7 @@ async def test_an_operation_in_progress_is_ended(world: GitRepositories, operati
 # Branches only move forward
 
 
-async def test_a_branch_with_commits_nobody_has_stays_and_the_next_one_is_used(world: GitRepositories) -> None:
+async def test_a_branch_with_unpublished_commits_stays_and_the_next_one_is_used(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
 
     result = await was_reset(world)
@@ -190,7 +190,7 @@ async def test_a_merged_branch_is_not_used_again(world: GitRepositories) -> None
     assert (await was_reset(world, merged_head=mine)).branch == SEQUEL
 
 
-async def test_a_branch_that_its_base_contains_goes_on(world: GitRepositories) -> None:
+async def test_a_branch_that_its_base_contains_is_used_again(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     await world.publish()
     git(world.remote, "update-ref", "refs/heads/main", mine)
@@ -206,7 +206,7 @@ async def test_the_default_branch_is_the_one_the_remote_names(world: GitReposito
     assert (result.base_branch, result.after) == ("trunk", trunk)
 
 
-async def test_a_pull_requests_branch_is_as_it_is_on_github(world: GitRepositories) -> None:
+async def test_a_pull_requests_branch_is_reset_to_githubs_commit(world: GitRepositories) -> None:
     other = world.path.with_name("pr-2")
     theirs = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.created(HeadBranch("feature"), other)
@@ -239,7 +239,7 @@ async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitRepo
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-async def test_without_a_branch_on_github_it_is_refused_and_nothing_changes(world: GitRepositories) -> None:
+async def test_a_reset_without_a_branch_on_github_is_refused_and_changes_nothing(world: GitRepositories) -> None:
     edit(world)
     result = await tried(world, replace(LABEL, branch="feature"), HeadBranch("feature"))
     assert isinstance(result, ResetRefused)
@@ -268,7 +268,7 @@ def link_gone(world: GitRepositories) -> None:
 
 
 @pytest.mark.parametrize("damage", [nested_repository, link_gone])
-async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
+async def test_work_that_no_commit_can_hold_is_kept_and_the_worktree_created_again(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     damage(world)
@@ -278,7 +278,7 @@ async def test_what_no_commit_can_hold_is_kept_whole_and_the_worktree_made_anew(
     assert result.branch == BRANCH
 
 
-async def test_a_directory_that_is_gone_is_made_anew(world: GitRepositories) -> None:
+async def test_a_missing_directory_is_created_again(world: GitRepositories) -> None:
     mine = world.agent_commits({"a": "1"})
     await trash.delete(world.path)
     result = await was_reset(world)
@@ -312,7 +312,7 @@ async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitReposi
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
+async def test_a_submodule_moves_to_its_new_commit_or_is_reported(
     world: GitRepositories, library: Path, *, reachable: bool
 ) -> None:
     if world.clone.git.cage is not None:
@@ -340,7 +340,7 @@ async def test_a_submodule_goes_to_its_new_commit_or_is_told_of(
 
 
 @pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "reset-checked-out", "reset-done"])
-async def test_a_reset_that_is_cut_off_ends_the_same_and_one_rescue_holds_everything(
+async def test_a_repeated_reset_ends_the_same_and_one_rescue_has_everything(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     mine = world.agent_commits({"a": "1"})
@@ -362,7 +362,7 @@ async def test_a_reset_that_is_cut_off_ends_the_same_and_one_rescue_holds_everyt
 
 
 @pytest.mark.parametrize("cut", ["reset-rescued", "trashed", "entry-dropped", "reset-done"])
-async def test_a_worktree_that_is_made_anew_survives_the_cut(
+async def test_a_worktree_that_is_created_again_survives_the_interruption(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:
     nested_repository(world)

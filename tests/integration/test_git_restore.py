@@ -104,7 +104,7 @@ async def test_every_state_comes_back(world: GitRepositories, state: State) -> N
     assert photo(world.path) == before
 
 
-async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitRepositories) -> None:
+async def test_commits_are_restored_onto_a_branch_that_lacks_them(world: GitRepositories) -> None:
     world.agent_commits({"one": "1\n"})
     tip = world.agent_commits({"README.md": "two\n"})
     (world.path / "new").write_text("1")
@@ -117,7 +117,7 @@ async def test_commits_come_forward_onto_a_branch_that_lacks_them(world: GitRepo
     assert world.agent("status", "--porcelain") == "?? new"
 
 
-async def test_a_branch_that_went_on_keeps_its_newer_commits(world: GitRepositories) -> None:
+async def test_a_branch_with_newer_commits_keeps_them(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
     world.agent("checkout", "-q", "--", ".")
     world.agent("clean", "-q", "-f", "-d")
@@ -143,7 +143,7 @@ async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitRep
     assert world.agent("status", "--porcelain") == ""
 
 
-async def test_a_branch_that_went_another_way_is_left_alone(world: GitRepositories) -> None:
+async def test_a_diverged_branch_is_left_alone(world: GitRepositories) -> None:
     commit = world.agent_commits({"one": "1\n"})
     kept = await rescued(world)
     assert isinstance(kept, Rescued)
@@ -174,7 +174,7 @@ async def test_uncommitted_work_is_not_overwritten(world: GitRepositories, *, st
     assert world.agent("diff", "--cached", "--name-only") == ("dir/a" if staged else "")
 
 
-async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitRepositories) -> None:
+async def test_a_restore_is_refused_during_a_merge_and_on_another_branch(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
     assert await restored(world, "0" * 40) == RestoreRefused("commit-gone")
     world.agent("reset", "-q", "--hard")
@@ -188,7 +188,7 @@ async def test_a_restore_waits_for_no_merge_and_no_other_branch(world: GitReposi
 
 
 @pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored"])
-async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
+async def test_an_interrupted_restore_is_completed_by_the_next(
     world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.agent_commits({"one": "1\n"})
@@ -207,7 +207,7 @@ async def test_a_restore_that_was_cut_off_is_ended_by_the_next(
     assert (photo(world.path), index_of(world)) == (before, index)
 
 
-async def test_what_one_restore_left_half_done_is_work_to_every_other(
+async def test_a_half_done_restore_is_work_for_every_other_restore(
     world: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sha = await _rescued_edits(world)
@@ -248,7 +248,7 @@ async def test_no_ignored_file_is_overwritten(world: GitRepositories) -> None:
     assert (world.path / "ignored-place" / "inside").read_text() == "rescued\n"
 
 
-async def test_detached_worktrees(world: GitRepositories) -> None:
+async def test_detached_worktrees_are_restored(world: GitRepositories) -> None:
     head = git(world.clone.path, "rev-parse", "refs/remotes/origin/main")
     git(world.remote, "update-ref", "refs/pull/3/head", head)
     pull = DetachedHead(head, "refs/pull/3/head")

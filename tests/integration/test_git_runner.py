@@ -95,14 +95,14 @@ async def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         (("ls-remote", "http://127.0.0.1:9/x.git"), GitProblem.NETWORK),
     ],
 )
-async def test_failures_are_classed(tmp_path: Path, command: Sequence[str], problem: GitProblem) -> None:
+async def test_failures_are_classified(tmp_path: Path, command: Sequence[str], problem: GitProblem) -> None:
     git(tmp_path, "init", "-q")
     with pytest.raises(GitError) as caught:
         await Git(protocols=("file", "http")).run(*command, cwd=tmp_path)
     assert caught.value.problem is problem, caught.value
 
 
-async def test_a_lock_left_behind_is_told_from_other_failures(tmp_path: Path) -> None:
+async def test_a_leftover_lock_is_distinguished_from_other_failures(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".git" / "index.lock").touch()
     (tmp_path / "file").touch()

@@ -45,7 +45,7 @@ async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
     return world.push_commit(HEAD, {"other.txt": "other\n"})
 
 
-async def test_a_clean_worktree_goes_to_the_head_of_the_pull_request(world: GitRepositories) -> None:
+async def test_a_clean_worktree_switches_to_the_head_of_the_pull_request(world: GitRepositories) -> None:
     head = await an_issue_and_a_pull_request(world)
     before = git(world.clone.path, "rev-parse", refs.local(ISSUE))
 
@@ -81,7 +81,7 @@ async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitRe
     assert world.agent("rev-parse", "HEAD") == head
 
 
-async def test_a_local_branch_that_is_behind_is_brought_forward(world: GitRepositories) -> None:
+async def test_a_local_branch_that_is_behind_is_fast_forwarded(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     behind = git(world.remote, "rev-parse", f"{HEAD}~1")
     git(world.clone.path, "fetch", "-q")
@@ -147,7 +147,7 @@ def a_commit_more(world: GitRepositories) -> None:
         (a_commit_more, "not-contained"),
     ],
 )
-async def test_a_worktree_that_holds_more_than_the_pull_request_stays_as_it_is(
+async def test_a_worktree_with_more_than_the_pull_request_stays(
     world: GitRepositories, spoil: Callable[[GitRepositories], None], why: Misfit
 ) -> None:
     await an_issue_and_a_pull_request(world)
@@ -183,7 +183,7 @@ async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> Non
     assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, dirty=False)
 
 
-async def test_a_branch_that_is_gone_from_the_remote_is_nothing_to_switch_to(world: GitRepositories) -> None:
+async def test_a_switch_to_a_deleted_branch_is_refused(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     git(world.person, "push", "-q", "origin", f":{HEAD}")
 
@@ -242,7 +242,7 @@ class Cut(BaseException):
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out"])
-async def test_what_was_cut_off_is_gone_on_with(world: GitRepositories, place: str) -> None:
+async def test_an_interrupted_switch_is_completed(world: GitRepositories, place: str) -> None:
     head = await an_issue_and_a_pull_request(world)
     reached: list[str] = []
 
@@ -264,7 +264,7 @@ async def test_what_was_cut_off_is_gone_on_with(world: GitRepositories, place: s
         assert await sync(lock, world.path, HEAD) == UpToDate()
 
 
-async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitRepositories) -> None:
+async def test_files_written_by_a_killed_git_are_not_work(world: GitRepositories) -> None:
     head = await an_issue_and_a_pull_request(world)
     (world.path / "hello.txt").write_text("hello world\n")
     (world.path / "gone.txt").unlink()
@@ -277,7 +277,7 @@ async def test_files_that_a_killed_git_had_written_are_nobodys_work(world: GitRe
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
 
 
-async def test_beside_them_a_file_of_somebody_counts(world: GitRepositories) -> None:
+async def test_another_file_beside_them_is_work(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     (world.path / "hello.txt").write_text("hello world\n")
     (world.path / "gone.txt").write_text("changed\n")
@@ -302,7 +302,7 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
 
 
 @pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])
-async def test_what_git_would_read_otherwise_does_not_reach_it(world: GitRepositories, name: str) -> None:
+async def test_names_with_a_special_meaning_do_not_reach_git(world: GitRepositories, name: str) -> None:
     await world.created()
     async with clone_lock(world.clone) as lock:
         with pytest.raises(refs.InvalidNameError):

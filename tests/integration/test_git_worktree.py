@@ -127,7 +127,7 @@ async def test_worktrees_made_at_once_do_not_disturb_each_other(world: GitReposi
     assert [isinstance(one, Created) and one.branch for one in made] == [f"threadtree/issue-{n}" for n in issues]
 
 
-async def test_making_it_twice_gives_the_same_worktree(world: GitRepositories) -> None:
+async def test_a_repeated_creation_returns_the_same_worktree(world: GitRepositories) -> None:
     made = await world.created()
     (world.path / "new").write_text("kept")
     assert await world.create() == made
@@ -181,7 +181,7 @@ def a_file(world: GitRepositories) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [cut_off_after_adding, unknown_files, symbolic_link, another_repository, a_file])
-async def test_what_stands_in_the_way_is_moved_aside(
+async def test_a_directory_in_the_way_is_moved_aside(
     world: GitRepositories, obstacle: Callable[[GitRepositories], None]
 ) -> None:
     await world.update()

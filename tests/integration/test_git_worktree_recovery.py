@@ -61,7 +61,7 @@ async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world
     assert await world.recreate("threadtree/issue-1") == Created("threadtree/issue-1", None, theirs)
 
 
-async def test_nothing_left_to_come_back_from_is_refused(world: GitRepositories) -> None:
+async def test_a_worktree_without_any_commit_left_is_refused(world: GitRepositories) -> None:
     await world.update()
     refused = await world.recreate("never-was", "0123456789012345678901234567890123456789")
     assert isinstance(refused, Refused)
@@ -196,7 +196,7 @@ def clone_gone(world: GitRepositories) -> None:
 
 
 @pytest.mark.parametrize("damage", [record_gone, clone_gone])
-async def test_a_record_that_git_lost_costs_no_file(
+async def test_a_lost_record_of_git_costs_no_file(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
     mine = await with_work(world)
@@ -273,7 +273,7 @@ def git_fails(world: GitRepositories, *args: str) -> None:
 
 
 @pytest.mark.parametrize("state", [rebasing, merging, detached])
-async def test_what_an_agent_left_unfinished_is_no_damage(
+async def test_an_unfinished_operation_of_an_agent_is_not_damage(
     world: GitRepositories, state: Callable[[GitRepositories], None]
 ) -> None:
     await world.created()
@@ -286,7 +286,7 @@ async def test_what_an_agent_left_unfinished_is_no_damage(
 
 
 @pytest.mark.parametrize("place", ["worktree-registered", "worktree-checked-out", "worktree-locked"])
-async def test_making_it_can_be_cut_off_anywhere(
+async def test_the_creation_can_be_interrupted_anywhere(
     world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(reached: str) -> None:

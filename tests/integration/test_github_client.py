@@ -102,20 +102,20 @@ def ours(repository: SimulatedRepository, installation_id: int | None = None) ->
     return Repository("github.example", repository.id, owner, repository.name, installation_id=installation_id)
 
 
-async def test_the_token_tells_who_the_bot_is(github: GitHub, simulated: SimulatedGitHub) -> None:
+async def test_the_token_identifies_the_bot(github: GitHub, simulated: SimulatedGitHub) -> None:
     identity = await github.identity()
     assert (identity.login, identity.id, identity.mention) == (simulated.bot.login, simulated.bot.id, identity.login)
 
 
 @pytest.mark.parametrize("permission", ["admin", "maintain", "write", "triage", "read"])
-async def test_a_permission_is_told_as_github_has_it(
+async def test_a_permission_is_returned_as_github_has_it(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, permission: str
 ) -> None:
     shop.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
     assert await github.permission(ours(shop), "zoe") == permission
 
 
-async def test_a_stranger_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
+async def test_an_account_without_access_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
     assert await github.permission(ours(shop), "nobody-at-all") == "none"
 
 
@@ -176,7 +176,7 @@ async def test_a_repository_of_an_app_comes_with_its_installation(
     assert found.installation_id == INSTALLATION
 
 
-async def test_what_was_merged_last_from_a_branch_is_known(
+async def test_the_last_merged_head_of_a_branch_is_known(
     github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
     assert await github.merged_head(ours(shop), "topic") is None
@@ -312,7 +312,7 @@ async def test_a_write_that_fails_is_not_repeated_but_tells_what_to_wait_for(
     assert len(simulated.requests) == before + 1
 
 
-async def test_a_used_up_hour_tells_when_it_is_over(
+async def test_an_exhausted_rate_limit_says_when_it_resets(
     github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository
 ) -> None:
     simulated.faults.add(PrimaryRateLimit(reset_after=1800))
@@ -322,9 +322,7 @@ async def test_a_used_up_hour_tells_when_it_is_over(
     assert caught.value.retry_after_seconds == pytest.approx(1800, abs=3)
 
 
-async def test_a_permanent_no_is_told_with_githubs_words(
-    github: GitHub, shop: SimulatedRepository, maria: Person
-) -> None:
+async def test_a_permanent_refusal_has_githubs_text(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
     issue = await maria.open_issue(shop, "It breaks")
     with pytest.raises(Refused) as caught:
         await github.create_comment(ours(shop), issue.number, Target("issue"), "x" * 70_000)
@@ -410,5 +408,5 @@ async def test_an_app_that_is_not_installed_there_is_told_so(
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"errors": "x"}', b'{"message": null, "errors": [1]}'])
 @pytest.mark.parametrize("status", [301, 400, 403, 404, 409, 422, 429, 451, 500, 520])
-def test_no_answer_is_too_odd_to_be_classed(status: int, body: bytes) -> None:
+def test_every_answer_can_be_classified(status: int, body: bytes) -> None:
     assert str(classify(status, {"retry-after": "soon", "x-ratelimit-reset": "-"}, body, NOW))

@@ -118,7 +118,7 @@ class Proxy:
             sink.close()
 
 
-async def test_a_database_that_hangs_is_told_in_bounded_time_and_recovers(database_url: str) -> None:
+async def test_a_hanging_database_is_reported_in_time_and_recovers(database_url: str) -> None:
     await beat(database_url, age_seconds=0)
     parts = urlsplit(database_url)
     directory = parse_qs(parts.query)["host"][0]

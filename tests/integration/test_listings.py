@@ -87,7 +87,7 @@ async def a_past(database_url: str) -> None:
     await execute(database_url, A_PAST)
 
 
-async def test_where_nothing_happened_yet_people_are_told_and_scripts_get_an_empty_array(cli: Cli) -> None:
+async def test_an_empty_list_is_a_sentence_for_people_and_an_empty_array_for_scripts(cli: Cli) -> None:
     for name in NAMES:
         result = await cli(name, "list")
         assert (result.stdout, result.stderr.split()[:2]) == ("", ["No", name if name != "worktrees" else "worktrees;"])
@@ -142,7 +142,7 @@ async def test_rescued_work_is_listed_with_its_age_and_size(cli: Cli, database_u
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_what_is_on_disk_is_told_of_this_nodes_worktrees(cli: Cli, database_url: str, tmp_path: Path) -> None:
+async def test_the_disk_columns_cover_this_nodes_worktrees(cli: Cli, database_url: str, tmp_path: Path) -> None:
     here = tmp_path / "worktrees" / "octo" / "hello" / "issue-1"
     here.mkdir(parents=True)
     (here / "a.txt").write_text("x" * 100_000)
@@ -188,7 +188,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_deliveries_say_what_became_of_them(cli: Cli) -> None:
+async def test_deliveries_show_their_result(cli: Cli) -> None:
     failed, ignored = await cli.json("deliveries", "list")
     assert failed == {
         "guid": "22222222-aaaa-4bbb-8ccc-dddddddddddd",
@@ -276,7 +276,7 @@ async def test_a_replayed_delivery_is_received_again_with_one_new_job(cli: Cli, 
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_what_cannot_be_replayed_is_said_with_exit_status_1(cli: Cli, database_url: str) -> None:
+async def test_a_delivery_that_cannot_be_replayed_gives_exit_status_1(cli: Cli, database_url: str) -> None:
     ignored, failed = "11111111-aaaa-4bbb-8ccc-dddddddddddd", "22222222-aaaa-4bbb-8ccc-dddddddddddd"
     await execute(database_url, "update deliveries set body = null, state = 'done'")
     assert "There is no delivery nonesuch" in (await cli("deliveries", "replay", "nonesuch", status=1)).stderr

@@ -127,7 +127,7 @@ async def test_a_file_without_transaction_holds_one_statement(
     assert await connection.fetchval("select to_regclass('one')") is None
 
 
-async def test_who_waits_for_the_lock_holds_no_transaction_open(
+async def test_a_process_that_waits_for_the_lock_has_no_open_transaction(
     empty_database_url: str, connection: asyncpg.Connection, directory: Path
 ) -> None:
     await connection.execute("create table busy (name text)")

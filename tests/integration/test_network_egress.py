@@ -114,7 +114,7 @@ async def test_plain_http_is_asked_for_the_way_a_server_expects(tmp_path: Path) 
         *("fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:1::", "224.0.0.1"),
     ],
 )
-async def test_a_name_that_stands_for_an_address_inside_is_refused(tmp_path: Path, address: str) -> None:
+async def test_a_name_with_an_internal_address_is_refused(tmp_path: Path, address: str) -> None:
     world = SimulatedInternet({"files.example": [[PUBLIC, address]]})
     async with proxy(tmp_path, world) as path:
         assert status_of(await ask(path, CONNECT)) == 403
@@ -193,7 +193,7 @@ async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path
         (b"GET http://files.example/" + b"x" * 2 * sockets.MAX_HEAD_BYTES, 431),
     ],
 )
-async def test_what_is_no_request_to_a_proxy_is_answered_and_goes_nowhere(
+async def test_an_invalid_proxy_request_is_answered_and_not_forwarded(
     tmp_path: Path, request_: bytes, status: int
 ) -> None:
     world = SimulatedInternet({"files.example": [[PUBLIC]]})

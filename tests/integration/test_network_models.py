@@ -292,7 +292,7 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pyt
     assert upstream.requests == []
 
 
-async def test_an_upstream_that_is_away_or_talks_nonsense_is_a_502_without_details(tmp_path: Path) -> None:
+async def test_an_unreachable_or_invalid_upstream_is_a_502_without_details(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with site(Upstream(b"nonsense\r\n\r\n")) as there, agent_of(tmp_path, there.url) as agent:
             nonsense = await agent.get(f"/v1/models?key={DUMMY}")
@@ -331,7 +331,7 @@ async def test_an_agent_that_hangs_up_ends_its_request_at_the_model(tmp_path: Pa
             await call
 
 
-async def test_the_end_of_the_turn_ends_its_requests_and_its_key_is_worthless_to_the_next(tmp_path: Path) -> None:
+async def test_the_end_of_the_turn_ends_its_requests_and_its_key(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -70,13 +70,13 @@ async def test_a_signal_reaches_the_command_and_its_end_by_one_is_told() -> None
     process.stdin.close()
 
 
-async def test_a_command_that_is_not_there_is_told_the_way_shells_tell_it() -> None:
+async def test_a_missing_command_is_reported_as_by_shells() -> None:
     ended = await run(relayed(["no-such-agent"]), {})
     assert (ended.status, ended.err) == (127, "no-such-agent: No such file or directory\n")
     assert (await run(relayed(["/etc/passwd"]), {})).status == 126
 
 
-async def test_a_port_that_cannot_be_had_stops_the_start() -> None:
+async def test_an_unavailable_port_stops_the_start() -> None:
     host = own_loopback()
     with socket.create_server((host, PORT)):
         ended = await run(relayed(["echo", "started"], host), {})
@@ -125,7 +125,7 @@ print(connection.recv(100))
     assert (ended.out, ended.err) == (b"b'too large'\n", "")
 
 
-async def test_a_host_that_is_gone_is_an_end_and_not_a_wait(tmp_path: Path) -> None:
+async def test_a_host_that_is_gone_ends_the_connection(tmp_path: Path) -> None:
     program = """
 import socket, sys
 print(socket.create_connection((sys.argv[1], 19501)).recv(1))

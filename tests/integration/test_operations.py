@@ -67,7 +67,7 @@ async def bells(world: TurnRows) -> int:
 # In line with the turns
 
 
-async def test_the_turns_that_were_asked_before_go_first(world: TurnRows) -> None:
+async def test_turns_requested_before_an_operation_run_first(world: TurnRows) -> None:
     thread, worktree = await world.home()
     first, second = await world.ask(thread), await world.ask(thread)
     operation = await ask(world, worktree)
@@ -83,7 +83,7 @@ async def test_the_turns_that_were_asked_before_go_first(world: TurnRows) -> Non
     assert (await claimed(world)).id == operation
 
 
-async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: TurnRows) -> None:
+async def test_turns_requested_after_an_operation_wait_for_its_end(world: TurnRows) -> None:
     thread, worktree = await world.home()
     before = await world.ask(thread)
     await ask(world, worktree)
@@ -100,7 +100,7 @@ async def test_the_turns_that_are_asked_afterwards_wait_until_it_ended(world: Tu
     assert (await world.claimed()).id == after
 
 
-async def test_the_turns_of_a_sharer_wait_as_well(world: TurnRows) -> None:
+async def test_turns_of_threads_that_share_the_worktree_wait_too(world: TurnRows) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
     await ask(world, worktree, conversation=issue)
@@ -130,7 +130,7 @@ async def test_a_turn_of_another_worktree_does_not_wait_for_it(world: TurnRows) 
     assert (await world.claimed()).id == turn
 
 
-async def test_a_turn_that_was_handed_back_keeps_its_place_before_the_operation(world: TurnRows) -> None:
+async def test_a_requeued_turn_keeps_its_place_before_the_operation(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.ask(thread)
     running = await world.claimed()
@@ -239,7 +239,7 @@ async def test_two_operations_that_run_in_one_worktree_are_impossible(world: Tur
 # Its data and its end
 
 
-async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: TurnRows) -> None:
+async def test_an_operation_has_its_author_and_the_other_threads_of_the_worktree(world: TurnRows) -> None:
     issue, worktree = await world.home()
     await world.thread(worktree=worktree, number=77)
     number = await world.db.fetchval("select number from conversations where id = $1", issue)
@@ -253,7 +253,7 @@ async def test_it_knows_who_asked_and_who_else_uses_the_worktree(world: TurnRows
     assert operation.worktree.repository == repository()
 
 
-async def test_its_end_rings_for_what_waited_behind_it(world: TurnRows) -> None:
+async def test_the_end_of_an_operation_rings_for_waiting_turns(world: TurnRows) -> None:
     _, worktree = await world.home()
     operation = await ask(world, worktree)
     assert await bells(world) == 1
@@ -278,7 +278,7 @@ async def test_a_lost_claim_ends_nothing(world: TurnRows) -> None:
     assert await state(world, operation.id) == "running"
 
 
-async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: TurnRows) -> None:
+async def test_an_operation_of_a_dead_worker_waits_again_at_its_old_place(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
     operation = await claimed(world)
@@ -294,7 +294,7 @@ async def test_what_a_dead_worker_had_begun_waits_again_at_its_old_place(world: 
     assert again.claim.token != operation.claim.token
 
 
-async def test_what_nobody_waits_for_any_more_is_not_done(world: TurnRows) -> None:
+async def test_a_withdrawn_operation_is_not_done(world: TurnRows) -> None:
     _, worktree = await world.home()
     first, second = await ask(world, worktree), await ask(world, worktree)
     await claimed(world)
@@ -309,7 +309,7 @@ async def test_what_nobody_waits_for_any_more_is_not_done(world: TurnRows) -> No
 # Closed threads
 
 
-async def test_a_worktree_is_not_let_go_while_something_is_to_be_done_with_it(world: TurnRows) -> None:
+async def test_a_worktree_is_not_released_while_an_operation_is_queued(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
     await world.close(thread)
@@ -337,7 +337,7 @@ async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world:
     assert not await closing
 
 
-async def test_what_a_closed_thread_had_asked_for_before_is_withdrawn(world: TurnRows) -> None:
+async def test_operations_requested_before_the_close_are_withdrawn(world: TurnRows) -> None:
     thread, worktree = await world.home()
     other = await world.thread(worktree=worktree)
     begun = await ask(world, worktree, "reset", thread)
@@ -372,7 +372,7 @@ async def rescued(world: TurnRows, worktree: int, removal: str | None = "closed"
     return rescue
 
 
-async def test_a_rescue_remembers_whose_it_was_and_why(world: TurnRows) -> None:
+async def test_a_rescue_records_its_thread_and_its_reason(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     number = await world.db.fetchval("select number from conversations where id = $1", thread)
@@ -399,7 +399,7 @@ async def test_a_rescue_of_a_thread_of_the_same_number_elsewhere_is_not_its_own(
 @pytest.mark.parametrize(
     ("removal", "comes_back"), [("closed", True), ("retention", True), ("command", False), (None, False)]
 )
-async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
+async def test_only_work_that_was_not_removed_by_request_comes_back_automatically(
     world: TurnRows, removal: str | None, comes_back: bool
 ) -> None:
     thread, worktree = await world.home()
@@ -408,7 +408,7 @@ async def test_only_what_nobody_asked_to_put_away_comes_back_by_itself(
     assert (await rescues.pending_restore(world.db, thread) is not None) == comes_back
 
 
-async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world: TurnRows) -> None:
+async def test_restored_or_refused_work_does_not_come_back_again(world: TurnRows) -> None:
     thread, worktree = await world.home()
     rescue = await rescued(world, worktree)
     found = await rescues.pending_restore(world.db, thread)
@@ -425,7 +425,7 @@ async def test_what_was_brought_back_or_left_by_a_turn_does_not_come_again(world
     assert await rescues.pending_restore(world.db, thread) is None
 
 
-async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(world: TurnRows) -> None:
+async def test_a_restore_runs_before_the_waiting_turn_and_is_queued_once(world: TurnRows) -> None:
     thread, _ = await world.home()
     turn = await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
@@ -441,7 +441,7 @@ async def test_bringing_back_goes_before_the_turn_that_waits_and_is_asked_once(w
     assert await claim(world) is None
 
 
-async def test_bringing_back_ends_with_the_turn_that_it_was_for(world: TurnRows) -> None:
+async def test_a_restore_ends_with_its_turn(world: TurnRows) -> None:
     thread, _ = await world.home()
     await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
@@ -513,7 +513,7 @@ async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_a
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_a_removal_that_was_called_off_leaves_no_reason(world: TurnRows) -> None:
+async def test_a_cancelled_removal_leaves_no_reason(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     await world.close(thread)
@@ -528,7 +528,7 @@ async def test_a_removal_that_was_called_off_leaves_no_reason(world: TurnRows) -
 # Worktrees of closed threads
 
 
-async def test_what_is_left_over_is_what_only_closed_threads_use(world: TurnRows) -> None:
+async def test_worktrees_used_only_by_closed_threads_are_left_over(world: TurnRows) -> None:
     closed, kept = await world.home()
     await world.close(closed)
     _, used = await world.home()

@@ -185,7 +185,7 @@ async def test_a_tracking_comment_is_posted_once_and_edited_in_place(bench: Benc
     assert (await bench.row(row))["comment_url"].endswith(str(comment.id))
 
 
-async def test_the_same_wish_again_edits_nothing(bench: Bench) -> None:
+async def test_the_same_text_again_edits_nothing(bench: Bench) -> None:
     turn = await bench.turn()
     for _ in range(2):
         await bench.wish(turn, "Queued.")
@@ -233,7 +233,7 @@ async def test_a_sender_killed_before_its_request_is_looked_for_twice_and_then_s
     assert bench.bodies == ["Hello."]
 
 
-async def test_a_look_that_hits_a_limit_does_not_forget_that_the_comment_may_exist(bench: Bench) -> None:
+async def test_a_rate_limited_search_does_not_forget_that_the_comment_may_exist(bench: Bench) -> None:
     turn = await bench.turn()
     bench.github.faults.add(FailAfter(502), method="POST")
     await bench.wish(turn, "Hello.")
@@ -243,7 +243,7 @@ async def test_a_look_that_hits_a_limit_does_not_forget_that_the_comment_may_exi
     assert bench.bodies == ["Hello."]
 
 
-async def test_a_wish_that_changes_while_the_old_one_is_in_flight_is_sent_as_well(bench: Bench) -> None:
+async def test_a_text_that_changes_during_a_request_is_sent_too(bench: Bench) -> None:
     turn = await bench.turn()
     row = await bench.wish(turn, "Queued.")
     async with bench.pool.acquire() as connection:
@@ -254,7 +254,7 @@ async def test_a_wish_that_changes_while_the_old_one_is_in_flight_is_sent_as_wel
     assert (await bench.row(row))["state"] == "waiting"
 
 
-async def test_what_creates_something_goes_a_second_apart(bench: Bench) -> None:
+async def test_creating_requests_have_a_second_between_them(bench: Bench) -> None:
     for number in range(4):
         await bench.reply(f"Answer {number}")
     await bench.react(Target("issue"))
@@ -294,7 +294,7 @@ async def test_when_the_hour_is_used_up_edits_still_go_and_the_rest_waits(bench:
     assert bench.bodies == ["Done.", "Later"]
 
 
-async def test_reactions_and_answers_pass_finals_and_finals_pass_progress(bench: Bench) -> None:
+async def test_reactions_and_command_answers_overtake_finals_and_finals_overtake_progress(bench: Bench) -> None:
     progress, final = await bench.turn(), await bench.turn()
     await bench.wish(progress, "Working.", urgency=PROGRESS)
     await bench.wish(final, "Done.", urgency=FINAL)
@@ -305,7 +305,7 @@ async def test_reactions_and_answers_pass_finals_and_finals_pass_progress(bench:
     assert bench.issue.reactions_by(bench.github.bot) == ["eyes"]
 
 
-async def test_a_secondary_limit_holds_the_whole_lane_also_for_what_comes_later(bench: Bench) -> None:
+async def test_a_secondary_limit_pauses_the_writer_for_later_items_too(bench: Bench) -> None:
     bench.github.faults.add(SecondaryRateLimit(retry_after=90), method="POST")
     await bench.reply("One")
     started = bench.time.now
@@ -365,7 +365,7 @@ async def test_when_the_answer_is_refused_the_tracking_comment_says_it_instead(b
     assert bench.bodies == ["The answer."]
 
 
-async def test_a_refused_comment_fails_with_its_reason_and_the_lane_goes_on(bench: Bench) -> None:
+async def test_a_refused_comment_fails_with_its_reason_and_the_writer_continues(bench: Bench) -> None:
     bench.github.faults.add(FailBefore(403), method="POST")
     refused = await bench.reply("Refused")
     await bench.reply("Next")
@@ -376,7 +376,7 @@ async def test_a_refused_comment_fails_with_its_reason_and_the_lane_goes_on(benc
     assert bench.bodies == ["Next"]
 
 
-async def test_an_answer_is_posted_anew_when_somebody_deleted_the_tracking_comment(bench: Bench) -> None:
+async def test_an_answer_is_posted_again_if_the_tracking_comment_was_deleted(bench: Bench) -> None:
     turn = await bench.turn()
     await bench.wish(turn, "Queued.")
     await bench.drain_until_empty()
@@ -404,7 +404,7 @@ async def test_an_answer_to_a_deleted_inline_comment_goes_to_the_conversation(be
     assert bench.bodies == ["Because."]
 
 
-async def test_a_reaction_wished_twice_is_one_reaction(bench: Bench) -> None:
+async def test_a_reaction_enqueued_twice_is_one_reaction(bench: Bench) -> None:
     bench.github.faults.add(FailAfter(502), method="POST")
     for _ in range(2):
         await bench.react(Target("issue"))
@@ -420,7 +420,7 @@ async def test_nothing_leaves_with_a_secret_or_a_forged_marker(bench: Bench) -> 
     assert turn_marker(1, 1) not in comment.body
 
 
-async def test_bad_credentials_stop_the_lane_and_lose_nothing(bench: Bench) -> None:
+async def test_bad_credentials_stop_the_writer_and_lose_nothing(bench: Bench) -> None:
     await bench.reply("Hello.")
     tokens = dict(bench.github.world.tokens)
     bench.github.world.tokens.clear()

@@ -27,7 +27,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path, turns_of_the_
     assert not runs(sleep)
 
 
-async def test_the_end_ends_what_the_process_left_running(tmp_path: Path) -> None:
+async def test_the_end_also_ends_child_processes(tmp_path: Path) -> None:
     sleep = new_sleep()
     process = await start(("sh", "-c", f"{sleep} & echo started"), ENVIRONMENT, tmp_path, stderr=DEVNULL)
     assert process.stdout is not None

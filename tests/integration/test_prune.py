@@ -40,7 +40,7 @@ async def on_record(node: Node) -> set[str]:
 # Removed and kept worktrees
 
 
-async def test_what_nobody_used_goes_from_disk_git_and_rows(each: Node) -> None:
+async def test_an_unused_worktree_is_removed_from_disk_git_and_rows(each: Node) -> None:
     old, young = await each.add(1), await each.add(2, days=1)
 
     report = await each.sweep()
@@ -57,7 +57,7 @@ async def test_what_nobody_used_goes_from_disk_git_and_rows(each: Node) -> None:
     assert await each.db.fetchval("select worktree_id from conversations where number = 1") is None
 
 
-async def test_one_without_a_branch_goes_earlier(node: Node) -> None:
+async def test_a_worktree_without_a_branch_is_removed_earlier(node: Node) -> None:
     on_branch, detached, of_nobody = await node.add(1, days=31), await node.add(2, days=31, detached=True), None
     of_nobody = await node.add(3, days=91)
     await node.db.execute("update conversations set worktree_id = null where number = 3")
@@ -68,7 +68,7 @@ async def test_one_without_a_branch_goes_earlier(node: Node) -> None:
     assert (await node.states())[on_branch] == "ready"
 
 
-async def test_older_than_stands_for_every_kind(node: Node) -> None:
+async def test_older_than_applies_to_every_kind(node: Node) -> None:
     old, young = await node.add(1, days=2), await node.add(2, days=0.5)
 
     report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
@@ -154,7 +154,7 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
     assert [line.id for line in (await node.sweep()).deleted] == [worktree]
 
 
-async def test_one_that_somebody_locked_stays(node: Node) -> None:
+async def test_a_worktree_locked_by_a_person_stays(node: Node) -> None:
     worktree = await node.add(1)
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
     git(node.git.clone.path, "worktree", "lock", "--reason", "looking into it", str(node.path(1)))
@@ -165,7 +165,7 @@ async def test_one_that_somebody_locked_stays(node: Node) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-async def test_one_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
+async def test_a_worktree_with_a_turn_is_never_pruned(node: Node, state: str) -> None:
     worktree = await node.add(1)
     world = TurnRows(node.db)
     conversation = await node.db.fetchval("select id from conversations where number = 1")
@@ -213,7 +213,7 @@ async def test_one_bad_worktree_never_stops_the_sweep(node: Node) -> None:
 
 
 @pytest.mark.parametrize("damage", ["directory", "git-file", "entry", "clone", "half-made", "everything"])
-async def test_what_is_damaged_goes_all_the_same_and_nothing_written_is_lost(node: Node, damage: str) -> None:
+async def test_a_damaged_worktree_is_removed_and_no_work_is_lost(node: Node, damage: str) -> None:
     worktree = await node.add(1)
     path, clone = node.path(1), node.git.clone.path
     commit = commit_in(path, "work.txt")
@@ -281,7 +281,7 @@ async def test_more_than_ten_and_more_than_half_stop_the_sweep_unless_forced(nod
 
 
 @pytest.mark.parametrize(("due", "young"), [(10, 0), (11, 11)])
-async def test_a_few_or_the_smaller_half_are_no_jump_of_the_clock(node: Node, due: int, young: int) -> None:
+async def test_a_few_or_less_than_half_do_not_stop_the_sweep(node: Node, due: int, young: int) -> None:
     await fill(node, due, young)
 
     assert len((await node.sweep()).deleted) == due
@@ -331,7 +331,7 @@ async def test_two_sweeps_at_once_remove_each_worktree_once(node: Node) -> None:
     assert set((await node.states()).values()) == {"removed"}
 
 
-async def test_a_turn_that_comes_between_keeps_its_worktree(node: Node) -> None:
+async def test_a_turn_requested_during_the_sweep_keeps_its_worktree(node: Node) -> None:
     worktree = await node.add(1)
     conversation = await node.db.fetchval("select id from conversations where number = 1")
     async with node.ctx.pool.acquire() as connection:
@@ -376,7 +376,7 @@ async def test_one_that_an_operator_touches_meanwhile_stays(node: Node) -> None:
     assert await node.states() == {worktree: "ready"}
 
 
-async def test_what_was_used_since_it_was_judged_stays(node: Node) -> None:
+async def test_a_worktree_used_since_the_check_stays(node: Node) -> None:
     worktree = await node.add(1)
 
     def touch(name: str) -> None:
@@ -393,7 +393,7 @@ async def test_what_was_used_since_it_was_judged_stays(node: Node) -> None:
     assert await TurnRows(node.db).claim() is not None, "it is used again as if nothing had been"
 
 
-async def test_one_with_an_operation_waits_for_it(node: Node) -> None:
+async def test_a_worktree_with_an_operation_waits_for_it(node: Node) -> None:
     worktree = await node.add(1)
     await node.db.execute(
         "insert into operations (worktree_id, kind, requested_by, asked_at) values ($1, 'reset', 'maria', now())",

@@ -110,11 +110,11 @@ async def read_whole(db: Connection, statement: str, arguments: tuple[Any, ...])
     return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & GROWING
 
 
-async def test_the_hot_statements_read_no_growing_table_whole(busy: Connection) -> None:
+async def test_the_frequent_statements_scan_no_growing_table(busy: Connection) -> None:
     slow = {name: found for name, (sql, values) in STATEMENTS.items() if (found := await read_whole(busy, sql, values))}
 
     assert slow == {}
 
 
-async def test_a_table_read_whole_is_noticed(busy: Connection) -> None:
+async def test_a_full_scan_is_noticed(busy: Connection) -> None:
     assert await read_whole(busy, "select * from turns where request = $1", ("x",)) == {"turns"}

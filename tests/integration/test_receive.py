@@ -55,7 +55,7 @@ async def test_the_same_guid_again_is_a_duplicate(github: Sender, pool: Pool) ->
 
 
 @pytest.mark.parametrize("state", ["done", "ignored", "received"])
-async def test_a_redelivery_of_what_did_not_fail_does_nothing(github: Sender, pool: Pool, state: str) -> None:
+async def test_a_redelivery_of_a_successful_delivery_does_nothing(github: Sender, pool: Pool, state: str) -> None:
     await github.send(comment(), guid="g-1")
     await pool.execute("update deliveries set state = $1", state)
     assert (await github.send(comment(), guid="g-1")).json()["status"] == "duplicate"
@@ -80,7 +80,7 @@ async def test_a_redelivery_of_a_failed_delivery_runs_again(github: Sender, pool
         ("push", []),
     ],
 )
-async def test_what_means_nothing_is_ignored_and_kept_without_its_body(
+async def test_an_unused_event_is_ignored_and_kept_without_its_body(
     github: Sender, pool: Pool, event: str, payload: object
 ) -> None:
     answer = await github.send(payload, event=event, guid="g-1")

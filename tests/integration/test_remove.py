@@ -206,7 +206,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
     assert not metadata.metadata_path(place.path).exists()
 
 
-async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
+async def test_a_process_that_lost_the_claim_touches_nothing(place: Place) -> None:
     removal = await place.claimed()
     await removals.requeue(place.rows.db, place.worktree, WORKER)
     assert isinstance(await remove_claimed(place.ctx, removal), NotRemoved)
@@ -215,9 +215,7 @@ async def test_whoever_lost_the_claim_touches_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("cut", ["rescued", "trashed", "entry-dropped", "branch-deleted", "metadata-deleted"])
-async def test_a_removal_that_was_cut_off_is_gone_on_with(
-    place: Place, cut: str, kill_at: Callable[[str], None]
-) -> None:
+async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
     place.git_world.agent_commits({"a": "1"})
     (place.path / "new").write_text("new")
     removal = await place.claimed()
@@ -236,7 +234,7 @@ async def test_a_removal_that_was_cut_off_is_gone_on_with(
     assert not place.path.exists()
 
 
-async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
+async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
     await asyncio.gather(*(remove_all(place.ctx, WORKER) for _ in range(2)))
@@ -244,7 +242,7 @@ async def test_all_that_are_to_go_go_and_their_bytes(place: Place) -> None:
     assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
 
 
-async def test_what_could_not_go_goes_when_it_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_removal_succeeds_when_it_is_retried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
     await remove_all(cut_off_from(place), WORKER)

@@ -54,7 +54,7 @@ async def forget_row(node: Node, worktree: int) -> None:
     await node.db.execute("delete from worktrees where id = $1", worktree)
 
 
-async def test_where_all_agree_nothing_is_done(each: Node) -> None:
+async def test_a_consistent_worktree_needs_no_repair(each: Node) -> None:
     await each.add(1)
     before, rows = each.listing(), await each.rows()
 
@@ -89,7 +89,7 @@ async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, conte
 
 
 @pytest.mark.parametrize("gone", ["directory", "directory and entry"])
-async def test_what_is_gone_waits_for_its_next_turn(node: Node, gone: str) -> None:
+async def test_a_missing_worktree_waits_for_its_next_turn(node: Node, gone: str) -> None:
     worktree = await node.add(1)
     shutil.rmtree(node.path(1))
     if gone != "directory":
@@ -123,7 +123,7 @@ async def test_without_its_clone_nothing_is_moved(node: Node) -> None:
     assert node.path(1).is_dir()
 
 
-async def test_one_with_a_turn_is_left_to_it(node: Node) -> None:
+async def test_a_worktree_with_a_turn_is_not_repaired(node: Node) -> None:
     await node.add(1)
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
     await TurnRows(node.db).ask(await node.db.fetchval("select id from conversations"))
@@ -132,7 +132,7 @@ async def test_one_with_a_turn_is_left_to_it(node: Node) -> None:
     assert await lock_of(node, 1) is None
 
 
-async def test_one_that_is_being_removed_is_left_to_its_removal(node: Node) -> None:
+async def test_a_worktree_that_is_being_removed_is_not_repaired(node: Node) -> None:
     worktree = await node.add(1)
     await node.db.execute("update worktrees set state = 'removing', removal = 'command'")
     (node.path(1) / "new.txt").write_text("not committed\n")
@@ -164,7 +164,7 @@ async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link", "unknown repository", "of a removed row"])
-async def test_a_stranger_is_adopted_as_an_orphan_and_left_where_it_is(node: Node, kind: str) -> None:
+async def test_an_unknown_directory_is_recorded_as_an_orphan_and_left_in_place(node: Node, kind: str) -> None:
     worktree = await node.add(1)
     match kind:
         case "directory":
@@ -210,7 +210,7 @@ def metadata_for(node: Node, worktree: int) -> Metadata:
     )
 
 
-async def test_worktrees_of_a_node_that_had_another_name_are_no_strangers(node: Node) -> None:
+async def test_worktrees_of_a_renamed_node_are_not_orphans(node: Node) -> None:
     worktree = await node.add(1)
     await node.db.execute("insert into nodes (name) values ('before')")
     await node.db.execute("update worktrees set node = 'before'")

@@ -87,7 +87,7 @@ async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
         assert isinstance(await commit_all(held, world.path, "rest", BOT, None), Committed)
 
 
-async def test_commits_on_a_detached_head_disturb_no_fetch_and_come_home_by_name(world: GitRepositories) -> None:
+async def test_commits_on_a_detached_head_disturb_no_fetch_and_are_imported_by_name(world: GitRepositories) -> None:
     world.agent("switch", "-q", "--detach")
     stray = world.agent_commits({"a": "1"})
     world.someone_pushes("main", {"b": "2"})

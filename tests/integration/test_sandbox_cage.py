@@ -42,7 +42,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_switched_off_by_name_there_is_none(tmp_path: Path) -> None:
+def test_the_setting_off_means_no_cage(tmp_path: Path) -> None:
     assert cage_for("off", tmp_path, SEARCH_PATH) is None
 
 

@@ -95,14 +95,14 @@ async def test_its_first_line_says_what_runs_it(world: GitRepositories, tmp_path
     assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "42")
 
 
-async def test_what_it_started_ends_with_it(world: GitRepositories, tmp_path: Path) -> None:
+async def test_processes_of_the_script_end_with_it(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"{sleep} &\necho begun\n"
     assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "begun")
     assert not runs(sleep)
 
 
-async def test_past_its_limit_it_is_ended_with_all_it_started(world: GitRepositories, tmp_path: Path) -> None:
+async def test_a_script_over_its_limit_is_ended_with_its_processes(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"echo begun\n{sleep} & {sleep}\n"
     ended = await run_script(launch(world, text, tmp_path), 2, asyncio.Event())

@@ -136,7 +136,7 @@ async def test_a_worktree_that_is_not_made_is_not_switched(world: TurnRows) -> N
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "not-made"))])]
 
 
-async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: TurnRows) -> None:
+async def test_the_first_of_two_pull_requests_for_one_issue_shares(world: TurnRows) -> None:
     await made(world)
 
     await asks(world.db, PULL, head="feature")
@@ -148,7 +148,7 @@ async def test_of_two_pull_requests_for_one_issue_the_first_shares(world: TurnRo
     ]
 
 
-async def test_of_two_issues_the_first_that_fits_is_shared(world: TurnRows) -> None:
+async def test_the_first_suitable_of_two_issues_is_shared(world: TurnRows) -> None:
     await made(world)
     await made(world, 2)
     await asks(world.db, ISSUE)

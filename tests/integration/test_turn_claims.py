@@ -88,7 +88,7 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: Cl
         assert await everything(world.db) == before, name
 
 
-async def test_a_lost_claim_cannot_be_handed_back_or_cut_off(world: TurnRows, turn: ClaimedTurn) -> None:
+async def test_a_lost_claim_cannot_be_requeued(world: TurnRows, turn: ClaimedTurn) -> None:
     assert await turns.requeue(world.db, turn.claim)
     again = await world.claimed()
     before = await everything(world.db)
@@ -130,7 +130,7 @@ async def test_an_end_other_than_done_needs_a_reason(world: TurnRows, turn: Clai
         await turns.end(world.db, turn.claim, "failed", None)
 
 
-async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: TurnRows, turn: ClaimedTurn) -> None:
+async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: ClaimedTurn) -> None:
     await turns.save_answer(world.db, turn.claim, "all done", ("noticed",))
     assert await turns.requeue(world.db, turn.claim)
 
@@ -143,7 +143,7 @@ async def test_a_turn_that_was_handed_back_goes_on_with_its_answer(world: TurnRo
     assert (await world.row(turn.id))["cut_offs"] == 0
 
 
-async def test_handing_back_is_no_crash_however_often(world: TurnRows, turn: ClaimedTurn) -> None:
+async def test_a_requeue_never_counts_as_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
     claim = turn.claim
     for _ in range(3):
         assert await turns.requeue(world.db, claim)
@@ -270,7 +270,7 @@ async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: Cl
     assert await world.state("turns", turn.id) == "running"
 
 
-async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: TurnRows, turn: ClaimedTurn) -> None:
+async def test_a_request_after_the_stop_is_not_stopped(world: TurnRows, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, asked_at=LATER)
 
     assert await requests.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
@@ -278,7 +278,7 @@ async def test_what_was_asked_later_than_the_stop_is_not_stopped(world: TurnRows
     assert await world.state("turns", waiting) == "queued"
 
 
-async def test_a_stop_outlives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
+async def test_a_stop_survives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
     assert await turns.requeue(world.db, turn.claim, crashed=True)
 

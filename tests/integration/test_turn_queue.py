@@ -32,7 +32,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 # Order
 
 
-async def test_nothing_asked_is_nothing_to_claim(world: TurnRows) -> None:
+async def test_without_requests_there_is_nothing_to_claim(world: TurnRows) -> None:
     await world.home()
 
     assert await world.claim() is None
@@ -123,7 +123,7 @@ async def test_a_later_turn_waits_for_an_earlier_one_that_cannot_run_yet(world: 
     assert await world.claim() is None
 
 
-async def test_a_turn_that_was_handed_back_keeps_its_place(world: TurnRows) -> None:
+async def test_a_requeued_turn_keeps_its_place(world: TurnRows) -> None:
     conversation, _ = await world.home()
     first = await world.ask(conversation)
     await world.ask(conversation)
@@ -272,7 +272,7 @@ async def test_two_live_rows_for_one_directory_are_impossible(world: TurnRows) -
 # Many workers at once
 
 
-async def test_of_many_workers_each_turn_goes_to_one(world: TurnRows, pool: Pool) -> None:
+async def test_each_turn_goes_to_one_of_many_workers(world: TurnRows, pool: Pool) -> None:
     asked = [await world.ask((await world.home(repo=1 + number % 3))[0]) for number in range(12)]
 
     async def worker() -> list[int]:

@@ -108,7 +108,7 @@ async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: TurnR
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_letting_go_twice_rings_once(world: TurnRows) -> None:
+async def test_a_second_release_does_not_ring_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
@@ -118,7 +118,7 @@ async def test_letting_go_twice_rings_once(world: TurnRows) -> None:
     assert await bells(world) == 1
 
 
-async def test_two_threads_of_a_worktree_that_close_at_once_let_it_go(world: TurnRows, pool: Pool) -> None:
+async def test_two_threads_that_close_at_once_release_their_worktree(world: TurnRows, pool: Pool) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
 
@@ -185,7 +185,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
     assert (await world.claimed()).id == asked
 
 
-async def test_a_pull_request_does_not_share_a_worktree_that_is_just_let_go(world: TurnRows, pool: Pool) -> None:
+async def test_a_pull_request_does_not_share_a_released_worktree(world: TurnRows, pool: Pool) -> None:
     worktree = await world.worktree()
     issue = await world.thread(worktree=worktree, number=1)
 
@@ -266,7 +266,7 @@ async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRow
     assert await world.state("worktrees", first.worktree.id) == "removing"
 
 
-async def test_what_was_asked_during_a_removal_that_fails_runs_in_the_worktree_that_stays(world: TurnRows) -> None:
+async def test_a_request_during_a_failed_removal_runs_in_the_kept_worktree(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
@@ -330,7 +330,7 @@ async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnR
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_whoever_asks_while_a_worktree_is_claimed_for_removal_is_seen(world: TurnRows, pool: Pool) -> None:
+async def test_a_request_during_the_claim_of_a_removal_is_seen(world: TurnRows, pool: Pool) -> None:
     conversation, worktree = await world.home()
 
     async def prune() -> removals.ClaimedRemoval | None:
@@ -422,7 +422,7 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     assert turn.worktree.id == worktree
 
 
-async def test_what_could_not_go_when_its_thread_closed_is_tried_again_later(world: TurnRows) -> None:
+async def test_a_removal_that_failed_at_the_close_is_retried_later(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
@@ -447,7 +447,7 @@ async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world
     assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == []
 
 
-async def test_one_that_was_kept_and_is_asked_for_again_is_not_tried_again(world: TurnRows) -> None:
+async def test_a_kept_worktree_with_a_new_request_is_not_removed_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await world.close(conversation)
@@ -571,7 +571,7 @@ async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
     assert await conversations.find_conversation(world.db, repository(), 5) is None
 
 
-async def test_a_glance_at_a_thread_tells_what_runs_and_waits(world: TurnRows) -> None:
+async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     assert await conversations.overview(world.db, conversation) == conversations.Overview(

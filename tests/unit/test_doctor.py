@@ -151,7 +151,7 @@ def test_an_agent_that_is_missing_names_what_to_install() -> None:
     assert agent_check(MISSING, True, "").next_step == "Install it: npm install gemini"
 
 
-def test_of_broken_settings_those_that_can_be_read_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_valid_ones_of_broken_settings_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_TOKEN", "GITHUB_APP_ID", "GITHUB_WEBHOOK_SECRET"):
         monkeypatch.delenv(name, raising=False)

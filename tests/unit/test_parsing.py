@@ -160,7 +160,7 @@ def test_a_mention_in_code_quotations_links_and_comments_asks_nothing(text: str)
         " \n\t\n",
     ],
 )
-def test_somebody_elses_name_an_address_or_a_team_asks_nothing(text: str) -> None:
+def test_another_name_an_address_or_a_team_asks_nothing(text: str) -> None:
     assert asks(text) == ParsedComment()
 
 

@@ -102,7 +102,7 @@ def test_what_a_worker_started_does_not_keep_it_alive(workers: Path) -> None:
         child.wait()
 
 
-def test_the_folder_is_nobody_elses(workers: Path) -> None:
+def test_the_folder_belongs_to_the_user_alone(workers: Path) -> None:
     with worker_lock(workers) as worker:
         assert (workers / f"{worker}.lock").stat().st_mode & 0o077 == 0
         assert workers.stat().st_mode & 0o077 == 0
@@ -115,7 +115,7 @@ def test_the_folder_is_nobody_elses(workers: Path) -> None:
         *("A" * 16, "٠" * 16, "0123456789abcde\n", "0123456789abcdef\n", "0123456789abcdef\0"),
     ],
 )
-def test_a_name_that_is_no_workers_is_dead_and_touches_no_file(workers: Path, name: str) -> None:
+def test_an_invalid_worker_name_is_dead_and_touches_no_file(workers: Path, name: str) -> None:
     workers.mkdir(parents=True)
     secret = workers.parent / "secret.lock"
     secret.write_text("kept")

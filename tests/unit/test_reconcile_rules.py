@@ -38,7 +38,9 @@ EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
 
 
 @pytest.mark.parametrize(("row", "directory", "entry", "actions"), EIGHT)
-def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, actions: tuple[Action, ...]) -> None:
+def test_each_of_the_eight_combinations_has_its_repair(
+    *, row: bool, directory: bool, entry: bool, actions: tuple[Action, ...]
+) -> None:
     assert decide(place(row=row, directory=directory, entry=entry)) == actions
 
 
@@ -64,11 +66,11 @@ def test_the_eight_combinations(*, row: bool, directory: bool, entry: bool, acti
         (Place(False, False, "absent", "missing"), ()),
     ],
 )
-def test_the_odd_ones(case: Place, actions: tuple[Action, ...]) -> None:
+def test_unusual_combinations_have_their_repair(case: Place, actions: tuple[Action, ...]) -> None:
     assert decide(case) == actions
 
 
-def test_no_combination_falls_through() -> None:
+def test_every_combination_has_a_repair() -> None:
     assert len(ALL) == 2 * 2 * 5 * 3 * 2
     for case in ALL:
         assert all(isinstance(action, Action) for action in decide(case)), case

@@ -115,7 +115,7 @@ def test_an_age_is_a_number_and_a_unit(text: str, age: timedelta) -> None:
 
 
 @given(st.text(max_size=12))
-def test_whatever_is_written_is_an_age_or_named_as_none(text: str) -> None:
+def test_every_text_is_an_age_or_a_named_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert parse_age(text) >= timedelta(0)
 

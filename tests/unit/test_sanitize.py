@@ -178,7 +178,7 @@ def test_whatever_the_agent_writes_nothing_in_it_is_live(text: str) -> None:
 
 
 @given(text=hostile)
-def test_taming_twice_changes_nothing_more(text: str) -> None:
+def test_sanitizing_twice_changes_nothing_more(text: str) -> None:
     once = sanitize(text, SERVER)
     assert sanitize(once, SERVER) == once
 

@@ -76,7 +76,7 @@ async def test_latency_and_graphql_errors_last_until_they_are_cleared(
         await api.get("/user", timeout=0.1)
 
 
-async def test_waiting_ends_with_the_change_or_with_the_deadline(
+async def test_a_wait_ends_with_the_change_or_at_the_deadline(
     github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     issue = await maria.open_issue(shop, "Talk")

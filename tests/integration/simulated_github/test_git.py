@@ -58,7 +58,7 @@ async def test_a_public_repository_is_cloned_without_credentials(github: Simulat
     await git(tmp_path / "clone", "push", "--quiet", "origin", "HEAD:main", fails=True)
 
 
-async def test_a_request_so_long_that_git_compresses_it_is_understood(
+async def test_a_compressed_request_of_git_is_accepted(
     github: SimulatedGitHub, shop: Repository, tmp_path: Path
 ) -> None:
     commit = "commit refs/heads/branch-{0}\ncommitter Ada <ada@example.org> {0} +0000\ndata 0\n\n"
@@ -68,7 +68,7 @@ async def test_a_request_so_long_that_git_compresses_it_is_understood(
     assert (await git(tmp_path / "clone.git", "branch", "--list")).count("branch-") == 100
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_fetch_leaves_nothing_open(
+async def test_a_client_that_disconnects_during_a_fetch_leaves_nothing_open(
     github: SimulatedGitHub, maria: Person
 ) -> None:
     repository = await github.create_repository("acme/big", files={"big.bin": os.urandom(20_000_000)})

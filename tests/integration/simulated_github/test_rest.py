@@ -10,7 +10,7 @@ from bot.simulated.github import Person, Repository, SimulatedGitHub
 from tests.support.github import Clock, Receiver, bearer, payload, pull_fixing
 
 
-async def test_a_bad_token_is_told_apart_from_none_and_from_what_may_not_be_seen(
+async def test_a_bad_token_no_token_and_a_hidden_resource_have_different_errors(
     github: SimulatedGitHub, shop: Repository
 ) -> None:
     async with httpx.AsyncClient(base_url=github.api_url) as client:
@@ -36,7 +36,7 @@ async def test_a_bad_token_is_told_apart_from_none_and_from_what_may_not_be_seen
         ("admin", "admin", "admin"),
     ],
 )
-async def test_the_permission_of_a_collaborator(
+async def test_the_permission_of_a_collaborator_is_returned(
     github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient, granted: Any, permission: str, role: str
 ) -> None:
     shop.allow(github.person("ada"), granted)
@@ -45,7 +45,7 @@ async def test_the_permission_of_a_collaborator(
     assert (await api.get("/repos/acme/shop/collaborators/nobody/permission")).status_code == 404
 
 
-async def test_everybody_reads_a_public_repository(github: SimulatedGitHub, api: httpx.AsyncClient) -> None:
+async def test_every_account_reads_a_public_repository(github: SimulatedGitHub, api: httpx.AsyncClient) -> None:
     await github.create_repository("acme/open", private=False)
     github.person("eve")
     answer = (await api.get("/repos/acme/open/collaborators/eve/permission")).json()
@@ -73,7 +73,7 @@ async def test_comments_come_in_pages_with_links(
     assert [comment["body"] for comment in recent.json()] == ["changed"]
 
 
-async def test_a_comment_is_made_changed_and_deleted(shop: Repository, maria: Person, api: httpx.AsyncClient) -> None:
+async def test_a_comment_is_created_edited_and_deleted(shop: Repository, maria: Person, api: httpx.AsyncClient) -> None:
     issue = await maria.open_issue(shop, "Talk")
     made = (await api.post("/repos/acme/shop/issues/1/comments", json={"body": "one"})).json()
     path = f"/repos/acme/shop/issues/comments/{made['id']}"
@@ -136,7 +136,7 @@ async def test_labels_are_set_by_those_who_may_triage(
     assert issue.labels == []
 
 
-async def test_nobody_changes_the_words_of_others_without_write(
+async def test_editing_the_comments_of_others_needs_write(
     github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     shop.allow(github.bot, "read")
@@ -148,7 +148,7 @@ async def test_nobody_changes_the_words_of_others_without_write(
     assert (comment.body, comment.thread.state) == ("mine", "open")
 
 
-async def test_branches_and_refs(shop: Repository, api: httpx.AsyncClient) -> None:
+async def test_branches_and_refs_are_returned(shop: Repository, api: httpx.AsyncClient) -> None:
     shop.protect("main")
     tip = (await shop.git.branches())["main"]
     branch = (await api.get("/repos/acme/shop/branches/main")).json()

@@ -49,7 +49,7 @@ async def test_the_bots_own_comment_comes_back_as_a_webhook_from_the_bot(
     assert sent["comment"]["html_url"] == answer.json()["html_url"]
 
 
-async def test_a_slow_receiver_delays_no_answer_and_is_given_up_without_a_retry(
+async def test_a_slow_receiver_delays_no_answer_and_gets_no_retry(
     github: SimulatedGitHub, receiver: Receiver, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:
     await github.settled()
@@ -113,9 +113,7 @@ async def test_the_order_of_webhooks_is_the_order_of_the_acts(
     assert [comment["body"] for comment in comments] == [str(number) for number in range(30)]
 
 
-async def test_a_receiver_that_is_away_is_logged_as_such(
-    github: SimulatedGitHub, shop: Repository, maria: Person
-) -> None:
+async def test_an_unreachable_receiver_is_logged(github: SimulatedGitHub, shop: Repository, maria: Person) -> None:
     with listen(0) as nobody:
         port = nobody.getsockname()[1]
     github.set_webhook(f"http://127.0.0.1:{port}/", SECRET)
