@@ -1,4 +1,4 @@
-# `make` lists the targets. ARGS are handed on: make demo ARGS=--keep, make test ARGS="-k reset tests/unit"
+# `make` lists the targets. ARGS are passed on: make demo ARGS=--keep, make test ARGS="-k reset tests/unit"
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -7,18 +7,18 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# Tests wait for processes part of the time: one more than there are cores.
+# One more than the cores, since tests often wait for processes.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Without its cache of bytecode, every process of the tests would compile the bot again.
+# The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-agents lint bench lock clean payloads
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-venv: $(INSTALLED) ## the virtual environment with the pinned versions, in .venv
+venv: $(INSTALLED) ## install the pinned packages into .venv
 
 $(INSTALLED): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -32,37 +32,37 @@ $(INSTALLED): pyproject.toml requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-demo: venv ## the whole story on this machine
+demo: venv ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)
 
-test: venv payloads ## unit, integration and end-to-end tests
+test: venv payloads ## run unit, integration and end-to-end tests
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
-test-agents: venv ## the known agents, for real, against simulated models (installs them: about 1 GB)
+test-agents: venv ## install the real agents (about 1 GB) and test them against simulated models
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt
 	$(BIN)/python tests/agents/install.py
 	$(BIN)/pytest -n 0 tests/agents $(ARGS)
 
-payloads: venv # GitHub's recorded webhooks, which tests send in
+payloads: venv # GitHub's recorded webhooks, which tests send
 	@$(BIN)/python tests/recorded/install.py
 
-lint: venv ## ruff, mypy, import rules
+lint: venv ## run ruff, mypy and the import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv ## webhooks acknowledged, worktrees rescued, removed and swept: figures beside a known program's
+bench: venv ## measure webhooks, rescues, removals and sweeps, each beside a known program
 	$(BIN)/python -m bench receive $(ARGS)
 	$(BIN)/python -m bench sweep
 	$(BIN)/python -m bench removal
 
-lock: venv ## newest versions that pyproject.toml allows, into requirements/
+lock: venv ## pin the newest versions that pyproject.toml allows in requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --output-file requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra claude --constraint requirements/dev.txt --universal \
 	    --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --output-file requirements/agents.txt
 
-clean: ## everything that was made here
+clean: ## delete all generated files
 	rm -rf .venv .node dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

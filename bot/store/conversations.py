@@ -20,7 +20,7 @@ from bot.store.worktrees import lock_worktree
 
 UPSERT_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
--- A reclaimed name is another repository: its folder takes the id with it.
+-- A reused name is another repository: its folder has the id in its name.
 insert into codebases (platform, repository_id, owner, name, folder, default_branch, installation_id)
 values ($1, $2, $3, $4,
         case when exists (select from codebases
@@ -49,7 +49,7 @@ select id, worktree_id from conversations where platform = $1 and repository_id 
 """
 
 SET_STATE = """
--- Closed at $2, or open without it. A close or reopen that GitHub tells (at $3) changes nothing after a later one.
+-- Closed at $2, or open if $2 is null. A close or reopen of GitHub (at $3) changes nothing after a later one.
 update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2,
                          state_at = coalesce($3, state_at), updated_at = now()
 where id = $1 and ($3::timestamptz is null or state_at <= $3)
@@ -63,7 +63,7 @@ where conversation_id = $1 and active returning id
 """
 
 LIVE_WORKTREE = """
--- A removal that has not begun is called off. A worktree that was to have a branch and has none was never made. One
+-- A removal that has not started is cancelled. A worktree that was to have a branch and has none was never made. One
 -- that was purged is made again at the same path, unless another worktree is there now.
 update worktrees w set state = case when state in ('reserved', 'ready') then state
                                     when state = 'removed' or (branch is null and start_kind <> 'detached')
@@ -109,7 +109,7 @@ update conversations set worktree_id = $2, updated_at = now() where id = $1
 """
 
 RELEASE_WORKTREE = """
--- The worktree goes when all its conversations are closed and nothing waits or runs in it.
+-- The worktree is removed when all its conversations are closed and nothing waits or runs in it.
 update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
 where w.id = $1 and w.state in ('reserved', 'ready')
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')

@@ -48,7 +48,7 @@ select event, body, conversation, received_at from deliveries where guid = $1 an
 """
 
 BEGIN = """
--- Locked until the transaction ends: of two workers that decide one delivery the second finds it done.
+-- Locked until the transaction ends: the second of two workers that decide one delivery finds it done.
 select guid from deliveries where guid = $1 and state = 'received' for update
 """
 
@@ -65,7 +65,7 @@ select state, lock_key, body is not null as has_body from deliveries where guid 
 """
 
 RECEIVE_AGAIN = """
--- The state is checked again: another replay may have been first.
+-- The state is checked again: another replay may be faster.
 update deliveries set state = 'received', error = null, finished_at = null
 where guid = $1 and state <> 'received' and body is not null
 returning guid

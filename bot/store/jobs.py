@@ -11,14 +11,14 @@ import orjson
 from bot.store.database import Connection
 
 LOCK_QUEUES = """
--- Job ids are given at insert and not at commit: without this, of two transactions for one lock the one that
+-- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
 -- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
 select pg_advisory_xact_lock(hash)
 from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) as lock order by hash) as hashes
 """
 
 DEFER = """
--- The engine's own function; ids ascend in the order given.
+-- The engine's own function; ids ascend in the given order.
 select procrastinate_defer_jobs_v1(array_agg(
     (queue, task, 0, lock, null, args, null)::procrastinate_job_to_defer_v1 order by place))
 from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as jobs (queue, task, lock, args, place)

@@ -22,7 +22,7 @@ limit $1
 """
 
 FIND_WORKTREE = """
--- A path may have had several worktrees, one after the other: the live one counts, else the last.
+-- A path may have had several worktrees in succession: the live one counts, else the last.
 select id, node, path, state from worktrees
 where id = $1 or path = $2
 order by state in ('reserved', 'ready') desc, id desc limit 1

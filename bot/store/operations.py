@@ -14,7 +14,7 @@ OperationKind = Literal["create", "reset", "restore", "remove"]
 OperationState = Literal["queued", "running", "done", "failed"]
 
 ENQUEUE = """
--- In line behind the turns that wait or run there now. The row of the worktree is locked, so that no transaction that
+-- Queued behind the turns that wait or run there now. The row of the worktree is locked, so that no transaction that
 -- does not see this row yet releases it.
 with place as (select id, node from worktrees where id = $1 for no key update)
 insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, after_turn)
@@ -71,7 +71,7 @@ where id = $1 and claim = $2 returning id
 """
 
 REQUEUE = """
--- Every step of an operation can be repeated: it waits again, at its old place.
+-- Every step of an operation can be repeated, so it waits again at its old place.
 update operations set state = 'queued', claim = null, worker = null where id = $1 and claim = $2 returning id
 """
 
@@ -81,7 +81,7 @@ where o.state = 'running' and w.node = $1
 """
 
 WITHDRAW = """
--- The queued operations of a closed thread, also those before one of its turns.
+-- The queued operations of a closed thread, including those before one of its turns.
 update operations set state = 'failed', outcome = $3, finished_at = now()
 where state = 'queued' and asked_at < $2
   and (conversation_id = $1 or turn_id in (select id from turns where conversation_id = $1))

@@ -9,7 +9,7 @@ from bot.store.database import Connection, repository_of
 from bot.store.jobs import defer, outbox_bell
 
 ENQUEUE_COMMENT = """
--- The comment keeps its place (target, comment_id); a row in flight goes back to waiting when its request returns.
+-- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, waits_for,
                     due_at)
 values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, '-infinity')
@@ -57,7 +57,7 @@ where o.writer = $1 and o.state in ('waiting', 'sending')
 """
 
 NEXT = f"""
--- Where $3 is true nothing new may be created now, so only edits count.
+-- If $3 is true, nothing new may be created now, so only edits count.
 select o.id, o.kind, o.comment_id
 {SENDABLE}
   and o.due_at <= $2 and (not $3 or o.comment_id is not null)

@@ -23,7 +23,7 @@ select max(id) from worktrees where node = $1 and path = $2 and state = 'removed
 """
 
 RECORD_REMOVED = """
--- For an orphan whose row was lost: what is rescued of it is found by this row, and it can be restored.
+-- For an orphan whose row was lost: its rescue is found by this row, and can be restored.
 insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_number, start_kind, start_ref,
                        start_sha, state, removal, created_at)
 select platform, repository_id, $4, $5, $6, $7, $8, $9, $10, $11, 'removed', 'retention', $12

@@ -91,7 +91,7 @@ update worktrees set claim = null, worker = null where id = $1 and worker = $2 a
 """
 
 DUE_FOR_RETRY = """
--- Could not be removed when its threads were closed, and not used since.
+-- Worktrees whose removal failed when their threads were closed, and that were not used since.
 select id from worktrees
 where node = $1 and state in ('reserved', 'ready') and removal = 'closed' and updated_at < now() - $2::interval
 order by id

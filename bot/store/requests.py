@@ -18,7 +18,7 @@ returning id
 """
 
 SAME_TEXT_WITHIN_A_MINUTE = """
--- Opened, labelled and assigned with the same text within a minute are one request.
+-- Events with the same text within a minute (opened, labelled, assigned) are one request.
 select exists (select from turns
                where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
                  and request_hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)

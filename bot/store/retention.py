@@ -39,12 +39,12 @@ select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.
 """
 
 LOCK_CONVERSATION = """
--- A new turn of it waits for this lock. A statement of its own, as LOCK_WORKTREE.
+-- A new turn of it waits for this lock. A separate statement, as LOCK_WORKTREE.
 select id from conversations where id = $1 for update
 """
 
 UNUSED_HOMES = """
--- Of these conversations, those whose agents' HOME is not needed any more.
+-- Those of these conversations whose agents' HOME is no longer needed.
 select c.id from conversations c
 where c.id = any ($1::bigint[]) and c.state = 'closed'
   and not exists (select from sessions s where s.conversation_id = c.id)
@@ -65,7 +65,7 @@ delete from orphans where node = $1 and path = any ($2::text[])
 """
 
 CLAIMED_PATHS = """
--- Of any node: where NODE_NAME was changed, the worktrees of the old name are no orphans.
+-- Of any node: if NODE_NAME was changed, the worktrees of the old name are not orphans.
 select path from worktrees where path = any ($1::text[]) and state in ('reserved', 'ready', 'removing', 'lost')
 """
 

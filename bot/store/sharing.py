@@ -10,7 +10,7 @@ from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOCK_CODEBASE = """
--- Worktrees are assigned to the threads of a repository one after the other: two threads at the same moment must
+-- Worktrees are assigned to the threads of a repository one after the other: two simultaneous threads must
 -- neither both make a worktree for one branch nor both take one.
 select from codebases where platform = $1 and repository_id = $2 for no key update
 """
@@ -69,7 +69,7 @@ select id, kind from conversations where worktree_id = $1 and id <> $2 and state
 """
 
 MOVE_TURN = """
--- With all that the thread has waiting in the old worktree; the claim is dropped.
+-- With all waiting turns of the thread in the old worktree; the claim is dropped.
 with thread as (
     update conversations set worktree_id = $3, updated_at = now() where id = $1 and worktree_id = $2
 ), asked as (

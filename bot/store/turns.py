@@ -135,7 +135,7 @@ update sessions set last_active_at = now() where id = (select session_id from tu
 """
 
 TOUCH_WORKTREE = """
--- The time of a worktree that is being removed stays: it tells when the removal was decided.
+-- The time of a worktree that is being removed stays: it is when the removal was decided.
 update worktrees set updated_at = now()
 where id = (select worktree_id from turns where id = $1) and state in ('reserved', 'ready')
 """

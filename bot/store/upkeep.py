@@ -15,12 +15,12 @@ select exists (select from nodes where heartbeat_at > now() - make_interval(secs
 """
 
 INSERT_NODE = """
--- An operator may make a worktree on a node whose worker never ran: that is no heartbeat.
+-- An operator may create a worktree on a node whose worker never ran: that is not a heartbeat.
 insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
 """
 
 CODEBASE_NAMED = """
--- A reclaimed name belongs to the repository that was seen with it last.
+-- A reused name belongs to the repository that last had it.
 select platform, repository_id, owner, name, default_branch, installation_id from codebases
 where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
 order by updated_at desc limit 1

@@ -8,7 +8,7 @@ from bot.store.database import Connection
 from bot.store.jobs import defer, turns_bell
 
 LOCK_WORKTREE = """
--- A statement of its own: what follows must see what the previous holder of the lock has written.
+-- A separate statement: the next one must see the writes of the previous holder of the lock.
 select id from worktrees where id = $1 for no key update
 """
 
@@ -54,7 +54,7 @@ where gone.id = $1 order by c.number
 """
 
 RECORD_CHECKOUT = """
--- The cause of an earlier removal that failed does not count any more.
+-- The cause of an earlier, failed removal is cleared.
 update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
                      setup_done = setup_done and not $4, removal = null
 where id = $1 and state in ('reserved', 'ready')
