@@ -24,7 +24,7 @@ def health_routes(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS)
         return JSONResponse({"status": "ok"})
 
     async def readyz(_: Request) -> JSONResponse:
-        # A probe that hangs holds a connection and may ignore a cancellation: it goes on alone.
+        # A probe that hangs holds a connection and may ignore a cancellation: it continues in the background.
         nonlocal running
         if running is None or running.done():
             running = asyncio.create_task(_unready_reason(pool, timeout_seconds))

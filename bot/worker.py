@@ -67,7 +67,7 @@ async def keep_house(
 
 
 async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float, stopping: asyncio.Event) -> None:
-    """Do `work` every `seconds` until `stopping`. After a failure the next round comes all the same."""
+    """Do `work` every `seconds` until `stopping`. A failure does not stop the next round."""
     while not stopping.is_set():
         try:
             await work()
@@ -123,7 +123,7 @@ async def listen_for_stops(dsn: str, stop_asked: Callable[[int], None], stopping
     while not stopping.is_set():
         try:
             await _listen_until_lost(dsn, stop_asked, stopping)
-        except Exception as problem:  # noqa: BLE001 - listening goes on whatever one connection meets
+        except Exception as problem:  # noqa: BLE001 - any error of one connection only restarts the listener
             log_failure("stop-notifications", problem)
             await asyncio.sleep(1)
 

@@ -234,7 +234,7 @@ async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = Non
 
 
 async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:
-    """Fetch the clone anew if git finds damage in it, which reads every object. Raises GitError, OSError.
+    """Fetch the clone again if git finds damage in it, which reads every object. Raises GitError, OSError.
 
     Return the name of the damaged one in DATA_DIR/kept. The new one knows none of its worktrees, branches and rescues.
     """
@@ -286,7 +286,7 @@ async def _fetch(clone: Clone, path: Path, on_progress: Callable[[str], None] | 
 
 
 async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], None] | None) -> str:
-    """Fetch the clone anew, then move the damaged one whole to DATA_DIR/kept; return its name there.
+    """Fetch the clone again, then move the damaged one whole to DATA_DIR/kept; return its name there.
 
     The directory of each of its worktrees follows when that worktree is made again, under its own claim: until then
     another turn may be at work in it.

@@ -60,7 +60,7 @@ class Runner:
                 try:
                     async with self._claiming:
                         await self._claim_all()
-                except Exception as problem:  # noqa: BLE001 - claiming goes on whatever one attempt meets
+                except Exception as problem:  # noqa: BLE001 - an error of one attempt does not stop the claims
                     log_failure("claims", problem)
                 rung = asyncio.create_task(self._bell.wait())
                 await asyncio.wait({rung, stop}, return_when=asyncio.FIRST_COMPLETED)

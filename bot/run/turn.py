@@ -98,7 +98,7 @@ class TurnRun:
             return TurnResult("failed", reasons.trouble(str(problem)))
         except ClaimLostError:
             raise
-        except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn ends visibly all the same
+        except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn still ends visibly
             self._log.exception("turn-crashed")
             return TurnResult("failed", reasons.own_error(self._turn.id))
         finally:

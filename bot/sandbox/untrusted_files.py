@@ -1,4 +1,4 @@
-"""Read files of a folder that an agent or a stranger may have filled, without following their symbolic links.
+"""Read files of a folder that an agent or another user may have filled, without following their symbolic links.
 
 Each part of a path is opened below the folder before it, so that no link can be put there between a check and a use.
 """

@@ -34,7 +34,7 @@ class DoesNotFit:
 async def switch(lock: CloneLock, path: Path, before: str, after: str) -> Switched | DoesNotFit:
     """Check out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
 
-    A switch that was cut off goes on. Raises GitError, InvalidNameError, OSError.
+    An interrupted switch is continued. Raises GitError, InvalidNameError, OSError.
     """
     clone = lock.clone
     theirs = await clone.commit_at(refs.remote(after))

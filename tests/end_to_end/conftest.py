@@ -22,7 +22,7 @@ def a_world(database_url: str, tmp_path: Path) -> Worlds:
 
 @pytest.fixture
 async def world(a_world: Worlds) -> AsyncIterator[World]:
-    """A running bot and its GitHub; what the bot says and nobody hears fails the test."""
+    """Yield a running bot and its GitHub; an unread text of the bot fails the test."""
     async with a_world() as world:
         yield world
 

@@ -302,7 +302,7 @@ async def test_a_withdrawn_operation_is_not_done(world: TurnRows) -> None:
     for operation in (first, second):
         await operations.abandon(world.db, operation, "Nobody waits.")
 
-    assert await state(world, first) == "running", "what was begun goes on"
+    assert await state(world, first) == "running", "a running operation continues"
     assert await state(world, second) == "failed"
 
 

@@ -188,7 +188,7 @@ async def test_an_unknown_directory_is_recorded_as_an_orphan_and_left_in_place(n
 
     assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(7)), node.ctx.clock())]
     node.move_clock(1)
-    assert "issue-7" not in await mended(node), "its age goes on counting from the first time"
+    assert "issue-7" not in await mended(node), "its age still counts from the first time"
     node.path(7).unlink() if kind in ("file", "link") else shutil.rmtree(node.path(7))
     await mended(node)
     assert await node.db.fetch("select path from orphans") == []

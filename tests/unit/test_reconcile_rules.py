@@ -82,7 +82,7 @@ def test_the_rules_that_hold_for_all(case: Place) -> None:
     if case.busy and case.row:
         assert actions == ()
     if case.directory:
-        # Nothing that may hold work is ever given up: it stays, is kept whole, or is known as a stranger.
+        # A directory that may have work is never given up: it stays, is kept whole, or is recorded as an orphan.
         assert A.DROP_ENTRY not in actions
         assert A.DELETE_METADATA not in actions
     if case.entry == "unknown":
