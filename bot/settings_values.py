@@ -75,7 +75,7 @@ def private_key(text: str) -> str:
     """Return a PEM key. `\\n` as two characters is accepted: environments often cannot hold line breaks."""
     text = text.replace("\\n", "\n").strip() + "\n"
     if not text.startswith("-----BEGIN"):
-        raise ValueError("is no PEM text; give the App's whole private key, or its file in GITHUB_PRIVATE_KEY_PATH.")
+        raise ValueError("is not a PEM text; give the App's whole private key, or its file in GITHUB_PRIVATE_KEY_PATH.")
     return text
 
 
@@ -136,7 +136,7 @@ def repository_globs(text: str) -> tuple[str, ...]:
     """Return patterns of `owner/name` in lower case: GitHub's names ignore case."""
     for item in _items(text):
         if not _REPOSITORY_GLOB.fullmatch(item):
-            raise ValueError(f"holds {item!r}, which is no OWNER/NAME; write it like octo/hello or octo/*.")
+            raise ValueError(f"holds {item!r}, which is not OWNER/NAME; write it like octo/hello or octo/*.")
     return tuple(item.lower() for item in _items(text))
 
 

@@ -87,7 +87,7 @@ def prune_worktrees(older_than: str | None, *, dry_run: bool, force: bool, json:
     else:
         _print(report)
     if report.aborted is not None:
-        fail(f"{report.aborted} --force goes on all the same.")
+        fail(f"{report.aborted} Use --force to continue.")
     if report.errors:
         raise typer.Exit(1)
 

@@ -62,7 +62,7 @@ async def _a_mention_becomes_an_answer(stage: Stage, issue: Issue) -> None:
 
 
 async def _a_second_mention_resumes_the_session(stage: Stage, issue: Issue) -> None:
-    stage.report.step("A second mention goes on where the first ended")
+    stage.report.step("A second mention continues where the first ended")
     await stage.says(stage.maria, issue, f"{stage.bot} recall")
     answer = await stage.answer(issue, turn=2)
     stage.report.check("the agent remembers", "I remember: blue" in answer.body, answer.body)

@@ -44,7 +44,7 @@ async def _closing_rescues_what_was_not_committed(stage: Stage) -> Issue:
 
 
 async def _a_reopened_issue_finds_it_again(stage: Stage, issue: Issue) -> None:
-    stage.report.step("The issue is reopened, and the next request goes on from there")
+    stage.report.step("The issue is reopened, and the next request continues from there")
     await stage.maria.reopen(issue)
     await stage.says(stage.maria, issue, f"{stage.bot} append bye.txt: Come again.")
     answer = await stage.answer(issue, turn=7)

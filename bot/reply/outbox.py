@@ -135,7 +135,7 @@ class Sender:
     async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""
         if (elsewhere := _elsewhere(item, error)) is not None:
-            _log.info("outbox-posted-anew", row=item.id, turn=item.turn_id, error=str(error))
+            _log.info("outbox-posted-again", row=item.id, turn=item.turn_id, error=str(error))
             await outbox.post_anew(connection, item.id, elsewhere, str(error))
         else:
             _log.warning("outbox-failed", row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))

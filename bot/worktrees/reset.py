@@ -97,7 +97,7 @@ async def reset(
             raise _NotInPlaceError(found.why)
         submodules = await _in_place(lock, path, branch, base.commit)
     except _NotInPlaceError as problem:
-        _log.info("worktree-made-anew", path=str(path), why=str(problem))
+        _log.info("worktree-created-again", path=str(path), why=str(problem))
         submodules = problem.submodules
         trashed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory)).trashed
         refused = await _anew(lock, path, branch, base.commit, label)
