@@ -174,3 +174,12 @@ async def test_a_comment_runs_its_commands_in_order_and_then_one_turn_for_the_re
     await issue.hears("AI context reset.")
     await issue.hears("The next request starts a new conversation")
     await issue.hears("I remember: nothing.")
+
+
+async def test_a_doubled_webhook_runs_its_commands_once(world: World) -> None:
+    issue = await world.maria.opens_issue("Twice")
+    world.faults.double_webhooks("issue_comment", "created")
+    await issue.says("/help")
+
+    assert len(await issue.hears_all()) == 1
+    assert len({delivery.guid for delivery in world.github.deliveries if delivery.event == "issue_comment"}) >= 2

@@ -67,3 +67,30 @@ async def test_changes_of_workflows_on_the_default_branch_do_not_count(world: Wo
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write hello.txt: hello\nsay Here.")
     await issue.hears("Here.", "1 commit, 1 file")
+
+
+async def test_a_branch_that_was_protected_since_the_last_request_is_not_pushed(world: World) -> None:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write a.txt: one")
+    await issue.hears("1 commit, 1 file")
+    pushed = await world.branches()
+    world.repository.protect("threadtree/issue-1")
+
+    await issue.says("@threadtree-bot append a.txt: two\nsay Longer now.")
+    await issue.hears("Longer now.", "Not pushed", "protected or the default branch")
+
+    assert await world.branches() == pushed
+
+
+async def test_a_branch_that_is_the_default_one_since_the_last_request_is_not_pushed(world: World) -> None:
+    await world.maria.pushes("next", {"a.txt": "one\n"})
+    pull = await world.maria.opens_pull("Next", head="next")
+    await pull.says("@threadtree-bot append a.txt: two")
+    await pull.hears("1 commit, 1 file")
+    pushed = await world.branches()
+    world.repository.default_branch = "next"
+
+    await pull.says("@threadtree-bot append a.txt: three\nsay Longer now.")
+    await pull.hears("Longer now.", "Not pushed", "protected or the default branch")
+
+    assert await world.branches() == pushed
