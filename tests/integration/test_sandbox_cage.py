@@ -145,7 +145,7 @@ def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: G
         wrapper=("nice", "-n", "7"),
         binds=(Bind(world.root / "run", writable=True),),
     )
-    assert run(world, argv).splitlines() == ["7", "talk to me"]
+    assert run(world, argv).splitlines() == [str(os.nice(0) + 7), "talk to me"]
     assert (world.root / "run" / "y").read_text() == "x\n"
 
 
