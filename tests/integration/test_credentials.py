@@ -258,6 +258,11 @@ def test_no_malformed_request_names_a_repository(request: bytes) -> None:
     assert requested_repository(b"get\n" + request, SERVER) is None
 
 
+@pytest.mark.parametrize("server", ["protocol=https\nhost=evil.example", "protocol=http\nhost=github.example"])
+def test_a_request_for_another_server_names_no_repository(server: str) -> None:
+    assert requested_repository(f"get\n{server}\npath=octo-org/hello\n\n".encode(), SERVER) is None
+
+
 @given(st.text(alphabet="abc-._/%\0 \r:@?#", max_size=30))
 def test_a_repository_is_always_an_owner_and_a_name(path: str) -> None:
     request = f"get\nprotocol=https\nhost=github.example\npath={path}\n\n".encode()
