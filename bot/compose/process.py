@@ -97,7 +97,8 @@ async def _run_web(
             timeout_graceful_shutdown=10,
         )
         server = _Server(config)
-        serving = asyncio.create_task(server.serve([_listener(settings)]))
+        listener = _listener(settings)
+        serving = asyncio.create_task(server.serve([listener]))
         stop = asyncio.create_task(stopping.wait())
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
@@ -110,6 +111,10 @@ async def _run_web(
             stop.cancel()
             server.should_exit = True
             await serving
+            # uvicorn closes nothing where it was told to exit while it started.
+            for started in getattr(server, "servers", ()):
+                started.close()
+            listener.close()
 
 
 class _Server(uvicorn.Server):
