@@ -61,7 +61,7 @@ async def test_a_turn_interrupted_twice_ends_as_interrupted_with_the_next_step(
         await serve.kill()
 
         await here.start_listening()
-        answer = await here.answered(issue, "interrupted")
+        answer = await here.answered(issue, "Interrupted")
         assert "The bot went down twice while it worked on this" in answer.body
         assert "Write `/retry`" in answer.body
         assert here.answers(issue) == [answer]
