@@ -1,0 +1,96 @@
+"""An issue or a pull request as GitHub describes it. Plain values; `None` marks a part that could not be fetched."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from bot.model import Actor
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A description or a comment, as written. `edited_at` is None for a text that was never edited."""
+
+    author: Actor
+    body: str
+    created_at: datetime
+    edited_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewThread:
+    """An unresolved thread of inline comments, oldest comment first, with the lines it is about."""
+
+    path: str
+    line: int | None
+    diff_hunk: str
+    comments: tuple[Text, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file that the pull request changes. `patch` is None where GitHub shows none (binary or too large)."""
+
+    path: str
+    status: str
+    additions: int
+    deletions: int
+    patch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of the pull request."""
+
+    sha: str
+    subject: str
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """A check of the head commit that failed. `log` is the end of its log, empty where the token may not read it."""
+
+    name: str
+    summary: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedThread:
+    """Another thread that this one names as related: the issue a pull request closes, or a pull request of an issue."""
+
+    kind: Literal["issue", "pull"]
+    number: int
+    title: str
+    state: str
+    description: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What only a pull request has."""
+
+    base: str
+    head: str
+    head_sha: str
+    commits: tuple[Commit, ...] | None = ()
+    files: tuple[ChangedFile, ...] | None = ()
+    review_threads: tuple[ReviewThread, ...] | None = ()
+    failed_checks: tuple[FailedCheck, ...] | None = ()
+    closes: tuple[LinkedThread, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched, with the reason."""
+
+    title: str
+    is_public: bool
+    description: Text | None
+    labels: tuple[str, ...] = ()
+    milestone: str | None = None
+    comments: tuple[Text, ...] | None = ()
+    linked: tuple[LinkedThread, ...] | None = ()
+    pull: PullRequest | None = None
+    missing: tuple[str, ...] = ()

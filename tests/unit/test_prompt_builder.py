@@ -1,0 +1,271 @@
+"""What the agent is told of a thread, and what it is not."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.github.thread import (
+    ChangedFile,
+    Commit,
+    FailedCheck,
+    LinkedThread,
+    PullRequest,
+    ReviewThread,
+    Text,
+    Thread,
+)
+from bot.model import Actor
+from bot.prompt.builder import Attachment, InstructionFile, Task, build_prompt
+from bot.prompt.selection import Scope
+from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE
+
+ASKED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NONCE = "5f1e2d3c"
+MARIA, STRANGER = Actor("maria", 1), Actor("stranger", 2)
+TASK = Task(
+    nonce=NONCE,
+    author="maria",
+    thread="acme/shop#7",
+    kind="issue",
+    branch="threadtree/issue-7",
+    request="@threadtree-bot please fix this",
+)
+SCOPE = Scope(ASKED_AT, is_public=True, writers=frozenset({MARIA.id}))
+
+
+def text(body: str, author: Actor = MARIA, minutes_before: float = 60, edited: float | None = None) -> Text:
+    """A text written, and perhaps edited, so many minutes before the request; negative: after it."""
+    edited_at = None if edited is None else ASKED_AT - timedelta(minutes=edited)
+    return Text(author, body, ASKED_AT - timedelta(minutes=minutes_before), edited_at)
+
+
+def issue(*comments: Text, description: Text | None = None) -> Thread:
+    return Thread(
+        "Login fails on Safari", True, description or text("The cookie is dropped."), ("bug",), "1.2", tuple(comments)
+    )
+
+
+def pull(**changes: Any) -> Thread:
+    facts = PullRequest(
+        base="main",
+        head="feature",
+        head_sha="abc1234" + "0" * 33,
+        commits=(Commit("c" * 40, "Add a test", ASKED_AT - timedelta(hours=1)),),
+        files=(ChangedFile("src/app.py", "modified", 3, 1, "@@ -1 +1 @@\n-a\n+b"),),
+        review_threads=(ReviewThread("src/app.py", 4, "@@ hunk @@", (text("Why b?"),)),),
+        failed_checks=(FailedCheck("tests", "1 failed", "AssertionError: b"),),
+        closes=(LinkedThread("issue", 7, "Login fails", "open", text("The cookie is dropped.")),),
+    )
+    return replace(issue(), pull=replace(facts, **changes))
+
+
+def whole(thread: Thread, task: Task = TASK, scope: Scope = SCOPE, budget: int = 100_000) -> str:
+    return "\n".join(build_prompt(task, thread, scope, budget).blocks)
+
+
+def outside_of_fences(prompt: str) -> str:
+    return re.sub(rf"<data-{NONCE} [^\n]*>\n.*?\n</data-{NONCE}>", "", prompt, flags=re.DOTALL)
+
+
+def test_the_request_is_the_last_block_word_for_word() -> None:
+    task = replace(TASK, request="  @bot\r\n\tfix <!-- this -->\n")
+
+    assert build_prompt(task, issue(), SCOPE).blocks[-1] == task.request
+
+
+def test_an_issue_is_told_with_its_description_comments_labels_and_milestone() -> None:
+    prompt = build_prompt(TASK, issue(text("It worked in 1.1."), text("Same here.", minutes_before=30)), SCOPE)
+
+    told = "\n".join(prompt.blocks)
+    for part in ("Login fails on Safari", "The cookie is dropped.", "bug", "1.2", "It worked in 1.1.", "Same here."):
+        assert part in told
+    assert told.index("Same here.") < told.index("It worked in 1.1."), "the newest comment comes first"
+    assert prompt.read == ("the description", "2 comments")
+
+
+def test_a_pull_request_is_told_with_all_that_belongs_to_it() -> None:
+    prompt = build_prompt(replace(TASK, kind="pull"), pull(), SCOPE)
+
+    told = "\n".join(prompt.blocks)
+    parts = ("main", "feature", "abc1234", "Add a test", "src/app.py +3 -1", "+b", "@@ hunk @@", "Why b?", "1 failed")
+    for part in (*parts, "AssertionError: b", "Login fails", "The cookie is dropped."):
+        assert part in told
+    assert prompt.read == (
+        "the description",
+        "1 review thread",
+        "1 failing check",
+        "1 file of the diff",
+        "head abc1234",
+    )
+
+
+def test_what_came_after_the_request_is_not_told() -> None:
+    late = text("LATE", minutes_before=-1)
+    edited = text("EDITED", edited=-1)
+    commits = (Commit("d" * 40, "LATE COMMIT", ASKED_AT + timedelta(minutes=1)),)
+
+    prompt = build_prompt(TASK, replace(pull(commits=commits), comments=(late, edited)), SCOPE)
+
+    told = "\n".join(prompt.blocks)
+    assert "LATE" not in told
+    assert "EDITED" not in told
+    assert "0 comments (1 edited after the request left out)" in prompt.read
+
+
+def test_a_description_that_was_edited_after_the_request_is_left_out_and_named() -> None:
+    prompt = build_prompt(TASK, issue(description=text("CHANGED", edited=-1)), SCOPE)
+
+    assert "CHANGED" not in "\n".join(prompt.blocks)
+    assert "the description was edited after the request and left out" in prompt.read
+
+
+@pytest.mark.parametrize(
+    ("public", "include", "told"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_outsiders_are_heard_on_private_repositories_or_by_setting(public: bool, include: bool, told: bool) -> None:
+    scope = replace(SCOPE, is_public=public, include_outsiders=include)
+
+    prompt = build_prompt(TASK, issue(text("OUTSIDE", STRANGER)), scope)
+
+    assert ("OUTSIDE" in "\n".join(prompt.blocks)) is told
+    assert ("1 by people without write access left out" in " ".join(prompt.read)) is not told
+
+
+def test_the_description_is_always_there_and_an_outsiders_is_marked() -> None:
+    told = whole(issue(description=text("I see a crash.", STRANGER)))
+
+    assert 'from="@stranger" trust="none"' in told
+    assert "I see a crash." in told
+    assert "I see a crash." not in outside_of_fences(told)
+
+
+def test_earlier_answers_are_kept_short() -> None:
+    told = whole(issue(), replace(TASK, earlier_answers=("A" * 10_000,)))
+
+    assert 2_000 <= told.count("A") < 2_100
+
+
+def test_a_resumed_session_is_told_only_what_is_new() -> None:
+    scope = replace(SCOPE, since=ASKED_AT - timedelta(minutes=45))
+    thread = issue(text("OLD"), text("NEW", minutes_before=30))
+
+    prompt = build_prompt(TASK, thread, scope)
+
+    told = "\n".join(prompt.blocks)
+    assert "NEW" in told
+    assert all(part not in told for part in ("OLD", "The cookie is dropped."))
+    assert "New in the issue acme/shop#7" in told
+
+
+def test_a_resumed_session_without_news_is_told_so() -> None:
+    scope = replace(SCOPE, since=ASKED_AT - timedelta(minutes=1))
+
+    assert "Nothing was added to it since your last answer." in whole(issue(text("OLD")), scope=scope)
+
+
+def test_a_description_that_changed_is_new_to_a_resumed_session() -> None:
+    scope = replace(SCOPE, since=ASKED_AT - timedelta(minutes=45))
+
+    assert "Now with a log" in whole(issue(description=text("Now with a log", edited=10)), scope=scope)
+
+
+def test_parts_that_could_not_be_read_are_named() -> None:
+    prompt = build_prompt(TASK, replace(issue(), comments=None, missing=("comments: GitHub did not answer",)), SCOPE)
+
+    assert "could not be read: comments: GitHub did not answer." in "\n".join(prompt.blocks)
+    assert "could not be read: comments: GitHub did not answer" in prompt.read
+
+
+def test_instructions_of_the_default_branch_come_before_the_thread() -> None:
+    files = (InstructionFile("AGENTS.md", "Run make test."), InstructionFile("web/CLAUDE.md", "Use tabs.", True))
+
+    prompt = build_prompt(replace(TASK, instructions=files), issue(), SCOPE)
+
+    assert "Run make test." in prompt.blocks[1]
+    assert "Use tabs." in prompt.blocks[1]
+    assert "changes `web/CLAUDE.md`. Follow the versions above" in prompt.blocks[1]
+
+
+def test_attachments_are_named_by_their_path() -> None:
+    prompt = build_prompt(replace(TASK, attachments=(Attachment("/files/1.png", is_image=True),)), issue(), SCOPE)
+
+    assert "- `/files/1.png` (image)" in "\n".join(prompt.blocks)
+    assert "1 attached file" in prompt.read
+
+
+def test_a_request_on_a_line_of_code_shows_the_line() -> None:
+    told = whole(issue(), replace(TASK, code_context="src/app.py, line 4:\n\n@@ hunk @@"))
+
+    assert "src/app.py, line 4:" in told
+    assert "@@ hunk @@" not in outside_of_fences(told)
+
+
+def test_a_resumed_turn_says_that_it_was_cut_off() -> None:
+    assert "was cut off before it ended" in build_prompt(replace(TASK, resuming=True), issue(), SCOPE).blocks[-2]
+
+
+def test_a_pull_request_begins_with_what_the_issues_session_answered() -> None:
+    told = whole(pull(), replace(TASK, kind="pull", earlier_answers=("I renamed the cookie.",)))
+
+    assert told.index("I renamed the cookie.") < told.index("## Linked threads")
+
+
+PLACES = {
+    "description": lambda sample: issue(description=text(sample, STRANGER)),
+    "comment": lambda sample: issue(text(sample)),
+    "title": lambda sample: replace(issue(), title=sample),
+    "label": lambda sample: replace(issue(), labels=(sample,)),
+    "review comment": lambda sample: pull(
+        review_threads=(ReviewThread(sample, 1, sample, (text(sample),)),),
+    ),
+    "path and patch": lambda sample: pull(files=(ChangedFile(sample, "added", 1, 0, sample),)),
+    "commit": lambda sample: pull(commits=(Commit("e" * 40, sample, ASKED_AT - timedelta(hours=1)),)),
+    "check": lambda sample: pull(failed_checks=(FailedCheck(sample, sample, sample),)),
+    "issue that it closes": lambda sample: pull(closes=(LinkedThread("issue", 1, sample, "open", text(sample)),)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "sample", [sample for classes in (HIDDEN, VISIBLE) for texts in classes.values() for sample in texts]
+)
+def test_no_text_of_a_stranger_stands_outside_of_a_fence(place: str, sample: str) -> None:
+    sample = sample.replace("{nonce}", NONCE)
+
+    _, told, _ = build_prompt(TASK, PLACES[place](sample), replace(SCOPE, include_outsiders=True)).blocks
+
+    assert PAYLOAD not in outside_of_fences(told)
+    assert NONCE not in outside_of_fences(told)
+
+
+numbered = st.integers(0, 400).map(lambda size: size * 25)
+
+
+@given(st.lists(numbered, max_size=25), numbered, st.integers(0, 60_000), st.integers(0, 60_000))
+def test_a_larger_budget_never_drops_what_was_in(sizes: list[int], size: int, first: int, second: int) -> None:
+    comments = [text(f"c{index}. " + "x" * size, minutes_before=100 - index) for index, size in enumerate(sizes)]
+    files = tuple(ChangedFile(f"f{index}.py", "added", 1, 0, "y" * size) for index, size in enumerate(sizes))
+    thread = replace(pull(files=files), comments=tuple(comments), description=text("d. " + "z" * size))
+    small, large = sorted((first, second))
+
+    def markers(budget: int) -> set[str]:
+        told = "\n".join(build_prompt(replace(TASK, kind="pull"), thread, SCOPE, budget).blocks)
+        return set(re.findall(r"^(?:c\d+\.|d\.)|file=\"f\d+\.py\"", told, re.MULTILINE))
+
+    assert markers(small) <= markers(large)
+
+
+@given(st.lists(numbered, max_size=25), numbered, st.integers(4_000, 60_000))
+def test_a_thread_never_takes_more_than_the_budget(sizes: list[int], size: int, budget: int) -> None:
+    comments = [text(f"c{index}. " + "x" * size, minutes_before=100 - index) for index, size in enumerate(sizes)]
+    files = tuple(ChangedFile(f"f{index}.py", "added", 1, 0, "y" * size) for index, size in enumerate(sizes))
+    thread = replace(pull(files=files), comments=tuple(comments), description=text("d. " + "z" * size))
+
+    block = build_prompt(replace(TASK, kind="pull"), thread, SCOPE, budget).blocks[1]
+
+    assert len(block) <= budget
