@@ -123,7 +123,7 @@ class GitHub:
     async def permission(self, repository: Repository, login: str) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed."""
         try:
-            answer = await self._get(repository, "/collaborators/{login}/permission", login=login)
+            answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
         except NotFound:
             return "none"
         return answers.permission(answer)
@@ -133,30 +133,30 @@ class GitHub:
         found: list[IssueRef] = []
         after: str | None = None
         while True:
-            variables = {"owner": repository.owner, "name": repository.name, "number": number, "after": after}
-            page, after = answers.closing_issues(await self._query(repository, variables))
+            found_page = await self.query(repository, CLOSING_ISSUES, number=number, after=after)
+            page, after = answers.closing_issues(found_page)
             found += page
             if after is None:
                 return tuple(found)
 
     async def pull(self, repository: Repository, number: int) -> PullFacts:
         """Return the pull request as it is now."""
-        return answers.pull_facts(await self._get(repository, "/pulls/{number}", number=str(number)))
+        return answers.pull_facts(await self.get(repository, "/pulls/{number}", number=str(number)))
 
     async def thread(self, repository: Repository, number: int) -> ThreadFacts:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
-        return answers.thread_facts(await self._get(repository, "/issues/{number}", number=str(number)))
+        return answers.thread_facts(await self.get(repository, "/issues/{number}", number=str(number)))
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         """Return the commit that was merged last from this branch of the repository itself, None where none was."""
         path = "/pulls{?state,head,per_page}"
         head = f"{repository.owner}:{branch}"
-        return answers.newest_merged_head(await self._list(repository, path, state="closed", head=head))
+        return answers.newest_merged_head(await self.get_all(repository, path, state="closed", head=head))
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
         try:
-            answer = await self._get(repository, "/branches/{branch}", branch=branch)
+            answer = await self.get(repository, "/branches/{branch}", branch=branch)
         except NotFound:
             return False
         return bool(answer["protected"])
@@ -165,7 +165,7 @@ class GitHub:
         """Return the inline comments of one review, none when it is gone."""
         path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
         try:
-            found = await self._list(repository, path, number=str(number), review=str(review_id))
+            found = await self.get_all(repository, path, number=str(number), review=str(review_id))
         except NotFound:
             return ()
         return tuple(answers.review_comment(one) for one in found)
@@ -188,7 +188,7 @@ class GitHub:
         if target.kind == "review-comment":
             # Only a thread's first comment can be replied to
             # (https://docs.github.com/rest/pulls/comments#create-a-reply-for-a-review-comment).
-            asked = await self._get(repository, "/pulls/comments/{id}", id=str(target.id))
+            asked = await self.get(repository, "/pulls/comments/{id}", id=str(target.id))
             first = asked.get("in_reply_to_id") or target.id
             path, more = "/pulls/{number}/comments/{first}/replies", {"first": str(first)}
         else:
@@ -212,7 +212,7 @@ class GitHub:
         own = await self.identity()
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = await self._list(repository, path + "{?per_page,since}", number=str(number), since=stamp)
+        found = await self.get_all(repository, path + "{?per_page,since}", number=str(number), since=stamp)
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
@@ -244,13 +244,15 @@ class GitHub:
         path = REPOSITORY + "/installation"
         return await reading(self._api.getitem(path, repository, jwt=app.app_token(self._clock())))
 
-    async def _get(self, repository: Repository, path: str, **variables: str) -> Any:
+    async def get(self, repository: Repository, path: str, **variables: str) -> Any:
+        """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""
         expanded = self._variables(repository, **variables)
         return await self._authorised(
             repository, lambda token: self._api.getitem(REPOSITORY + path, expanded, oauth_token=token)
         )
 
-    async def _list(self, repository: Repository, path: str, **variables: str) -> list[Any]:
+    async def get_all(self, repository: Repository, path: str, **variables: str) -> list[Any]:
+        """Return the items of every page of a list below the repository."""
         expanded = self._variables(repository, per_page=str(PER_PAGE), **variables)
 
         async def every_page(token: str) -> list[Any]:
@@ -264,8 +266,17 @@ class GitHub:
             repository, lambda token: self._api.post(REPOSITORY + path, expanded, data=data, oauth_token=token)
         )
 
-    async def _query(self, repository: Repository, variables: dict[str, Any]) -> Any:
-        return await self._authorised(repository, lambda token: self._api.query(CLOSING_ISSUES, variables, token=token))
+    async def query(self, repository: Repository, document: str, **variables: Any) -> Any:
+        """Return the data of a GraphQL query; the repository's owner and name are among its variables."""
+        named = {"owner": repository.owner, "name": repository.name, **variables}
+        return await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
+
+    async def get_end_of_text(self, repository: Repository, path: str, most_bytes: int, **variables: str) -> str:
+        """Return the last `most_bytes` of a text below the repository, such as a log."""
+        expanded = self._variables(repository, **variables)
+        return await self._authorised(
+            repository, lambda token: self._api.end_of_text(REPOSITORY + path, expanded, most_bytes, token=token)
+        )
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
         """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""

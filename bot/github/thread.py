@@ -1,4 +1,4 @@
-"""An issue or a pull request as GitHub describes it. Plain values; `None` marks a part that could not be fetched."""
+"""An issue or a pull request as GitHub describes it. Plain values."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,23 +74,25 @@ class PullRequest:
     base: str
     head: str
     head_sha: str
-    commits: tuple[Commit, ...] | None = ()
-    files: tuple[ChangedFile, ...] | None = ()
-    review_threads: tuple[ReviewThread, ...] | None = ()
-    failed_checks: tuple[FailedCheck, ...] | None = ()
-    closes: tuple[LinkedThread, ...] | None = ()
+    commits: tuple[Commit, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
+    review_threads: tuple[ReviewThread, ...] = ()
+    failed_checks: tuple[FailedCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched, with the reason."""
+    """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched.
+
+    `linked`: the pull requests that close the issue, or the issues that the pull request closes.
+    """
 
     title: str
     is_public: bool
-    description: Text | None
+    description: Text
     labels: tuple[str, ...] = ()
     milestone: str | None = None
-    comments: tuple[Text, ...] | None = ()
-    linked: tuple[LinkedThread, ...] | None = ()
+    linked: tuple[LinkedThread, ...] = ()
+    comments: tuple[Text, ...] = ()
     pull: PullRequest | None = None
     missing: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ import httpx
 import orjson
 import structlog
 from gidgethub.abc import GitHubAPI
+from gidgethub.sansio import format_url
 
 from bot.github.auth import AppCredentials, InstallationToken, TokenKey
 from bot.github.errors import Refused, Transient, classify, classify_graphql
@@ -29,6 +30,7 @@ TIMEOUT_SECONDS = 15.0
 # (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects).
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _MOST_REDIRECTS = 3
+_MOST_TEXT_BYTES = 20_000_000
 _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
 
@@ -72,6 +74,29 @@ class Transport(GitHubAPI):
         }
         body = orjson.dumps({"query": document, "variables": dict(variables)})
         return await self._retried(lambda: self._query_once(headers, body))
+
+    async def end_of_text(self, path: str, variables: Mapping[str, str], most_bytes: int, *, token: str) -> str:
+        """Return the last `most_bytes` of a text that GitHub redirects to. The other host gets no credential."""
+        url = format_url(path, dict(variables), base_url=self.base_url)
+        answer = await self._exchange("GET", url, {"user-agent": USER_AGENT, "authorization": f"bearer {token}"}, b"")
+        if answer.status_code not in _REDIRECTS:
+            raise classify(answer.status_code, answer.headers, answer.content, self._clock())
+        target = urljoin(url, answer.headers.get("location", ""))
+        if urlsplit(target).scheme != urlsplit(url).scheme:
+            raise Refused(answer.status_code, "GitHub redirected to another kind of address")
+        # A host that does not know ranges answers with the whole text, of which no more than this is read.
+        headers, kept, read = {"user-agent": USER_AGENT, "range": f"bytes=-{most_bytes}"}, b"", 0
+        try:
+            async with self._http.stream("GET", target, headers=headers, timeout=TIMEOUT_SECONDS) as text:
+                if text.status_code not in {200, 206}:
+                    raise Refused(text.status_code, "the text cannot be read")
+                async for chunk in text.aiter_bytes():
+                    kept, read = (kept + chunk)[-most_bytes:], read + len(chunk)
+                    if read > _MOST_TEXT_BYTES:
+                        raise Refused(413, "the text is too long")
+        except httpx.TransportError as error:
+            raise Transient("request", None, f"the text cannot be read ({type(error).__name__})") from error
+        return kept.decode(errors="replace")
 
     async def _query_once(self, headers: Mapping[str, str], body: bytes) -> Any:
         _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)

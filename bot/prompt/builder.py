@@ -4,7 +4,7 @@ Each section has a fixed share of the budget and keeps a prefix of its entries: 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.github.thread import ChangedFile, FailedCheck, LinkedThread, PullRequest, ReviewThread, Text, Thread
 from bot.prompt.hidden import drop_invisible
@@ -188,7 +188,7 @@ def _sections(task: Task, thread: Thread, scope: Scope) -> tuple[list[_Section],
     if description.texts:
         read.append("the description")
     read += ["the description was edited after the request and left out"] * description.left_out.edited_since
-    comments = select(thread.comments or (), scope)
+    comments = select(thread.comments, scope)
     if comments.texts or comments.left_out != LeftOut():
         read.append(_counted(len(comments.texts), "comment", comments.left_out))
     sections = [
@@ -216,15 +216,15 @@ def _sections(task: Task, thread: Thread, scope: Scope) -> tuple[list[_Section],
 
 def _pull_sections(pull: PullRequest, scope: Scope, read: list[str]) -> Iterable[_Section]:
     fresh = scope.since is None
-    threads, left_out = _review_threads(pull.review_threads or (), scope)
+    threads, left_out = _review_threads(pull.review_threads, scope)
     if threads or left_out != LeftOut():
         read.append(_counted(len(threads), "review thread", left_out))
-    checks = pull.failed_checks or ()
+    checks = pull.failed_checks
     if checks:
         read.append(_count(len(checks), "failing check"))
-    commits = [commit for commit in pull.commits or () if scope.since is None or commit.committed_at > scope.since]
+    commits = [commit for commit in pull.commits if scope.since is None or commit.committed_at > scope.since]
     commits = [commit for commit in commits if commit.committed_at <= scope.asked_at]
-    files = (pull.files or ()) if fresh or commits else ()
+    files = pull.files if fresh or commits else ()
     if files:
         read.append(f"{_count(len(files), 'file')} of the diff")
     read.append(f"head {pull.head_sha[:7]}")
@@ -260,11 +260,9 @@ def _review_threads(threads: Sequence[ReviewThread], scope: Scope) -> tuple[list
 
 
 def _linked(thread: Thread, scope: Scope) -> Iterable[LinkedThread]:
-    if scope.since is not None:
-        return
-    for linked in (*(thread.linked or ()), *((thread.pull.closes or ()) if thread.pull else ())):
-        description = select_description(linked.description, scope)
-        yield LinkedThread(linked.kind, linked.number, linked.title, linked.state, next(iter(description.texts), None))
+    for linked in thread.linked if scope.since is None else ():
+        description = next(iter(select_description(linked.description, scope).texts), None)
+        yield replace(linked, description=description)
 
 
 def _linked_entry(linked: LinkedThread, scope: Scope) -> _Entry:

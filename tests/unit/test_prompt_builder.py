@@ -45,9 +45,8 @@ def text(body: str, author: Actor = MARIA, minutes_before: float = 60, edited: f
 
 
 def issue(*comments: Text, description: Text | None = None) -> Thread:
-    return Thread(
-        "Login fails on Safari", True, description or text("The cookie is dropped."), ("bug",), "1.2", tuple(comments)
-    )
+    described = description or text("The cookie is dropped.")
+    return Thread("Login fails on Safari", True, described, ("bug",), "1.2", comments=tuple(comments))
 
 
 def pull(**changes: Any) -> Thread:
@@ -59,9 +58,9 @@ def pull(**changes: Any) -> Thread:
         files=(ChangedFile("src/app.py", "modified", 3, 1, "@@ -1 +1 @@\n-a\n+b"),),
         review_threads=(ReviewThread("src/app.py", 4, "@@ hunk @@", (text("Why b?"),)),),
         failed_checks=(FailedCheck("tests", "1 failed", "AssertionError: b"),),
-        closes=(LinkedThread("issue", 7, "Login fails", "open", text("The cookie is dropped.")),),
     )
-    return replace(issue(), pull=replace(facts, **changes))
+    closed = LinkedThread("issue", 7, "Login fails", "open", text("The cookie is dropped."))
+    return replace(issue(), linked=(closed,), pull=replace(facts, **changes))
 
 
 def whole(thread: Thread, task: Task = TASK, scope: Scope = SCOPE, budget: int = 100_000) -> str:
@@ -175,7 +174,7 @@ def test_a_description_that_changed_is_new_to_a_resumed_session() -> None:
 
 
 def test_parts_that_could_not_be_read_are_named() -> None:
-    prompt = build_prompt(TASK, replace(issue(), comments=None, missing=("comments: GitHub did not answer",)), SCOPE)
+    prompt = build_prompt(TASK, replace(issue(), missing=("comments: GitHub did not answer",)), SCOPE)
 
     assert "could not be read: comments: GitHub did not answer." in "\n".join(prompt.blocks)
     assert "could not be read: comments: GitHub did not answer" in prompt.read
@@ -226,7 +225,7 @@ PLACES = {
     "path and patch": lambda sample: pull(files=(ChangedFile(sample, "added", 1, 0, sample),)),
     "commit": lambda sample: pull(commits=(Commit("e" * 40, sample, ASKED_AT - timedelta(hours=1)),)),
     "check": lambda sample: pull(failed_checks=(FailedCheck(sample, sample, sample),)),
-    "issue that it closes": lambda sample: pull(closes=(LinkedThread("issue", 1, sample, "open", text(sample)),)),
+    "linked issue": lambda sample: replace(pull(), linked=(LinkedThread("issue", 1, sample, "open", text(sample)),)),
 }
 
 

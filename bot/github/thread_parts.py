@@ -1,0 +1,219 @@
+"""What GitHub tells of a thread, a function for each part. All raise GitHubError; a part that is gone raises NotFound.
+
+GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from bot.github.client import GitHub
+from bot.github.errors import GitHubError, NotFound
+from bot.github.thread import ChangedFile, Commit, FailedCheck, LinkedThread, PullRequest, ReviewThread, Text, Thread
+from bot.model import Actor, Repository
+
+T = TypeVar("T")
+MOST_PAGES = 10
+"""Pages of one part that are read, a hundred items each: the newest thousand comments."""
+MOST_LOGS = 3
+LOG_BYTES = 4_000
+
+_TEXT = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } } body createdAt lastEditedAt"
+_PAGE_BEFORE = "pageInfo { hasPreviousPage startCursor }"
+_ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
+
+OVERVIEW = f"""
+query({_ARGUMENTS}) {{
+  repository(owner: $owner, name: $name) {{
+    visibility
+    issueOrPullRequest(number: $number) {{
+      __typename
+      ... on Issue {{
+        title {_TEXT} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        closedByPullRequestsReferences(first: 20, includeClosedPrs: true) {{
+          nodes {{ number title state repository {{ databaseId }} }}
+        }}
+      }}
+      ... on PullRequest {{
+        title {_TEXT} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        baseRefName headRefName headRefOid
+        commits(last: 100) {{ nodes {{ commit {{ oid messageHeadline committedDate }} }} }}
+        closingIssuesReferences(first: 20) {{ nodes {{ number title state {_TEXT} repository {{ databaseId }} }} }}
+      }}
+    }}
+  }}
+}}
+"""
+
+COMMENTS = f"""
+query({_ARGUMENTS}, $before: String) {{
+  repository(owner: $owner, name: $name) {{
+    issueOrPullRequest(number: $number) {{
+      ... on Issue {{ comments(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }} }}
+      ... on PullRequest {{ comments(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }} }}
+    }}
+  }}
+}}
+"""
+
+REVIEWS = f"""
+query({_ARGUMENTS}, $before: String) {{
+  repository(owner: $owner, name: $name) {{
+    pullRequest(number: $number) {{
+      reviews(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }}
+    }}
+  }}
+}}
+"""
+
+REVIEW_THREADS = f"""
+query({_ARGUMENTS}, $before: String) {{
+  repository(owner: $owner, name: $name) {{
+    pullRequest(number: $number) {{
+      reviewThreads(last: 50, before: $before) {{
+        nodes {{ isResolved path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }} }} {_PAGE_BEFORE}
+      }}
+    }}
+  }}
+}}
+"""
+
+
+async def read_overview(github: GitHub, repository: Repository, number: int) -> Thread:
+    """Return the thread without what people said on it, and without the files and checks: one request."""
+    found = await github.query(repository, OVERVIEW, number=number)
+    thread = found["repository"]["issueOrPullRequest"]
+    if thread is None:
+        raise NotFound("the thread is gone")
+    pull, related = None, thread.get("closedByPullRequestsReferences")
+    if thread["__typename"] == "PullRequest":
+        related = thread["closingIssuesReferences"]
+        commits = tuple(_commit(one["commit"]) for one in _nodes(thread["commits"]))
+        pull = PullRequest(thread["baseRefName"], thread["headRefName"], thread["headRefOid"], commits)
+    return Thread(
+        title=thread["title"],
+        is_public=found["repository"]["visibility"] == "PUBLIC",
+        description=_text(thread),
+        labels=tuple(label["name"] for label in _nodes(thread["labels"])),
+        milestone=(thread["milestone"] or {}).get("title"),
+        linked=tuple(_linked(one) for one in _nodes(related) if one["repository"]["databaseId"] == repository.id),
+        pull=pull,
+    )
+
+
+async def read_comments(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
+    """Return the comments of the thread, oldest first; the newest thousand of them."""
+    pages = _pages(github, repository, number, COMMENTS, "issueOrPullRequest", "comments")
+    return _oldest_first([[_text(one) for one in page] async for page in pages])
+
+
+async def read_reviews(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
+    """Return the texts of the pull request's reviews, oldest first, without the reviews that have no text."""
+    pages = _pages(github, repository, number, REVIEWS, "pullRequest", "reviews")
+    return _oldest_first([[_text(one) for one in page if one["body"]] async for page in pages])
+
+
+async def read_review_threads(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
+    """Return the unresolved threads of inline comments, oldest first."""
+    pages = _pages(github, repository, number, REVIEW_THREADS, "pullRequest", "reviewThreads")
+    return _oldest_first([[_review_thread(one) for one in page if not one["isResolved"]] async for page in pages])
+
+
+async def read_files(github: GitHub, repository: Repository, number: int) -> tuple[ChangedFile, ...]:
+    """https://docs.github.com/rest/pulls/pulls#list-pull-requests-files"""
+    found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=str(number))
+    return tuple(
+        ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
+        for one in found
+    )
+
+
+async def read_failed_checks(github: GitHub, repository: Repository, sha: str) -> tuple[FailedCheck, ...]:
+    """Return the checks and statuses of a commit that failed, the first few with the end of their logs.
+
+    https://docs.github.com/rest/checks/runs#list-check-runs-for-a-git-reference and
+    https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
+    """
+    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page="100")
+    failed = [run for run in answer["check_runs"] if run["conclusion"] in {"failure", "timed_out"}]
+    checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
+    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page="100")
+    checks += [
+        FailedCheck(one["context"], one["description"] or "", "")
+        for one in status["statuses"]
+        if one["state"] in {"failure", "error"}
+    ]
+    return tuple(checks)
+
+
+async def _failed_check(github: GitHub, repository: Repository, run: Any, *, with_log: bool) -> FailedCheck:
+    output = run["output"]
+    summary = "\n".join(filter(None, (output["title"], output["summary"])))
+    # The log of a job of GitHub Actions; its id is that of the check run:
+    # https://docs.github.com/rest/actions/workflow-jobs#download-job-logs-for-a-workflow-run
+    log = ""
+    if with_log and (run.get("app") or {}).get("slug") == "github-actions":
+        try:
+            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
+        except GitHubError:
+            log = ""  # the token may not read logs: the summary has to do
+    return FailedCheck(run["name"], summary, log)
+
+
+async def _pages(
+    github: GitHub, repository: Repository, number: int, document: str, thread: str, part: str
+) -> AsyncIterator[list[Any]]:
+    """Yield the pages of one connection, the newest first."""
+    before: str | None = None
+    for _ in range(MOST_PAGES):
+        found = (await github.query(repository, document, number=number, before=before))["repository"][thread]
+        if found is None:
+            raise NotFound("the thread is gone")
+        yield _nodes(found[part])
+        info = found[part]["pageInfo"]
+        if not info["hasPreviousPage"]:
+            return
+        before = info["startCursor"]
+
+
+def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:
+    return tuple(one for page in reversed(pages) for one in page)
+
+
+def _nodes(connection: Any) -> list[Any]:
+    """Return what the schema lets be null as nothing, such as objects that the credentials may not see."""
+    return [node for node in (connection or {}).get("nodes") or () if node is not None]
+
+
+def _linked(node: Any) -> LinkedThread:
+    is_issue = "body" in node  # only of an issue more than the title is asked
+    description = _text(node) if is_issue else None
+    kind: Literal["issue", "pull"] = "issue" if is_issue else "pull"
+    return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), description)
+
+
+def _commit(node: Any) -> Commit:
+    return Commit(node["oid"], node["messageHeadline"], datetime.fromisoformat(node["committedDate"]))
+
+
+def _review_thread(node: Any) -> ReviewThread:
+    comments = _nodes(node["comments"])
+    hunk = comments[0]["diffHunk"] if comments else ""
+    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)))
+
+
+def _text(node: Any) -> Text:
+    edited = node["lastEditedAt"]
+    return Text(
+        _author(node["author"]),
+        node["body"] or "",
+        datetime.fromisoformat(node["createdAt"]),
+        datetime.fromisoformat(edited) if edited else None,
+    )
+
+
+def _author(node: Any) -> Actor:
+    """Return who wrote it. An account that is gone, or that has no id here, is nobody: it may not write."""
+    if node is None:
+        return Actor("ghost", 0)
+    return Actor(node["login"], node.get("databaseId") or 0, node["__typename"] == "Bot")

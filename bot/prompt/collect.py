@@ -1,0 +1,91 @@
+"""What is fetched of a thread for the prompt: every part bounded in time, and none of them able to fail the turn."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+
+from bot.github import thread_parts
+from bot.github.client import GitHub
+from bot.github.errors import GitHubError
+from bot.github.thread import Thread
+from bot.model import Actor, Repository
+
+PART_SECONDS = 20.0
+"""How long one part may take with all its pages; the parts are fetched side by side."""
+MOST_AUTHORS = 40
+"""Permissions that are asked for one prompt. Further authors count as outsiders."""
+
+T = TypeVar("T")
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A thread, and the ids of those of its authors who may write to the repository."""
+
+    thread: Thread
+    writers: frozenset[int]
+
+
+async def collect(github: GitHub, repository: Repository, number: int) -> Collected | None:
+    """Fetch the thread. None where not even its title can be had; a part that cannot be had is named in `missing`."""
+    missing: list[str] = []
+    thread = await _part("the thread", thread_parts.read_overview(github, repository, number), missing)
+    if thread is None:
+        return None
+    comments = _part("the comments", thread_parts.read_comments(github, repository, number), missing)
+    if thread.pull is None:
+        thread = replace(thread, comments=await comments or ())
+    else:
+        said, reviews, threads, files, checks = await asyncio.gather(
+            comments,
+            _part("the reviews", thread_parts.read_reviews(github, repository, number), missing),
+            _part("the review threads", thread_parts.read_review_threads(github, repository, number), missing),
+            _part("the changed files", thread_parts.read_files(github, repository, number), missing),
+            _part("the checks", thread_parts.read_failed_checks(github, repository, thread.pull.head_sha), missing),
+        )
+        texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
+        pull = replace(thread.pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
+        thread = replace(thread, comments=tuple(texts), pull=pull)
+    writers = await _writers(github, repository, _authors(thread), missing)
+    return Collected(replace(thread, missing=tuple(missing)), writers)
+
+
+async def _part(name: str, reading: Awaitable[T], missing: list[str]) -> T | None:
+    """Return what is read, or None with its name in `missing`."""
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            return await reading
+    except (GitHubError, TimeoutError) as problem:
+        _log.warning("thread-part-missing", part=name, problem=f"{type(problem).__name__}: {problem}")
+        missing.append(name)
+        return None
+
+
+def _authors(thread: Thread) -> list[Actor]:
+    """Return the people whose texts are at hand, each once: the opener first, then the newest."""
+    texts = [thread.description, *reversed(thread.comments)]
+    for remarks in thread.pull.review_threads if thread.pull else ():
+        texts += remarks.comments
+    texts += [linked.description for linked in thread.linked if linked.description is not None]
+    return list({text.author.id: text.author for text in texts if text.author.id}.values())
+
+
+async def _writers(
+    github: GitHub, repository: Repository, authors: Sequence[Actor], missing: list[str]
+) -> frozenset[int]:
+    """Return the ids of those who may write. Who cannot be asked about may not: it fails closed."""
+    limit = asyncio.Semaphore(4)
+
+    async def may_write(author: Actor) -> bool | None:
+        async with limit:
+            return await github.permission(repository, author.login) in {"write", "maintain", "admin"}
+
+    asked = authors[:MOST_AUTHORS]
+    answers = await asyncio.gather(
+        *(_part(f"the permission of {author.login}", may_write(author), missing) for author in asked)
+    )
+    return frozenset(author.id for author, may in zip(asked, answers, strict=True) if may)
