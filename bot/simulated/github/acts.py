@@ -119,6 +119,7 @@ class IssueActs:
         if body is not None and body != thread.body:
             changes["body"] = {"from": thread.body}
             thread.body = body
+            thread.edited_at = self.now
         thread.updated_at = self.now
         self.emit_thread("edited", thread, editor, changes=changes)
 

@@ -4,16 +4,16 @@ import base64
 import binascii
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
-from graphql import GraphQLError, GraphQLSchema, build_schema, graphql_sync
+from graphql import GraphQLError, GraphQLSchema, build_schema, graphql
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bot.simulated.github.auth import Caller, authenticate
 from bot.simulated.github.errors import RefusedError
-from bot.simulated.github.model import Comment, Issue, Pull, Repository, ReviewComment, User
+from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, ReviewComment, User
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import answer, refusal
 
@@ -24,30 +24,66 @@ type Query { viewer: User!  repository(owner: String!, name: String!): Repositor
 interface Node { id: ID! }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
+type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Repository implements Node {
   id: ID!  databaseId: Int  name: String!  nameWithOwner: String!  isFork: Boolean!  isPrivate: Boolean!
+  visibility: RepositoryVisibility!
+  issueOrPullRequest(number: Int!): IssueOrPullRequest
   issue(number: Int!): Issue
   pullRequest(number: Int!): PullRequest
 }
+enum RepositoryVisibility { PRIVATE PUBLIC INTERNAL }
+scalar DateTime
 enum IssueState { OPEN CLOSED }
 enum PullRequestState { OPEN CLOSED MERGED }
 type Issue implements Node {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: IssueState!
-  author: Actor  repository: Repository!
+  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
+  labels(first: Int, after: String): LabelConnection  milestone: Milestone
+  comments(last: Int, before: String): IssueCommentConnection!
+  closedByPullRequestsReferences(first: Int, after: String, includeClosedPrs: Boolean): PullRequestConnection
 }
 type PullRequest implements Node {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: PullRequestState!
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
-  author: Actor  repository: Repository!
+  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
+  labels(first: Int, after: String): LabelConnection  milestone: Milestone
+  comments(last: Int, before: String): IssueCommentConnection!
+  commits(last: Int, before: String): PullRequestCommitConnection!
+  reviews(last: Int, before: String): PullRequestReviewConnection
+  reviewThreads(last: Int, before: String): PullRequestReviewThreadConnection!
   closingIssuesReferences(first: Int, after: String): IssueConnection
 }
 type IssueConnection { nodes: [Issue]  pageInfo: PageInfo!  totalCount: Int! }
-type PageInfo { hasNextPage: Boolean!  endCursor: String }
-type IssueComment implements Node { id: ID!  fullDatabaseId: String  body: String!  author: Actor }
-type PullRequestReviewComment implements Node { id: ID!  fullDatabaseId: String  body: String!  author: Actor }
+type PageInfo { hasNextPage: Boolean!  endCursor: String  hasPreviousPage: Boolean!  startCursor: String }
+union IssueOrPullRequest = Issue | PullRequest
+type Label { name: String! }
+type LabelConnection { nodes: [Label] }
+type Milestone { title: String! }
+type IssueComment implements Node {
+  id: ID!  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+}
+type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
+type PullRequestReviewComment implements Node {
+  id: ID!  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+  diffHunk: String!
+}
+type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
+type PullRequestReview { body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime }
+type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
+type PullRequestReviewThread {
+  isResolved: Boolean!  path: String!  line: Int
+  comments(first: Int, after: String): PullRequestReviewCommentConnection!
+}
+type PullRequestReviewThreadConnection { nodes: [PullRequestReviewThread]  pageInfo: PageInfo!  totalCount: Int! }
+type Commit { oid: ID!  messageHeadline: String!  committedDate: DateTime! }
+type PullRequestCommit { commit: Commit! }
+type PullRequestCommitConnection { nodes: [PullRequestCommit] }
+type PullRequestConnection { nodes: [PullRequest]  pageInfo: PageInfo!  totalCount: Int! }
 """
 
 Node = dict[str, Any]
+T = TypeVar("T")
 
 
 @functools.cache
@@ -75,7 +111,8 @@ class GraphQL:
             return refusal(refused)
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return refusal(RefusedError(400, "Problems parsing JSON"))
-        result = graphql_sync(self._schema, query, _Resolvers(self._acts, caller, caller.user).root(), None, variables)
+        root = _Resolvers(self._acts, caller, caller.user).root()
+        result = await graphql(self._schema, query, root, variable_values=variables)
         return answer(_in_github_form(result.formatted))
 
 
@@ -119,7 +156,8 @@ class _Resolvers:
         return found
 
     def _user(self, user: User) -> Node:
-        return {"__typename": "User", "id": user.node_id, "login": user.login, "databaseId": user.id}
+        kind = "Bot" if user.type == "Bot" else "User"
+        return {"__typename": kind, "id": user.node_id, "login": user.login, "databaseId": user.id}
 
     def _repository(self, repository: Repository) -> Node:
         return {
@@ -130,6 +168,8 @@ class _Resolvers:
             "nameWithOwner": repository.full_name,
             "isFork": repository.parent is not None,
             "isPrivate": repository.private,
+            "visibility": "PRIVATE" if repository.private else "PUBLIC",
+            "issueOrPullRequest": lambda _info, number: self._any_thread(repository, number),
             "issue": lambda _info, number: self._numbered(repository, number, "Issue", self._issue),
             "pullRequest": lambda _info, number: self._numbered(repository, number, "PullRequest", self._pull),
         }
@@ -142,8 +182,18 @@ class _Resolvers:
             )
         return render(thread)
 
+    def _any_thread(self, repository: Repository, number: int) -> Node:
+        thread = repository.threads.get(number)
+        if thread is None:
+            raise _not_found(f"Could not resolve to an issue or pull request with the number of {number}.")
+        return self._pull(thread) if isinstance(thread, Pull) else self._issue(thread)
+
     def _issue(self, issue: Issue) -> Node:
-        return self._thread(issue) | {"__typename": "Issue", "state": issue.state.upper()}
+        return self._thread(issue) | {
+            "__typename": "Issue",
+            "state": issue.state.upper(),
+            "closedByPullRequestsReferences": lambda _info, **page: self._closed_by(issue, **page),
+        }
 
     def _pull(self, pull: Pull) -> Node:
         return self._thread(pull) | {
@@ -155,6 +205,9 @@ class _Resolvers:
             "headRefOid": pull.head_sha,
             "baseRefName": pull.base_ref,
             "closingIssuesReferences": lambda _info, **page: self._closing_issues(pull, **page),
+            "commits": lambda _info, **page: self._commits(pull, **page),
+            "reviews": lambda _info, **page: _newest(pull.reviews, self._review, **page),
+            "reviewThreads": lambda _info, **page: _newest(_roots(pull), self._review_thread, **page),
         }
 
     def _thread(self, thread: Issue) -> Node:
@@ -165,6 +218,11 @@ class _Resolvers:
             "title": thread.title,
             "body": thread.body or "",
             "author": self._user(thread.author),
+            "createdAt": thread.created_at.isoformat(),
+            "lastEditedAt": thread.edited_at.isoformat() if thread.edited_at else None,
+            "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
+            "milestone": {"title": thread.milestone} if thread.milestone else None,
+            "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
             "repository": lambda _info: self._repository(thread.repository),
         }
 
@@ -175,7 +233,42 @@ class _Resolvers:
             "fullDatabaseId": str(comment.id),
             "body": comment.body,
             "author": self._user(comment.author),
+            "createdAt": comment.created_at.isoformat(),
+            "lastEditedAt": comment.updated_at.isoformat() if comment.edits else None,
+            "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
         }
+
+    def _review(self, review: Review) -> Node:
+        return {
+            "body": review.body or "",
+            "author": self._user(review.author),
+            "createdAt": review.submitted_at.isoformat(),
+            "lastEditedAt": None,
+        }
+
+    def _review_thread(self, root: ReviewComment) -> Node:
+        comments = [root, *(one for one in root.review.pull.review_comments if one.in_reply_to is root)]
+        return {
+            "isResolved": root.resolved,
+            "path": root.path,
+            "line": root.line,
+            "comments": lambda _info, first, after=None: {"nodes": [self._comment(one) for one in comments[:first]]},
+        }
+
+    async def _commits(self, pull: Pull, last: int, before: str | None = None) -> Node:
+        git = pull.repository.git
+        rows = await git.run("log", "--reverse", "--format=%H %cI %s", f"{pull.base_sha}..refs/pull/{pull.number}/head")
+        commits = [row.split(" ", 2) for row in rows.splitlines()][-last:]
+        return {
+            "nodes": [
+                {"commit": {"oid": sha, "committedDate": date, "messageHeadline": subject}}
+                for sha, date, subject in commits
+            ]
+        }
+
+    def _closed_by(self, issue: Issue, first: int, **_: Any) -> Node:
+        pulls = [pull for pull in issue.repository.pulls if issue in self._acts.closing_issues(pull)]
+        return {"nodes": [self._pull(pull) for pull in pulls[:first]]}
 
     def _closing_issues(self, pull: Pull, first: int | None = None, after: str | None = None) -> Node:
         if first is None:
@@ -189,7 +282,26 @@ class _Resolvers:
         page = visible[start : start + first]
         end = start + len(page)
         info = {"hasNextPage": end < len(visible), "endCursor": _cursor(end) if page else None}
+        info |= {"hasPreviousPage": start > 0, "startCursor": _cursor(start)}
         return {"nodes": [self._issue(issue) for issue in page], "pageInfo": info, "totalCount": len(visible)}
+
+
+def _newest(
+    items: Sequence[T], render: Callable[[T], Node], last: int | None = None, before: str | None = None
+) -> Node:
+    """The page of a connection that ends before a cursor."""
+    if last is None or not 0 <= last <= MAX_PAGE:
+        raise _error("MISSING_PAGINATION_BOUNDARIES", "You must provide a `last` value of at most 100.")
+    end = len(items) if before is None else _position(before)
+    start = max(0, end - last)
+    info = {"hasPreviousPage": start > 0, "startCursor": _cursor(start), "hasNextPage": end < len(items)}
+    nodes = [render(item) for item in items[start:end]]
+    return {"nodes": nodes, "pageInfo": info | {"endCursor": _cursor(end)}, "totalCount": len(items)}
+
+
+def _roots(pull: Pull) -> list[ReviewComment]:
+    """The first comments of a pull request's review threads."""
+    return [comment for comment in pull.review_comments if comment.in_reply_to is None]
 
 
 def _cursor(position: int) -> str:

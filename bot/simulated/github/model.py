@@ -98,6 +98,7 @@ class ReviewComment(Comment):
     line: int
     commit_id: str
     in_reply_to: "ReviewComment | None" = None
+    resolved: bool = False
 
     @property
     def node_id(self) -> str:
@@ -122,6 +123,18 @@ class Review:
         return f"<review of {self.pull!r} by {self.author.login}: {self.body!r}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check run of a commit, made by GitHub Actions."""
+
+    id: int
+    name: str
+    conclusion: str
+    title: str = ""
+    summary: str = ""
+    log: str = ""
+
+
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Issue:
     """An issue, and what a pull request shares with one."""
@@ -137,6 +150,8 @@ class Issue:
     state: State = "open"
     closed_at: datetime | None = None
     closed_by: User | None = None
+    edited_at: datetime | None = None
+    milestone: str | None = None
     labels: list[Label] = field(default_factory=list)
     assignees: list[User] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
@@ -197,6 +212,7 @@ class Repository:
     labels: dict[str, Label] = field(default_factory=dict)
     permissions: dict[int, Permission] = field(default_factory=dict)
     protected_branches: set[str] = field(default_factory=set)
+    checks: dict[str, list[Check]] = field(default_factory=dict)
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_number: int = 0
 
@@ -227,6 +243,10 @@ class Repository:
     def protect(self, branch: str) -> None:
         """Mark a branch as protected in the API; pushes to it are not refused."""
         self.protected_branches.add(branch)
+
+    def report_check(self, sha: str, check: Check) -> None:
+        """Add a check run to a commit."""
+        self.checks.setdefault(sha, []).append(check)
 
     def permission_of(self, account: Account | None) -> Permission:
         """Return the account's permission; every account may read a public repository."""

@@ -172,6 +172,11 @@ class Payloads:
             **self._written(comment, api),
         }
 
+    @staticmethod
+    def diff_hunk(comment: ReviewComment) -> str:
+        """The lines of the diff that an inline comment is about."""
+        return f"@@ -{comment.line},1 +{comment.line},1 @@"
+
     def review_comment(self, comment: ReviewComment) -> Json:
         repository = comment.thread.repository
         api = f"{self._repository_api(repository)}/pulls/comments/{comment.id}"
@@ -186,7 +191,7 @@ class Payloads:
             "start_line": None,
             "side": "RIGHT",
             "subject_type": "line",
-            "diff_hunk": f"@@ -{comment.line},1 +{comment.line},1 @@",
+            "diff_hunk": self.diff_hunk(comment),
             "commit_id": comment.commit_id,
             "original_commit_id": comment.commit_id,
             **self._written(comment, api),

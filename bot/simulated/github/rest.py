@@ -5,6 +5,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from bot.simulated.github import rest_accounts as accounts
+from bot.simulated.github import rest_checks as checks
 from bot.simulated.github import rest_hooks as hooks
 from bot.simulated.github import rest_issues as issues
 from bot.simulated.github import rest_pulls as pulls
@@ -23,6 +24,7 @@ TOP: Table = [
     ("GET", "/app/hook/deliveries", hooks.list_app_deliveries),
     ("GET", "/app/hook/deliveries/{delivery_id}", hooks.get_app_delivery),
     ("POST", "/app/hook/deliveries/{delivery_id}/attempts", hooks.redeliver_app_delivery),
+    ("GET", "/stored-logs/{stored_for}/{job_id}", checks.get_stored_log),
     ("GET", "/repos/{owner}/{repo}/installation", accounts.get_repository_installation),
 ]
 
@@ -52,6 +54,10 @@ IN_REPOSITORY: Table = [
     ("GET", "/pulls/{number}", pulls.get_pull),
     ("PATCH", "/pulls/{number}", pulls.update_pull),
     ("PUT", "/pulls/{number}/merge", pulls.merge_pull),
+    ("GET", "/pulls/{number}/files", pulls.list_files),
+    ("GET", "/commits/{sha}/check-runs", checks.list_check_runs),
+    ("GET", "/commits/{sha}/status", checks.get_combined_status),
+    ("GET", "/actions/jobs/{job_id}/logs", checks.get_job_log),
     ("GET", "/pulls/{number}/comments", pulls.list_review_comments),
     ("POST", "/pulls/{number}/comments/{comment_id}/replies", pulls.create_reply),
     ("GET", "/pulls/{number}/reviews", pulls.list_reviews),

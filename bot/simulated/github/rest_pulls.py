@@ -63,6 +63,29 @@ async def merge_pull(call: Call) -> Response:
     return answer({"sha": commit, "merged": True, "message": "Pull Request successfully merged"})
 
 
+async def list_files(call: Call) -> Response:
+    """The files that differ from the merge base, with their patch."""
+    pull = _pull(call)
+    git, span = pull.repository.git, f"{pull.base_sha}...refs/pull/{pull.number}/head"
+    names = [row.split("\t") for row in (await git.run("diff", "--numstat", "--no-renames", span)).splitlines()]
+    letters = [row.split("\t") for row in (await git.run("diff", "--name-status", "--no-renames", span)).splitlines()]
+    statuses = {name: letter for letter, name in letters}
+    found = []
+    for added, removed, name in names:
+        patch = await git.run("diff", "--no-renames", span, "--", name)
+        _, hunks, text = patch.partition("\n@@ ")
+        found.append(
+            {
+                "filename": name,
+                "status": {"A": "added", "D": "removed"}.get(statuses[name], "modified"),
+                "additions": 0 if added == "-" else int(added),
+                "deletions": 0 if removed == "-" else int(removed),
+                **({"patch": f"@@ {text}"} if hunks else {}),
+            }
+        )
+    return call.paginate(found, dict)
+
+
 async def list_review_comments(call: Call) -> Response:
     return call.paginate(_pull(call).review_comments, call.payloads.review_comment)
 

@@ -1,0 +1,156 @@
+"""What is fetched of a thread, against a simulated GitHub over real HTTP."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bot.github.auth import TokenCredentials
+from bot.github.client import GitHub
+from bot.model import Repository
+from bot.prompt.collect import Collected, collect
+from bot.simulated.github import Person, SimulatedGitHub
+from bot.simulated.github import Repository as SimulatedRepository
+from bot.simulated.github.faults import FailBefore
+from bot.simulated.github.model import Check
+
+
+async def no_wait(seconds: float) -> None:
+    """Read retries wait by the clock; here they do not."""
+
+
+@pytest.fixture
+async def simulated(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
+    async with SimulatedGitHub.running(tmp_path / "github", lambda: datetime.now(UTC)) as running:
+        yield running
+
+
+@pytest.fixture
+async def github(simulated: SimulatedGitHub) -> AsyncIterator[GitHub]:
+    async with httpx.AsyncClient() as http:
+        yield GitHub(
+            api_url=simulated.api_url,
+            graphql_url=simulated.graphql_url,
+            credentials=TokenCredentials(simulated.bot_token),
+            http=http,
+            clock=lambda: datetime.now(UTC),
+            sleep=no_wait,
+        )
+
+
+@pytest.fixture
+async def shop(simulated: SimulatedGitHub) -> SimulatedRepository:
+    return await simulated.create_repository("acme/shop", files={"README.md": "# Shop\n", "cart.py": "total = 0\n"})
+
+
+@pytest.fixture
+def maria(simulated: SimulatedGitHub, shop: SimulatedRepository) -> Person:
+    maria = simulated.person("maria")
+    shop.allow(maria, "write")
+    return maria
+
+
+async def collected(github: GitHub, shop: SimulatedRepository, number: int) -> Collected:
+    repository = Repository("github", shop.id, shop.owner.login, shop.name)
+    found = await collect(github, repository, number)
+    assert found is not None
+    return found
+
+
+async def test_an_issue_comes_with_its_comments_labels_milestone_and_pull_requests(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    stranger = simulated.person("stranger")
+    issue = await stranger.open_issue(shop, "Wrong total", "It says 0.", labels=["bug"])
+    issue.milestone = "1.2"
+    for number in range(120):
+        await maria.comment(issue, f"comment {number}")
+    await maria.push(shop, "fix", {"cart.py": "total = 1\n"}, "Count")
+    pull = await maria.open_pull(shop, head="fix", title="Count", body="Fixes #1")
+
+    found = await collected(github, shop, issue.number)
+
+    thread = found.thread
+    assert (thread.title, thread.description.body, thread.labels) == ("Wrong total", "It says 0.", ("bug",))
+    assert (thread.milestone, thread.is_public, thread.pull) == ("1.2", False, None)
+    assert [text.body for text in thread.comments] == [f"comment {number}" for number in range(120)]
+    assert [(one.kind, one.number, one.title) for one in thread.linked] == [("pull", pull.number, "Count")]
+    assert found.writers == {maria.id}
+    assert thread.missing == ()
+
+
+async def test_a_pull_request_comes_with_its_diff_reviews_checks_and_the_issue_it_closes(
+    github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    await maria.open_issue(shop, "Wrong total", "It says 0.")
+    await maria.push(shop, "fix", {"cart.py": "total = 1\n", "new.py": "x\n"}, "Count the items")
+    pull = await maria.open_pull(shop, head="fix", title="Count", body="Fixes #1")
+    await maria.review(pull, "Two remarks", "changes_requested")
+    open_remark = await maria.review_comment(pull, "cart.py", 1, "Why 1?")
+    await maria.reply(open_remark, "Because.")
+    settled = await maria.review_comment(pull, "new.py", 1, "Rename")
+    settled.resolved = True
+    shop.report_check(pull.head_sha, Check(1, "lint", "success"))
+    shop.report_check(pull.head_sha, Check(2, "tests", "failure", "1 failed", "See the log", "x" * 9000 + "END"))
+
+    found = (await collected(github, shop, pull.number)).thread
+
+    assert found.missing == ()
+    assert found.pull is not None
+    assert (found.pull.base, found.pull.head, found.pull.head_sha) == ("main", "fix", pull.head_sha)
+    assert [commit.subject for commit in found.pull.commits] == ["Count the items"]
+    assert [(file.path, file.status, file.additions, file.deletions) for file in found.pull.files] == [
+        ("cart.py", "modified", 1, 1),
+        ("new.py", "added", 1, 0),
+    ]
+    assert "+total = 1" in (found.pull.files[0].patch or "")
+    [remark] = found.pull.review_threads
+    assert (remark.path, remark.line, [text.body for text in remark.comments]) == ("cart.py", 1, ["Why 1?", "Because."])
+    [check] = found.pull.failed_checks
+    assert (check.name, check.summary) == ("tests", "1 failed\nSee the log")
+    assert (check.log[-3:], len(check.log)) == ("END", 4000)
+    assert [text.body for text in found.comments] == ["Two remarks"]
+    assert [(one.number, one.description.body if one.description else None) for one in found.linked] == [
+        (1, "It says 0.")
+    ]
+
+
+async def test_an_edited_text_says_when_it_was_edited(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
+    issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
+    comment = await maria.comment(issue, "before")
+    await maria.edit(comment, "after")
+
+    [text] = (await collected(github, shop, issue.number)).thread.comments
+
+    assert (text.body, text.edited_at is not None) == ("after", True)
+
+
+async def test_a_part_that_github_refuses_is_named_and_fails_nothing(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    await maria.push(shop, "fix", {"cart.py": "total = 1\n"}, "Count")
+    pull = await maria.open_pull(shop, head="fix", title="Count")
+    simulated.faults.add(FailBefore(500), path="*/files", times=None)
+
+    found = (await collected(github, shop, pull.number)).thread
+
+    assert found.missing == ("the changed files",)
+    assert found.pull is not None
+    assert found.pull.files == ()
+
+
+async def test_a_person_whose_permission_is_unknown_may_not_write(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
+    simulated.faults.add(FailBefore(500), path="*/permission", times=None)
+
+    assert (await collected(github, shop, issue.number)).writers == frozenset()
+
+
+async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedRepository) -> None:
+    repository = Repository("github", shop.id, shop.owner.login, shop.name)
+
+    assert await collect(github, repository, 404) is None
