@@ -15,6 +15,7 @@ class Text:
     body: str
     created_at: datetime
     edited_at: datetime | None = None
+    id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

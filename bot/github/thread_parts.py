@@ -18,7 +18,8 @@ MOST_PAGES = 10
 MOST_LOGS = 3
 LOG_BYTES = 4_000
 
-_TEXT = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } } body createdAt lastEditedAt"
+_AUTHOR = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } }"
+_TEXT = f"fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
 _PAGE_BEFORE = "pageInfo { hasPreviousPage startCursor }"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
@@ -209,6 +210,7 @@ def _text(node: Any) -> Text:
         node["body"] or "",
         datetime.fromisoformat(node["createdAt"]),
         datetime.fromisoformat(edited) if edited else None,
+        int(node["fullDatabaseId"]) if node["fullDatabaseId"] else None,
     )
 
 

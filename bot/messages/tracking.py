@@ -24,6 +24,7 @@ EntryState = Literal["pending", "in_progress", "completed"]
 
 ANSWER_URL = "%ANSWER_URL%"
 """Placeholder for the address of a comment that is not posted yet."""
+READING = "Reading the thread."
 SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60

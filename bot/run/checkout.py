@@ -13,7 +13,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import notices, reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.run import prompt
+from bot.prompt import remarks
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
 from bot.store import rescues, worktrees
@@ -187,7 +187,7 @@ def _issue(turn: ClaimedTurn) -> OfIssue | None:
 def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
     told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
     if unfinished is not None:
-        told = (*told, prompt.unfinished(unfinished))
+        told = (*told, remarks.unfinished(unfinished))
         said = said if turn.resuming else (*said, notices.unfinished(unfinished))
     return told, said
 
@@ -198,19 +198,19 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
         case UpToDate() | NoRemoteBranch() | Ahead():
             return (), ()
         case FastForwarded(commits=commits):
-            return (prompt.fast_forwarded(commits),), ()
+            return (remarks.fast_forwarded(commits),), ()
         case Dirty(files=files, behind=behind):
             said = () if by_itself and not behind else (notices.uncommitted(files, behind),)
-            return (prompt.dirty(files, behind),), said
+            return (remarks.dirty(files, behind),), said
         case Diverged(rewritten=True, ahead=ahead, behind=behind):
-            return (prompt.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
+            return (remarks.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
         case Diverged(ahead=ahead, behind=behind):
-            return (prompt.diverged(ahead, behind),), (notices.diverged(branch),)
+            return (remarks.diverged(ahead, behind),), (notices.diverged(branch),)
         case OffBranch(current=current):
-            return (prompt.off_branch(current, branch),), () if by_itself else (notices.off_branch(current, branch),)
+            return (remarks.off_branch(current, branch),), () if by_itself else (notices.off_branch(current, branch),)
         case BranchDeleted():
-            return (prompt.branch_deleted(branch),), (notices.branch_deleted(branch),)
+            return (remarks.branch_deleted(branch),), (notices.branch_deleted(branch),)
         case Continued(branch=after, base_branch=base):
-            return (prompt.continued(branch, after),), (notices.continued(branch, after, base),)
+            return (remarks.continued(branch, after),), (notices.continued(branch, after, base),)
         case _:
             assert_never(synced)

@@ -47,6 +47,7 @@ class TurnContext(NodeContext):
     limits: Limits
     secrets: tuple[str, ...]
     setup_script: bool = False
+    include_outsiders: bool = False
     purge_on_success: bool = False
     session_ttl_seconds: float = 3600
 

@@ -22,7 +22,7 @@ from bot.git import refs
 from bot.messages import notices, tracking
 from bot.messages.redact import redact
 from bot.process import OutputTail, ProcessGroup, start
-from bot.run import prompt
+from bot.prompt import remarks
 from bot.run.context import Script, TurnContext
 from bot.run.progress import Progress
 from bot.sandbox.disk import watched
@@ -134,7 +134,7 @@ async def _run(
     return Prepared(
         prepared.done,
         (*prepared.notices, notices.setup_left(left)),
-        (*prepared.remarks, prompt.setup_left(len(left))),
+        (*prepared.remarks, remarks.setup_left(len(left))),
     )
 
 
@@ -173,7 +173,7 @@ def _outcome(ended: Ended | OutOfTime | OSError, secrets: tuple[str, ...]) -> Pr
 
 def _failed(how: str, output: str) -> Prepared:
     return Prepared(
-        done=False, notices=(notices.setup_failed(how, output),), remarks=(prompt.setup_failed(how, output),)
+        done=False, notices=(notices.setup_failed(how, output),), remarks=(remarks.setup_failed(how, output),)
     )
 
 

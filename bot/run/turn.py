@@ -2,17 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 import structlog
 from asyncpg import PostgresError
 
 from bot import failpoints
-from bot.agents.driver import AgentDriver, Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
+from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.clones import metadata
@@ -24,15 +24,16 @@ from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
+from bot.prompt.builder import Prompt
 from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
-from bot.run.prompt import prompt_blocks
+from bot.run.prompt import fetch_thread, prompt_of
 from bot.run.publishing import guard_of, publish
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
-from bot.sandbox.disk import DiskWatch, watched
+from bot.sandbox.disk import watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations, retention, turns, worktrees
 from bot.store.database import DATABASE_AWAY, Connection
@@ -57,6 +58,7 @@ class TurnRun:
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
         self._progress = Progress()
+        self._read: tuple[str, ...] = ()
         self._disk_full: str | None = None
         self._use = turn.use
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
@@ -166,15 +168,19 @@ class TurnRun:
         turn, progress = self._turn, self._progress
         fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.worktree.folder).path.is_dir())
         progress.enter(fetching(None))
-        work = asyncio.create_task(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
+        return await self._until_stopped(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of `work`, or None if the turn is to stop before it is there."""
+        working = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            return await work if work.done() else None
+            await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return await working if working.done() else None
         finally:
-            for task in (work, stop):
+            for task in (working, stop):
                 task.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
+            await asyncio.gather(working, stop, return_exceptions=True)
 
     async def _set_up(self) -> None:
         """Run the setup script unless it succeeded in this checkout before."""
@@ -227,7 +233,14 @@ class TurnRun:
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
                 )
             )
-            return await self._prompt(agent, ready, disk)
+            session = stored[0] if stored is not None and opened.resumed else None
+            prompt = await self._until_stopped(self._prompt(ready, session))
+            if prompt is None:
+                return await self._stopped()
+            self._read = prompt.read
+            self._progress.agent_begins()
+            async with watched(disk, self._disk_overflowed):
+                return await agent.prompt(prompt.blocks, ctx.limits, self._stop, self._progress.note)
 
     async def _join_session(
         self, connection: Connection, stored: int | None, assistant_session_id: str, *, resumed: bool
@@ -240,22 +253,12 @@ class TurnRun:
             session = await turns.start_session(connection, turn.claim, self._ctx.agent, assistant_session_id)
         await turns.use_session(connection, turn.claim, session)
 
-    async def _prompt(self, agent: AgentDriver, ready: Ready, disk: DiskWatch | None) -> Outcome:
-        turn = self._turn
-        blocks = prompt_blocks(
-            requested_by=turn.requested_by,
-            kind=turn.kind,
-            thread=f"{turn.worktree.repository.full_name}#{turn.number}",
-            title=turn.title,
-            branch=ready.branch,
-            context=turn.context,
-            remarks=(*ready.remarks, *self._remarks),
-            resuming=turn.resuming,
-            request=turn.request,
-        )
-        self._progress.agent_begins()
-        async with watched(disk, self._disk_overflowed):
-            return await agent.prompt(blocks, self._ctx.limits, self._stop, self._progress.note)
+    async def _prompt(self, ready: Ready, session: int | None) -> Prompt:
+        """Fetch the thread and build the prompt; `session` is the resumed session's id."""
+        self._progress.enter(tracking.READING)
+        fetched = await fetch_thread(self._ctx, self._turn)
+        remarks = (*ready.remarks, *self._remarks)
+        return await prompt_of(self._ctx, self._turn, ready, remarks, fetched, session)
 
     def _disk_overflowed(self, limit_bytes: int) -> None:
         self._disk_full = reasons.disk_full(limit_bytes)

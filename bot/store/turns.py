@@ -57,6 +57,16 @@ SAVE_ANSWER = """
 update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
 """
 
+LAST_REQUEST_IN_SESSION = """
+select max(asked_at) from turns where session_id = $1 and id < $2
+"""
+
+EARLIER_ANSWERS = """
+-- The answers that a new session of this worktree should know, newest first.
+select t.answer from turns t join conversations c on c.id = t.conversation_id
+where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id < $2 order by t.id desc limit 3
+"""
+
 RECORD_USE = """
 -- Agents report the cost of the session so far: the cost of the turn is the difference.
 with told as (
@@ -260,6 +270,18 @@ def _unless_lost(result: T | None) -> T:
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
     """Save the agent's answer before anything is pushed: a run that is resumed does not ask the agent again."""
     _unless_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+
+
+async def last_request_in(connection: Connection, session: int, turn_id: int) -> datetime | None:
+    """Return when the last request before this turn was made in the session; None if it is the first."""
+    last: datetime | None = await connection.fetchval(LAST_REQUEST_IN_SESSION, session, turn_id)
+    return last
+
+
+async def earlier_answers(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
+    """Return the last answers of the threads that share the turn's worktree, newest first."""
+    rows = await connection.fetch(EARLIER_ANSWERS, turn.worktree.id, turn.id)
+    return tuple(row["answer"] for row in rows)
 
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:

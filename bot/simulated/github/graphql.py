@@ -69,7 +69,9 @@ type PullRequestReviewComment implements Node {
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
-type PullRequestReview { body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime }
+type PullRequestReview {
+  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+}
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread {
   isResolved: Boolean!  path: String!  line: Int
@@ -240,6 +242,7 @@ class _Resolvers:
 
     def _review(self, review: Review) -> Node:
         return {
+            "fullDatabaseId": str(review.id),
             "body": review.body or "",
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(),
