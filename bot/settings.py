@@ -112,6 +112,7 @@ class Settings(BaseModel):
     agent_network: Literal["internet", "none", "host"] = "internet"
     allow_workflow_changes: bool = False
     setup_script: bool = False
+    include_outsiders: bool = False
     turn_timeout_seconds: Seconds = 1800
     turn_idle_timeout_seconds: Seconds = 300
     max_concurrent_turns: Count = 2

@@ -171,6 +171,7 @@ async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asynci
             secrets=known_secrets(settings),
             clock=around.clock,
             setup_script=settings.setup_script,
+            include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
         )

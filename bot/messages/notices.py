@@ -24,6 +24,7 @@ WORKTREE_MENDED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
 )
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
+THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."
 RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
 
 

@@ -57,7 +57,7 @@ class TurnResult:
 
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
-    the checkout is never pushed.
+    the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out.
     """
 
     state: EndState
@@ -66,6 +66,7 @@ class TurnResult:
     changes: Changes | str | None = None
     notices: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     duration: timedelta | None = None
     cost_usd: float | None = None
     tokens: int | None = None
@@ -185,6 +186,8 @@ def _footer(result: TurnResult) -> str:
         lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
         sections.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
+    if result.read:
+        sections.append(details("What the agent read", f"Read: {inline_text('; '.join(result.read))}."))
     facts = [] if result.duration is None else [format_duration(result.duration)]
     if result.cost_usd is not None:
         facts.append(f"${result.cost_usd:.2f}")

@@ -85,7 +85,8 @@ async def _writers(
             return await github.permission(repository, author.login) in {"write", "maintain", "admin"}
 
     asked = authors[:MOST_AUTHORS]
-    answers = await asyncio.gather(
-        *(_part(f"the permission of {author.login}", may_write(author), missing) for author in asked)
-    )
+    unknown: list[str] = []
+    answers = await asyncio.gather(*(_part(author.login, may_write(author), unknown) for author in asked))
+    if unknown:
+        missing.append(f"the permission of {len(unknown)} of the authors")
     return frozenset(author.id for author, may in zip(asked, answers, strict=True) if may)

@@ -39,7 +39,7 @@ async def prompt_of(
 ) -> Prompt:
     """Return the prompt. `session` is the resumed session's id, None for a new one. Raises GitError."""
     async with ctx.pool.acquire() as connection:
-        since = await turns.last_request_in(connection, session, turn.id) if session is not None else None
+        since = await turns.last_read_in(connection, session, turn.id) if session is not None else None
         answers = await turns.earlier_answers(connection, turn) if session is None else ()
     clone = ctx.clone(turn.worktree.folder)
     task = Task(

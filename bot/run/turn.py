@@ -58,7 +58,7 @@ class TurnRun:
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
         self._progress = Progress()
-        self._read: tuple[str, ...] = ()
+        self._read = turn.read
         self._disk_full: str | None = None
         self._use = turn.use
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
@@ -237,7 +237,6 @@ class TurnRun:
             prompt = await self._until_stopped(self._prompt(ready, session))
             if prompt is None:
                 return await self._stopped()
-            self._read = prompt.read
             self._progress.agent_begins()
             async with watched(disk, self._disk_overflowed):
                 return await agent.prompt(prompt.blocks, ctx.limits, self._stop, self._progress.note)
@@ -258,7 +257,14 @@ class TurnRun:
         self._progress.enter(tracking.READING)
         fetched = await fetch_thread(self._ctx, self._turn)
         remarks = (*ready.remarks, *self._remarks)
-        return await prompt_of(self._ctx, self._turn, ready, remarks, fetched, session)
+        prompt = await prompt_of(self._ctx, self._turn, ready, remarks, fetched, session)
+        if fetched is None:
+            self._notices.append(notices.THREAD_NOT_READ)
+        self._read = prompt.read
+        whole = fetched is not None and not fetched.thread.missing
+        claim = self._turn.claim
+        await self._persist(lambda connection: turns.record_read(connection, claim, prompt.read, whole_thread=whole))
+        return prompt
 
     def _disk_overflowed(self, limit_bytes: int) -> None:
         self._disk_full = reasons.disk_full(limit_bytes)
@@ -287,6 +293,7 @@ class TurnRun:
             end,
             notices=tuple(dict.fromkeys(self._notices)),
             steps=tuple(self._progress.steps),
+            read=self._read,
             duration=ctx.clock() - turn.started_at,
             cost_usd=self._use.cost_usd,
             tokens=self._use.tokens,

@@ -41,7 +41,7 @@ from next where turns.id = next.id returning turns.id
 
 CLAIMED_TURN = """
 select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
-       t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.resuming, t.answer, t.started_at,
+       t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.read, t.resuming, t.answer, t.started_at,
        t.cost_usd, t.tokens, t.switch_to, c.number, c.kind, c.title, w.*
 from turns t
 join conversations c on c.id = t.conversation_id
@@ -57,8 +57,13 @@ SAVE_ANSWER = """
 update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
 """
 
-LAST_REQUEST_IN_SESSION = """
-select max(asked_at) from turns where session_id = $1 and id < $2
+RECORD_READ = """
+update turns set read = $3, read_whole_thread = $4 where id = $1 and claim = $2 returning id
+"""
+
+LAST_READ_IN_SESSION = """
+-- Only a request whose prompt held all that was new: what could not be read then is still new.
+select max(asked_at) from turns where session_id = $1 and id < $2 and read_whole_thread
 """
 
 EARLIER_ANSWERS = """
@@ -185,6 +190,7 @@ class ClaimedTurn:
     pinned_sha: str | None
     context: str
     notices: tuple[str, ...]
+    read: tuple[str, ...]
     resuming: bool
     answer: str | None
     started_at: datetime
@@ -246,6 +252,7 @@ async def claim_next(
         pinned_sha=row["pinned_sha"],
         context=row["context"],
         notices=tuple(row["notices"]),
+        read=tuple(row["read"]),
         resuming=row["resuming"],
         answer=row["answer"],
         started_at=row["started_at"],
@@ -272,9 +279,15 @@ async def save_answer(connection: Connection, claim: Claim, answer: str, notices
     _unless_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
 
 
-async def last_request_in(connection: Connection, session: int, turn_id: int) -> datetime | None:
-    """Return when the last request before this turn was made in the session; None if it is the first."""
-    last: datetime | None = await connection.fetchval(LAST_REQUEST_IN_SESSION, session, turn_id)
+async def record_read(connection: Connection, claim: Claim, read: tuple[str, ...], *, whole_thread: bool) -> None:
+    """Record what the agent is given to read, right before it gets its prompt."""
+    row = await connection.fetchval(RECORD_READ, claim.turn_id, claim.token, list(read), whole_thread)
+    _unless_lost(row)
+
+
+async def last_read_in(connection: Connection, session: int, turn_id: int) -> datetime | None:
+    """Return the time of the last request before this turn with which the session was told the whole thread."""
+    last: datetime | None = await connection.fetchval(LAST_READ_IN_SESSION, session, turn_id)
     return last
 
 

@@ -52,6 +52,7 @@ Write = Callable[[Connection, Claim], Awaitable[object]]
 WRITES: dict[str, Write] = {
     "look_again": turns.stop_requested,
     "save_answer": lambda db, claim: turns.save_answer(db, claim, "answer", ("notice",)),
+    "record_read": lambda db, claim: turns.record_read(db, claim, ("the description",), whole_thread=True),
     "save_worktree": lambda db, claim: turns.save_worktree(db, claim, "branch", "main", "a" * 40),
     "start_session": lambda db, claim: turns.start_session(db, claim, "custom", "s1"),
     "join_session": lambda db, claim: turns.use_session(db, claim, 1),

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from bot.messages import notices, tracking
 from bot.messages.tracking import PlanEntry, TurnResult
-from bot.run import prompt
+from bot.prompt import remarks
 
 
 def html(markdown: str) -> str:
@@ -105,9 +105,9 @@ def test_how_a_script_failed_is_a_clause(how: str, words: str) -> None:
 
 
 def test_the_agent_is_told_what_the_script_said_last() -> None:
-    assert prompt.setup_failed("ended with status 2", "one\ntwo") == (
+    assert remarks.setup_failed("ended with status 2", "one\ntwo") == (
         "`.threadtree/setup`, which prepares it, ended with status 2. It wrote last:\n    one\n    two"
     )
-    assert prompt.setup_failed("ended with status 2", "") == (
+    assert remarks.setup_failed("ended with status 2", "") == (
         "`.threadtree/setup`, which prepares it, ended with status 2."
     )
