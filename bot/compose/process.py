@@ -35,6 +35,8 @@ from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
+CONNECTIONS_AT_ONCE = 512
+"""Of all clients; above it they get 503. Half of the usual limit of open files."""
 WEB_CONNECTIONS = 6
 WORKER_CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
@@ -94,6 +96,7 @@ async def _run_web(
             access_log=False,
             lifespan="off",
             server_header=False,
+            limit_concurrency=CONNECTIONS_AT_ONCE,
             timeout_graceful_shutdown=10,
         )
         server = _Server(config)

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bot.receive.delivery import delivery_of, sign
-from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH
+from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
 from bot.receive.inbox import Inbox
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads
 from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
+
+NAMED = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1", "X-Hub-Signature-256": "sha256=" + "0" * 64}
+"""The headers of a request by a stranger, who guesses the signature."""
 
 
 @pytest.fixture
@@ -119,6 +123,54 @@ async def test_a_missing_or_malformed_header_is_refused(github: Sender, pool: Po
     assert await rows(pool) == {}
 
 
+async def test_a_request_without_a_signature_is_refused_before_its_body_is_read(inbox: Inbox) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        for signature in ("", "sha1=0123", "sha256=" + "0" * 63):
+            answer = await client.post(PATH, content=chunks(), headers=NAMED | {"X-Hub-Signature-256": signature})
+            assert answer.status_code == 401
+        answer = await client.post(PATH, content=chunks(), headers={"X-GitHub-Event": "push"})
+        assert answer.status_code == 400
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(inbox: Inbox) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    transport = httpx.ASGITransport(receiving_app(inbox, body_seconds=0.05))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        assert (await client.post(PATH, content=chunks(), headers=NAMED)).status_code == 408
+
+
+async def test_large_bodies_in_flight_are_limited_and_leave_room_for_usual_ones(inbox: Inbox) -> None:
+    budget = 8 * USUAL_BODY_BYTES
+    holding, release = asyncio.Event(), asyncio.Event()
+
+    async def held() -> AsyncIterator[bytes]:
+        for _ in range(6):
+            yield bytes(USUAL_BODY_BYTES)
+        holding.set()
+        await release.wait()
+
+    transport = httpx.ASGITransport(receiving_app(inbox, bytes_in_flight=budget))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        slow = asyncio.create_task(client.post(PATH, content=held(), headers=NAMED))
+        await holding.wait()
+        large = await client.post(PATH, content=bytes(USUAL_BODY_BYTES + 1), headers=NAMED)
+        assert (large.status_code, large.headers["retry-after"]) == (503, "5")
+        github = Sender(client)
+        assert (await github.send(comment())).status_code == 202
+        release.set()
+        assert (await slow).status_code == 401
+        # What a refused body held is free again.
+        assert (await client.post(PATH, content=bytes(4 * USUAL_BODY_BYTES), headers=NAMED)).status_code == 401
+
+
 @pytest.mark.parametrize("headers", [{}, {"Content-Length": "10"}, {"Content-Length": str(LARGEST_BODY_BYTES + 1)}])
 async def test_a_body_over_the_cap_is_refused_whatever_its_length_says(inbox: Inbox, headers: dict[str, str]) -> None:
     sent = 0
@@ -131,7 +183,7 @@ async def test_a_body_over_the_cap_is_refused_whatever_its_length_says(inbox: In
 
     transport = httpx.ASGITransport(receiving_app(inbox))
     async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
-        named = headers | {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1"}
+        named = headers | NAMED
         answer = await client.post(PATH, content=chunks(), headers=named)
     assert answer.status_code == 413
     assert sent <= 26
@@ -190,7 +242,7 @@ async def test_a_client_that_goes_away_in_the_middle_is_no_error(inbox: Inbox, p
     async def send(_: object) -> None:
         pass
 
-    headers = [(b"x-github-event", b"push"), (b"x-github-delivery", b"g-1")]
+    headers = [(name.lower().encode(), value.encode()) for name, value in NAMED.items()]
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers, "query_string": b"", "app": None}
     with capture_logs() as logs:
         await receiving_app(inbox)(scope, receive, send)

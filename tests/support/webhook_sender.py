@@ -10,7 +10,7 @@ import orjson
 from starlette.applications import Starlette
 
 from bot.receive.delivery import sign
-from bot.receive.endpoint import PATH, Receiver
+from bot.receive.endpoint import BODY_SECONDS, BYTES_IN_FLIGHT, PATH, Receiver
 from bot.receive.inbox import Inbox
 from bot.store.database import Pool
 
@@ -55,9 +55,14 @@ class Sender:
         return await self._client.post(PATH, content=body, headers=raw)
 
 
-def receiving_app(inbox: Inbox) -> Starlette:
+def receiving_app(
+    inbox: Inbox, *, body_seconds: float = BODY_SECONDS, bytes_in_flight: int = BYTES_IN_FLIGHT
+) -> Starlette:
     """Return an app with only the webhook route."""
-    return Starlette(routes=[Receiver(inbox, [SECRET, OLD_SECRET], "github.com").route()])
+    receiver = Receiver(
+        inbox, [SECRET, OLD_SECRET], "github.com", body_seconds=body_seconds, bytes_in_flight=bytes_in_flight
+    )
+    return Starlette(routes=[receiver.route()])
 
 
 @asynccontextmanager
