@@ -67,10 +67,10 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
             review_id = remark.id if before is None else None
             return _from_comment(event, policy, parser, Target("review", remark.id), review_id=review_id)
         case ThreadWritten(remark=remark, body_before=before):
-            if policy.is_own(event.sender, remark.body):
+            if policy.is_own(_speaker(event), remark.body):
                 return Ignore("the bot's own text")
-            parsed = parser.parse(remark.body, before or "")
-            return _request(event, parsed, Target(event.thread.kind), f"{remark.node_id}/text", event.written_at)
+            parsed, node_id = parser.parse(remark.body, before or ""), f"{remark.node_id}/text"
+            return _request(event, _speaker(event), parsed, Target(event.thread.kind), node_id, event.written_at)
         case ThreadLabeled(remark=remark) | ThreadAssigned(remark=remark):
             if isinstance(event, ThreadLabeled) and event.label.casefold() != policy.label.casefold():
                 return Ignore("another label")
@@ -79,7 +79,7 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
             if policy.is_own(event.sender, ""):
                 return Ignore("the bot's own label or assignment")
             parsed, node_id = parser.parse_labeled(remark.body), f"{remark.node_id}/{type(event).__name__}"
-            return _request(event, parsed, Target(event.thread.kind), node_id, remark.updated_at)
+            return _request(event, event.sender, parsed, Target(event.thread.kind), node_id, remark.updated_at)
         case _:
             assert_never(event)
 
@@ -110,11 +110,20 @@ def _from_comment(
     if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
         return Ignore("the bot's own text")
     parsed = parser.parse(remark.body, event.body_before or "")
-    return _request(event, parsed, target, remark.node_id, remark.updated_at, context, review_id)
+    return _request(event, _speaker(event), parsed, target, remark.node_id, remark.updated_at, context, review_id)
+
+
+def _speaker(event: CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten) -> Actor:
+    """Return who wrote the text; of an edit, its editor.
+
+    Opening is sent by another person for an issue that was transferred or made from a discussion.
+    """
+    return event.remark.author if event.body_before is None else event.sender
 
 
 def _request(
     event: CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten | ThreadLabeled | ThreadAssigned,
+    author: Actor,
     parsed: ParsedComment,
     target: Target,
     node_id: str,
@@ -129,7 +138,7 @@ def _request(
     return Request(
         repository=event.repository,
         thread=event.thread,
-        author=event.sender,
+        author=author,
         target=target,
         parsed=parsed,
         asked_at=asked_at,

@@ -13,12 +13,13 @@ import structlog
 from bot.authority import Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
 from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.answers import ReviewComment, ThreadFacts
+from bot.decide.review import whole_review
+from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
-from bot.github.errors import NotFound, Transient
+from bot.github.errors import NotFound, Transient, Unauthenticated
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
-from bot.handlers.agent_request import request_agent
+from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
@@ -33,18 +34,18 @@ from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.deliveries import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
-_RETRIED: tuple[type[BaseException], ...] = (Transient, *DATABASE_AWAY)
+_RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class GitHubFacts:
-    """Answers from GitHub that are needed before the transaction. `text` is the request to the agent, None without one.
+    """Answers from GitHub that are needed before the transaction. `asked` is the request to the agent, if there is one.
 
     `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing.
     """
 
-    text: str | None = None
+    asked: AgentRequest | None = None
     pull: PullRequestHead | None = None
     thread: ThreadFacts | None = None
 
@@ -163,28 +164,29 @@ class Decider:
         return verdict if isinstance(verdict, Denied) else None
 
     async def _look_up(self, request: Request) -> GitHubFacts:
-        number = request.thread.number
-        text, thread, pull = request.parsed.request, None, None
+        """Show 👀 for a request to the agent, then ask GitHub what its turn needs."""
+        text, number = request.parsed.request, request.thread.number
+        starts_turn = text is not None or _queues_turn(request.parsed)
+        if not starts_turn:
+            return GitHubFacts()  # other commands are answered at once and wait for nothing
+        asked, thread, pull = None, None, None
+        async with self._pool.acquire() as connection, connection.transaction():
+            thread_ref, _ = await _save_thread(connection, request)
+            has_worktree = await conversations.has_live_worktree(connection, thread_ref.conversation_id)
+            if text is not None:
+                await thread_comments.react(connection, thread_ref, request.target, "eyes")
         if text is not None:
             # The payload may be older than a close that was handled before it.
             with contextlib.suppress(NotFound):
                 thread = await self._github.thread(request.repository, number)
-            if request.review_id is not None:
-                text = await self._whole_review(request, request.review_id, text)
-        # Other commands are answered at once and wait for nothing.
-        if request.thread.kind == "pull" and (text is not None or _queues_turn(request.parsed)):
-            pull = await look_up_pull_request(self._github, request.repository, number, self._clock, self._sleep)
-        return GitHubFacts(text, pull, thread)
-
-    async def _whole_review(self, request: Request, review_id: int, text: str) -> str:
-        """Return the review's text and its author's inline comments as one text (DESIGN.md §3.2)."""
-        comments = await self._github.review_comments(request.repository, request.thread.number, review_id)
-        own = [one for one in comments if one.author is not None and one.author.id == request.author.id]
-        if request.target.kind == "review-comment" and len(own) <= 1:
-            return text
-        parts = [text] if request.target.kind == "review" else []
-        parts += [_with_code(comment) for comment in own]
-        return "\n\n".join(parts)
+            asked = AgentRequest(text, request.context)
+            if (review_id := request.review_id) is not None:
+                asked = await whole_review(self._github, self._sleep, self._parser, request, review_id, text)
+        if request.thread.kind == "pull":
+            pull = await look_up_pull_request(
+                self._github, request.repository, number, self._clock, self._sleep, choosing=not has_worktree
+            )
+        return GitHubFacts(asked, pull, thread)
 
     async def _record_attempt(self, guid: str, problem: BaseException) -> None:
         with contextlib.suppress(*DATABASE_AWAY):
@@ -218,6 +220,7 @@ async def handle_request(
         policy=policy,
         author=request.author,
         asked_at=request.asked_at,
+        asked_head=request.thread.head_sha,
         target=request.target,
         now=now,
     )
@@ -225,8 +228,8 @@ async def handle_request(
     for index, command in enumerate(commands):
         if await conversations.first_seen(connection, request.effect(index)):
             await run_command(ctx, command)
-    if facts.text is not None and await conversations.first_seen(connection, request.effect(len(commands))):
-        await request_agent(ctx, facts.text, context=request.context, review_id=request.review_id)
+    if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
+        await request_agent(ctx, facts.asked)
 
 
 async def _decline(connection: Connection, request: Request | Addressed, sentence: str | None = None) -> None:
@@ -244,10 +247,3 @@ async def _save_thread(connection: Connection, request: Request | Addressed) -> 
 
 def _queues_turn(parsed: ParsedComment) -> bool:
     return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in parsed.commands)
-
-
-def _with_code(comment: ReviewComment) -> str:
-    """Return an inline comment of a review after the lines it is about: GitHub often leaves out their number here."""
-    line = f":{comment.line}" if comment.line else ""
-    quoted = "".join(f"> {text}\n" for text in comment.diff_hunk.splitlines())
-    return f"{comment.path}{line}\n{quoted}\n{comment.body}"

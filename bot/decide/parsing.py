@@ -52,7 +52,11 @@ class CommentParser:
 
     def parse_labeled(self, text: str) -> ParsedComment:
         """Return what a label or an assignment asks for: the thread's own text, with or without a mention."""
-        return ParsedComment(request=self._read(text).rest or text.strip())
+        return ParsedComment(request=self.rest_of(text) or text.strip())
+
+    def rest_of(self, text: str) -> str:
+        """Return the text without the lines of commands, with or without a mention."""
+        return self._read(text).rest
 
     def _read(self, text: str) -> "_Reading":
         text = text.replace("\r\n", "\n").replace("\r", "\n")

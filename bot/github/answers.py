@@ -32,12 +32,14 @@ class RateLimit:
 class PullFacts:
     """A pull request as it is now.
 
-    `head_repository_id` is None when the fork was deleted; `default_branch` is the base repository's.
+    `head_repository_id` is None when the fork was deleted; `default_branch` is the base repository's. No branch of the
+    head's repository was pushed after `head_pushed_at`.
     """
 
     head_ref: str
     head_sha: str
     head_repository_id: int | None
+    head_pushed_at: datetime | None
     default_branch: str
     created_at: datetime
 
@@ -60,9 +62,18 @@ class IssueRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Review:
+    """A review's own text, empty where it has none."""
+
+    author: Actor | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewComment:
     """One inline comment of a review."""
 
+    id: int
     author: Actor | None
     path: str
     line: int | None
@@ -97,6 +108,7 @@ def pull_facts(answer: Any) -> PullFacts:
         head_ref=head["ref"],
         head_sha=head["sha"],
         head_repository_id=head["repo"]["id"] if head["repo"] else None,
+        head_pushed_at=datetime.fromisoformat(pushed) if (pushed := (head["repo"] or {}).get("pushed_at")) else None,
         default_branch=answer["base"]["repo"]["default_branch"],
         created_at=datetime.fromisoformat(answer["created_at"]),
     )
@@ -135,19 +147,29 @@ def newest_merged_head(pulls: Sequence[Any]) -> str | None:
     return newest["head"]["sha"] if newest else None
 
 
+def review(answer: Any) -> Review:
+    """Read https://docs.github.com/rest/pulls/reviews#get-a-review-for-a-pull-request"""
+    return Review(_author(answer), (answer.get("body") or "").replace("\0", ""))
+
+
 def review_comment(answer: Any) -> ReviewComment:
     """Read one of https://docs.github.com/rest/pulls/reviews#list-comments-for-a-pull-request-review.
 
     `line` is often absent.
     """
-    user = answer.get("user")
     return ReviewComment(
-        author=Actor(user["login"], user["id"], user["type"] == "Bot") if user else None,
+        id=answer["id"],
+        author=_author(answer),
         path=answer["path"],
         line=answer.get("line") or answer.get("original_line"),
         diff_hunk=answer.get("diff_hunk", ""),
-        body=answer["body"],
+        body=(answer["body"] or "").replace("\0", ""),
     )
+
+
+def _author(answer: Any) -> Actor | None:
+    user = answer.get("user")
+    return Actor(user["login"], user["id"], user["type"] == "Bot") if user else None
 
 
 def posted(answer: Any) -> Posted:

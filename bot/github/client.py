@@ -14,6 +14,7 @@ from bot.github.answers import (
     Posted,
     PullFacts,
     RateLimit,
+    Review,
     ReviewComment,
     ThreadFacts,
 )
@@ -160,6 +161,15 @@ class GitHub:
         except NotFound:
             return False
         return bool(answer["protected"])
+
+    async def review(self, repository: Repository, number: int, review_id: int) -> Review | None:
+        """Return the review's own text, None when the review is gone."""
+        path = "/pulls/{number}/reviews/{review}"
+        try:
+            found = await self._get(repository, path, number=str(number), review=str(review_id))
+        except NotFound:
+            return None
+        return answers.review(found)
 
     async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
         """Return the inline comments of one review, none when it is gone."""

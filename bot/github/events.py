@@ -8,12 +8,16 @@ from bot.model import Actor, Repository, Target, ThreadKind
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """An issue or pull request; `closed_at` (UTC) is None while it is open."""
+    """An issue or pull request; `closed_at` (UTC) is None while it is open.
+
+    `head_sha` is a pull request's head when the event happened, None where the payload does not have it.
+    """
 
     number: int
     kind: ThreadKind
     title: str
     closed_at: datetime | None
+    head_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class CodePlace:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvent:
-    """Fields of all events: the place and the person who acted (for an edit not always the author)."""
+    """Fields of all events: the place and the person who acted (not always the text's author)."""
 
     repository: Repository
     sender: Actor

@@ -39,6 +39,7 @@ _USED_ACTIONS = {
 }
 _ACTION = re.compile(r"[ -~]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LARGEST_ID = 2**63 - 1
 _LARGEST_NUMBER = 2**31 - 1
 
@@ -279,6 +280,7 @@ def _read_thread(payload: _Fields) -> Thread:
         kind=_kind(thread, payload),
         title=thread.text("title"),
         closed_at=thread.maybe_moment("closed_at"),
+        head_sha=sha if _SHA.fullmatch(sha := thread.lenient_child("head").lenient_text("sha")) else None,
     )
 
 

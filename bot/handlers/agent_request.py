@@ -1,6 +1,6 @@
 """A request to the agent: it becomes a queued turn."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
@@ -12,22 +12,53 @@ from bot.store.jobs import defer, turns_bell
 from bot.store.requests import NewTurn
 
 
-async def request_agent(ctx: RequestContext, text: str, *, context: str, review_id: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class ReviewParts:
+    """The parts of a review that are known: inline comments by id, its own text by the review's id, negated.
+
+    `part` is the one whose event is handled, and `text` what it asks by itself.
+    """
+
+    review_id: int
+    parts: tuple[int, ...]
+    part: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review."""
+
+    text: str
+    context: str = ""
+    review: ReviewParts | None = None
+
+
+async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     """Queue a turn for what a comment, review or thread asks of the agent.
 
-    A thread's own text is one request, whether opened, labelled or assigned within a minute.
+    A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
+    review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
     is_own_text = ctx.target.id is None
-    if is_own_text and await requests.is_repeated(ctx.connection, ctx.conversation_id, text, ctx.asked_at):
+    if is_own_text and await requests.is_repeated(ctx.connection, ctx.conversation_id, asked.text, ctx.asked_at):
         return
-    pinned_sha = ctx.pull.head_sha if ctx.pull and not ctx.pull.same_repository else None
-    await queue_turn(ctx, text, context=context, pinned_sha=pinned_sha, review_id=review_id)
+    if (review := asked.review) is not None:
+        joined = await requests.join_turn_of_review(
+            ctx.connection, ctx.conversation_id, review.review_id, review.part, review.text
+        )
+        if joined:
+            return
+        if joined is False:
+            asked = AgentRequest(review.text)
+    await queue_turn(ctx, asked)
 
 
-async def queue_turn(
-    ctx: RequestContext, text: str, *, context: str = "", pinned_sha: str | None = None, review_id: int | None = None
-) -> None:
-    """Queue a turn; work that was rescued when the thread's worktree was removed is restored before it runs."""
+async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: str | None = None) -> None:
+    """Queue a turn; work that was rescued when the thread's worktree was removed is restored before it runs.
+
+    `pinned_sha` is the head of a fork that an earlier request was about.
+    """
     connection, conversation_id = ctx.connection, ctx.conversation_id
     rescue = await rescues.pending_restore(connection, conversation_id)
     if rescue is not None:
@@ -35,37 +66,57 @@ async def queue_turn(
     # A removal in progress may still find work to rescue.
     is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
     turn = NewTurn(
-        text=text,
+        text=asked.text,
         requested_by=ctx.author.login,
         requested_by_id=ctx.author.id,
         asked_at=ctx.asked_at,
         target=ctx.target,
-        review_id=review_id,
-        pinned_sha=pinned_sha,
-        context=context,
+        review_id=asked.review.review_id if asked.review else None,
+        review_parts=asked.review.parts if asked.review else (),
+        pinned_sha=pinned_sha or _pinned_sha(ctx),
+        context=asked.context,
     )
     await _queue(ctx, turn)
     if rescue is not None or is_being_removed:
         await operations.restore_before_newest_turn(connection, conversation_id)
 
 
-async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
-    """Write the turn and its tracking comment and ring its node; over the daily limit, write a refused turn."""
-    connection, thread_ref = ctx.connection, ctx.thread_ref
+def _pinned_sha(ctx: RequestContext) -> str | None:
+    """Return the head of a fork at the time of the request, which is all that may run; None for a branch of ours."""
+    if ctx.pull is None or ctx.pull.same_repository:
+        return None
+    return ctx.asked_head or ctx.pull.head_sha
+
+
+def _head_moved(ctx: RequestContext, turn: NewTurn) -> str | None:
+    """Return the reason to refuse a fork whose head was, or may have been, pushed after the request, or None."""
+    if turn.pinned_sha is None or ctx.pull is None:
+        return None
+    if turn.pinned_sha != ctx.pull.head_sha:
+        return reasons.head_moved(turn.pinned_sha)
+    is_known = ctx.asked_head is not None or ctx.pull.pushed_at is None or ctx.pull.pushed_at <= ctx.asked_at
+    return None if is_known else reasons.head_moved(None)
+
+
+async def _refusal(ctx: RequestContext, turn: NewTurn) -> str | None:
     limit = ctx.policy.turns_per_person_per_day
-    if await requests.turns_of_person_today(connection, turn.requested_by_id) >= limit:
-        reason = reasons.over_daily_limit(limit)
+    if await requests.turns_of_person_today(ctx.connection, turn.requested_by_id) >= limit:
+        return reasons.over_daily_limit(limit)
+    return _head_moved(ctx, turn)
+
+
+async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
+    """Write the turn and its tracking comment and ring its node, or write a refused turn."""
+    connection, thread_ref = ctx.connection, ctx.thread_ref
+    if (reason := await _refusal(ctx, turn)) is not None:
         turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=reason)
-        if turn_id is not None:
-            await thread_comments.ended(connection, thread_ref, turn_id, turn.target, TurnResult("refused", reason))
+        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, TurnResult("refused", reason))
         return
     assigned = await assign_worktree(ctx)
     turn = replace(turn, notices=assigned.notices)
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
-    if turn_id is None:
-        return  # the review already is one turn
     await thread_comments.react(connection, thread_ref, turn.target, "eyes")
     turns_ahead = await requests.place_in_line(connection, turn_id)
     await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(turns_ahead))

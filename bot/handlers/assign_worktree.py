@@ -24,6 +24,7 @@ from bot.store import conversations, sharing, upkeep
 from bot.store.database import Pool
 
 YOUNG_PULL_SECONDS = 60
+CLOSING_REFERENCES_SECONDS = 10.0
 CLOSING_REFERENCES_WAITS_SECONDS = (3.0, 5.0)
 """GitHub links a new pull request to its issues a little later: asked again within 10 s, then it means none."""
 _log = structlog.get_logger()
@@ -67,7 +68,7 @@ async def assign_worktree_for_operator(
     thread = await github.thread(repository, number)
     pull = None
     if thread.kind == "pull":
-        pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep)
+        pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep, choosing=True)
     async with pool.acquire() as connection, connection.transaction():
         await upkeep.insert_node(connection, paths.node)
         thread_ref, folder = await save_thread(
@@ -115,31 +116,32 @@ async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
 
 
 async def look_up_pull_request(
-    github: GitHub, repository: Repository, number: int, clock: Clock, sleep: Sleep
+    github: GitHub, repository: Repository, number: int, clock: Clock, sleep: Sleep, *, choosing: bool
 ) -> PullRequestHead:
-    """Return whose head it is, whether that branch may be pushed to, and the issues it closes. Raises GitHubError."""
+    """Return whose head it is, and what matters where a worktree has to be chosen. Raises GitHubError."""
     pull = await github.pull(repository, number)
     is_same = pull.head_repository_id == repository.id
-    is_protected = is_same and (
-        pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
-    )
-    closes = await _closed_issues(github, repository, number, pull.created_at, clock, sleep) if is_same else ()
-    return PullRequestHead(pull.head_ref, pull.head_sha, is_same, is_protected, closes)
+    is_protected = False
+    closes: tuple[int, ...] = ()
+    if choosing and is_same:
+        is_protected = pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
+        closes = await _closed_issues(github, repository, number, pull.created_at, clock, sleep)
+    return PullRequestHead(pull.head_ref, pull.head_sha, is_same, is_protected, closes, pull.head_pushed_at)
 
 
 async def _closed_issues(
     github: GitHub, repository: Repository, number: int, created_at: datetime, clock: Clock, sleep: Sleep
 ) -> tuple[int, ...]:
     """Return the issues of this repository that the pull request closes; a failure means none, never an error."""
-    for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
-        try:
-            found = await github.closing_issues(repository, number)
-        except GitHubError as problem:
-            _log.warning("closing-references-unknown", pull=number, problem=str(problem))
-            found = ()
-        numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
-        is_young = clock() - created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
-        if numbers or wait is None or not is_young:
-            return numbers
-        await sleep(wait)
+    try:
+        async with asyncio.timeout(CLOSING_REFERENCES_SECONDS):
+            for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
+                found = await github.closing_issues(repository, number)
+                numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
+                is_young = clock() - created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
+                if numbers or wait is None or not is_young:
+                    return numbers
+                await sleep(wait)
+    except (GitHubError, TimeoutError) as problem:
+        _log.warning("closing-references-unknown", pull=number, problem=str(problem) or type(problem).__name__)
     return ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
 from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
@@ -9,13 +10,18 @@ from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 @dataclass(frozen=True, slots=True)
 class PullRequestHead:
-    """The head of a pull request: whose it is, whether its branch may be pushed to, which issues it closes."""
+    """The head of a pull request: whose it is, whether its branch may be pushed to, which issues it closes.
+
+    Whether it is protected and what it closes is only known where a worktree has to be chosen. The head was not pushed
+    after `pushed_at`.
+    """
 
     head_ref: str
     head_sha: str
     same_repository: bool
-    head_is_protected: bool
+    head_is_protected: bool = False
     closes: tuple[int, ...] = ()
+    pushed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,11 +48,15 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext(ThreadContext):
-    """A request on a thread, by an author who is allowed to ask. `target` is what addressed the bot."""
+    """A request on a thread, by an author who is allowed to ask. `target` is what addressed the bot.
+
+    `asked_head` is the pull request's head in the event, None where the event does not tell it.
+    """
 
     policy: Policy
     author: Actor
     asked_at: datetime
+    asked_head: str | None
     target: Target
     now: datetime
 

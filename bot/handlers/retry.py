@@ -1,6 +1,6 @@
 """`/retry`: the last request that did not end `done` is queued again."""
 
-from bot.handlers.agent_request import queue_turn
+from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies
 from bot.store import requests
@@ -11,7 +11,7 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     if last is None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
-    await queue_turn(ctx, last["request"], context=last["context"], pinned_sha=last["pinned_sha"])
+    await queue_turn(ctx, AgentRequest(last["request"], last["context"]), pinned_sha=last["pinned_sha"])
 
 
 RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_run, queues_turn=True)

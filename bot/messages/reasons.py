@@ -36,12 +36,10 @@ def permission_withdrawn(login: str) -> str:
     return f"{inline_code(login)} no longer has write access to this repository."
 
 
-def head_moved(asked_sha: str) -> str:
-    """The head of a fork's pull request is not the commit that the request was made for."""
-    return (
-        f"The pull request has changed since you asked (it was at {inline_code(asked_sha[:10])}). "
-        "Look at the new commits and ask again."
-    )
+def head_moved(asked_sha: str | None) -> str:
+    """The head of a fork's pull request may not be the commit that the request was made for, where that is known."""
+    was_at = f" (it was at {inline_code(asked_sha[:10])})" if asked_sha else ""
+    return f"The pull request has changed since you asked{was_at}. Look at the new commits and ask again."
 
 
 # What to do where no worktree can be made or reset

@@ -133,7 +133,7 @@ def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     """Return the reason to refuse a fork whose head was pushed after the request, or None."""
     now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
-    return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha or "")
+    return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha)
 
 
 async def _restore_or_sync(

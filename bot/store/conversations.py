@@ -76,6 +76,12 @@ where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and cla
 returning id, node, branch, start_kind, start_number, start_ref
 """
 
+HAS_LIVE_WORKTREE = """
+select exists (select from conversations c join worktrees w on w.id = c.worktree_id
+               where c.id = $1 and (w.state in ('reserved', 'ready') or (w.state = 'removing' and w.claim is null)
+                                    or (w.state = 'removed' and w.removal = 'purged')))
+"""
+
 WORKTREES_OF_ISSUES = """
 -- Live or purged worktrees of the issues that a pull request closes. Locked, always in the same order, until the turn
 -- that will use one is written: a release that began before must not miss it.
@@ -230,6 +236,12 @@ async def own_live_worktree(connection: Connection, conversation_id: int) -> Liv
     """Return the `live_worktree` that the conversation uses, None without one."""
     worktree_id = await worktree_of(connection, conversation_id)
     return await live_worktree(connection, worktree_id) if worktree_id is not None else None
+
+
+async def has_live_worktree(connection: Connection, conversation_id: int) -> bool:
+    """Return whether `own_live_worktree` would find one; nothing is changed."""
+    found: bool = await connection.fetchval(HAS_LIVE_WORKTREE, conversation_id)
+    return found
 
 
 async def worktrees_of_issues(

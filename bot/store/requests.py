@@ -10,11 +10,21 @@ from bot.store.database import Connection
 ENQUEUE = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
                    source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
-                   switch_to)
+                   switch_to, review_parts)
 values ($1, $2, $3, sha256(convert_to($3, 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-        case when $13 = 'queued' then null else now() end, $15)
-on conflict (conversation_id, review_id) where review_id is not null do nothing
+        case when $13 = 'queued' then null else now() end, $15, $16)
 returning id
+"""
+
+REVIEW_TURN = """
+select id, $3 = any (review_parts) as is_held from turns where conversation_id = $1 and review_id = $2 for update
+"""
+
+ADD_REVIEW_PART = """
+-- An answer that is saved is not asked for again.
+update turns set request = request || E'\\n\\n' || $3, review_parts = review_parts || $2::bigint,
+                 request_hash = sha256(convert_to(request || E'\\n\\n' || $3, 'UTF8'))
+where id = $1 and state = 'queued' and answer is null returning id
 """
 
 SAME_TEXT_WITHIN_A_MINUTE = """
@@ -67,6 +77,7 @@ class NewTurn:
     pinned_sha: str | None = None
     context: str = ""
     notices: tuple[str, ...] = ()
+    review_parts: tuple[int, ...] = ()
 
 
 async def enqueue(
@@ -76,12 +87,12 @@ async def enqueue(
     request: NewTurn,
     refused: str | None = None,
     switch_to: str | None = None,
-) -> int | None:
-    """Enqueue a turn, or record it as `refused` with that reason; None if its review already is a turn.
+) -> int:
+    """Enqueue a turn, or record it as `refused` with that reason; return its id.
 
     `switch_to`: the branch that the worktree is to have when the turn runs there.
     """
-    turn_id: int | None = await connection.fetchval(
+    turn_id: int = await connection.fetchval(
         ENQUEUE,
         conversation_id,
         worktree_id,
@@ -98,8 +109,22 @@ async def enqueue(
         "refused" if refused else "queued",
         refused,
         switch_to,
+        list(request.review_parts),
     )
     return turn_id
+
+
+async def join_turn_of_review(
+    connection: Connection, conversation_id: int, review_id: int, part: int, text: str
+) -> bool | None:
+    """Return whether the review's turn was asked `part`, whose text is added while the turn waits.
+
+    None where the review has no turn; False where its turn began without this part.
+    """
+    row = await connection.fetchrow(REVIEW_TURN, conversation_id, review_id, part)
+    if row is None:
+        return None
+    return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["id"], part, text) is not None
 
 
 async def is_repeated(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:

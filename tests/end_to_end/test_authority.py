@@ -64,6 +64,7 @@ async def test_an_outsider_cannot_use_commands(world: World) -> None:
 
 
 async def test_a_failed_permission_lookup_is_retried(world: World) -> None:
+    world.faults.add(FailBefore(401), path=PERMISSION)
     world.faults.add(FailBefore(500), path=PERMISSION, times=6)
     issue = await world.maria.opens_issue("Bad weather", "@threadtree-bot say hello")
 

@@ -1,5 +1,7 @@
 """A mention gets an answer: reaction, one tracking comment, worktree, commit, push; and which texts are mentions."""
 
+import pytest
+
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
@@ -91,9 +93,11 @@ async def test_assigning_the_bot_requests_the_text_of_the_issue(world: World) ->
     assert len(await world.turns()) == 1
 
 
-async def test_the_inline_comments_of_one_review_are_one_turn_with_all_their_texts(world: World) -> None:
+@pytest.mark.parametrize("late", ["pull_request_review", "pull_request_review_comment"])
+async def test_a_review_is_one_turn_with_all_its_texts_in_whatever_order_they_arrive(world: World, late: str) -> None:
     await world.maria.pushes("feature", {"a.py": "x = 1\ny = 2\n"})
     pull = await world.maria.opens_pull("A feature", head="feature")
+    world.faults.hold_webhooks(late, times=None)
 
     await pull.reviews(
         "@threadtree-bot echo prompt\nplease look at these",
@@ -103,6 +107,7 @@ async def test_the_inline_comments_of_one_review_are_one_turn_with_all_their_tex
 
     answer = await pull.hears("please look at these", "rename x", "and drop y", "a.py:1", "a.py:2")
     assert answer.count("rename x") == 1
+    world.faults.release()
     await world.quiet()
     assert await world.turns("state") == ["done"]
 

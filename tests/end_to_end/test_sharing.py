@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bot import failpoints
-from bot.simulated.github.faults import GraphQLError
+from bot.handlers import assign_worktree
+from bot.simulated.github.faults import Fault, GraphQLError, Trickle
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
@@ -16,6 +17,12 @@ IN_THE_ISSUES = "This request worked on the files of #1, which this pull request
 ON_ITS_OWN = "so this request worked on files of its own on `feature`."
 SWITCHED = "The files of #1 were switched from `threadtree/issue-1` to `feature` for this request."
 TOLD = "now shares this thread's worktree and switched it to its branch `feature`."
+
+SEEN_BEFORE_DECIDED = """
+-- 👀 is written by a transaction that began earlier.
+select bool_and(o.created_at < t.created_at)
+from outbox o join turns t using (conversation_id) where o.kind = 'reaction'
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -77,16 +84,27 @@ async def test_a_pull_request_on_the_issues_branch_shares_it_even_if_it_names_no
     assert await world.worktrees("conversations") == [[1, 2]]
 
 
-async def test_a_failing_lookup_of_closing_references_means_none_and_never_an_error(world: World) -> None:
+@pytest.mark.parametrize("fault", [GraphQLError(), Trickle(1, 0.2)])
+async def test_a_lookup_of_closing_references_that_fails_means_none_and_never_an_error(
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0.5)
     await an_issue_with_work(world)
     await world.maria.pushes("feature", {"a.txt": "a\n"})
     pull = await world.maria.opens_pull("Feature", "Fixes #1", head="feature")
-    world.faults.add(GraphQLError(), path="/graphql", times=None)
+    world.faults.add(fault, path="/graphql", times=None)
     await pull.says("@threadtree-bot write b.txt: b")
 
     await pull.hears("1 file, +1 −0")
 
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
+
+    assert await world.database.fetchval(SEEN_BEFORE_DECIDED)
+    # The thread has its worktree: what the pull request closes no longer matters.
+    asked = len(world.github.requests)
+    await pull.says("@threadtree-bot say again")
+    await pull.hears("again")
+    assert not [request for request in world.github.requests[asked:] if request.path == "/graphql"]
 
 
 async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world: World) -> None:
@@ -426,6 +444,25 @@ async def test_a_fork_whose_head_moved_after_the_request_is_refused(world: World
     await pull.hears("Looked.")
     await pull.hears("**Not started:**", "The pull request has changed since you asked")
     assert await world.turns("state") == ["done", "refused"]
+
+
+async def test_a_fork_pushed_before_the_request_was_decided_is_refused(world: World) -> None:
+    fork = await world.github.fork(world.repository, world.olaf.user)
+    await world.olaf.pushes("idea", {"idea.txt": "mine\n"}, to=fork)
+    pull = await world.olaf.opens_pull("An idea", head="idea", fork=fork)
+    world.faults.hold_webhooks("*comment", times=None)
+    await pull.says("@threadtree-bot say Looked.", by=world.maria)
+    await world.maria.person.review_comment(pull.pull, "idea.txt", 1, "@threadtree-bot say Looked.")
+    reviewed = pull.pull.head_sha
+
+    world.clock.move(2)
+    await world.olaf.pushes("idea", {"evil.txt": "evil\n"}, to=fork)
+    world.faults.release()
+
+    first, second = await pull.hears_all()
+    assert "has changed since you asked. " in first
+    assert f"has changed since you asked (it was at `{reviewed[:10]}`)" in second
+    assert await world.turns("state") == ["refused", "refused"]
 
 
 async def test_a_later_request_on_a_fork_runs_at_its_new_head(world: World) -> None:

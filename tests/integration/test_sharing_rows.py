@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from bot.authority import Policy
-from bot.handlers.agent_request import queue_turn
+from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.messages import notices
@@ -52,10 +52,11 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
         author=Actor(turn.requested_by, turn.requested_by_id),
         asked_at=turn.asked_at,
+        asked_head=None,
         target=turn.target,
         now=NOON,
     )
-    await queue_turn(ctx, turn.text)
+    await queue_turn(ctx, AgentRequest(turn.text))
     return thread_ref.conversation_id
 
 

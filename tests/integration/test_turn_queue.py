@@ -381,9 +381,33 @@ async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     elsewhere, _ = await world.home()
     changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
 
-    assert await requests.enqueue(world.db, conversation, worktree, request(**changes)) is not None
-    assert await requests.enqueue(world.db, conversation, worktree, request("again", **changes)) is None
-    assert await requests.enqueue(world.db, elsewhere, worktree, request(**changes)) is not None
+    await requests.enqueue(world.db, conversation, worktree, request(**changes))
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await requests.enqueue(world.db, conversation, worktree, request("again", **changes))
+    await requests.enqueue(world.db, elsewhere, worktree, request(**changes))
+
+
+async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world: TurnRows) -> None:
+    conversation, _ = await world.home()
+
+    async def join(part: int, text: str) -> bool | None:
+        return await requests.join_turn_of_review(world.db, conversation, 500, part, text)
+
+    assert await join(11, "rename x") is None
+    turn_id = await world.ask(conversation, "rename x", review_id=500, review_parts=(11,))
+    assert await join(11, "rename x") is True
+    assert await join(-500, "and test it") is True
+    assert await join(-500, "and test it") is True
+    assert (await world.row(turn_id))["request"] == "rename x\n\nand test it"
+
+    turn = await world.claimed()
+    assert turn.request == "rename x\n\nand test it"
+    assert await join(12, "drop y") is False
+    assert await join(-500, "and test it") is True
+    # Cut off after the agent answered: it is not asked again.
+    await turns.save_answer(world.db, turn.claim, "Done.", ())
+    await turns.requeue(world.db, turn.claim)
+    assert await join(12, "drop y") is False
 
 
 async def test_a_refused_turn_is_over_when_it_is_written(world: TurnRows) -> None:

@@ -131,6 +131,17 @@ def test_what_asks_nothing_is_ignored(event: Event) -> None:
     assert isinstance(decide(event), Ignore)
 
 
+def test_the_author_of_an_opened_thread_asks_even_if_another_opened_it() -> None:
+    outsider = Actor("outsider", 8)
+
+    # An issue that a maintainer transfers, or makes of a discussion.
+    transferred = ThreadWritten(REPOSITORY, ADA, ISSUE, own_text(ASK, outsider), NOON, None)
+    assert request_of(transferred).author == outsider
+    assert isinstance(decide(replace(transferred, remark=own_text(ASK, BOT))), Ignore)
+    # An edit speaks for its editor.
+    assert request_of(replace(transferred, body_before="before")).author == ADA
+
+
 def test_commands_are_read_in_every_place() -> None:
     assert request_of(comment("/stop")).parsed == ParsedComment((Command("stop"),))
     assert request_of(opened("/status")).parsed == ParsedComment((Command("status"),))

@@ -215,6 +215,7 @@ class Repository:
     checks: dict[str, list[Check]] = field(default_factory=dict)
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_number: int = 0
+    pushed_at: datetime | None = None
 
     @property
     def full_name(self) -> str:

@@ -72,6 +72,7 @@ class Payloads:
             "pulls_url": f"{api}/pulls{{/number}}",
             "compare_url": f"{api}/compare/{{base}}...{{head}}",
             "created_at": timestamp(repository.created_at),
+            "pushed_at": timestamp(repository.pushed_at),
             "clone_url": f"{html}.git",
             "git_url": f"{html}.git",
             "archived": False,

@@ -146,6 +146,7 @@ class Acts(IssueActs):
         for branch in sorted(before.keys() | after.keys()):
             old, new = before.get(branch), after.get(branch)
             if old != new:
+                repository.pushed_at = self.now
                 await self._emit_push(pusher, repository, branch, old, new)
                 await self._move_pulls(pusher, repository, branch, new)
 

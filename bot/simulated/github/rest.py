@@ -61,6 +61,7 @@ IN_REPOSITORY: Table = [
     ("GET", "/pulls/{number}/comments", pulls.list_review_comments),
     ("POST", "/pulls/{number}/comments/{comment_id}/replies", pulls.create_reply),
     ("GET", "/pulls/{number}/reviews", pulls.list_reviews),
+    ("GET", "/pulls/{number}/reviews/{review_id}", pulls.get_review),
     ("GET", "/pulls/{number}/reviews/{review_id}/comments", pulls.list_comments_of_review),
     ("GET", "/hooks", hooks.list_hooks),
     ("GET", "/hooks/{hook_id}/deliveries", hooks.list_hook_deliveries),

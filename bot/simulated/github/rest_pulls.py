@@ -3,7 +3,8 @@
 from starlette.responses import Response
 
 from bot.simulated.github.errors import invalid, not_found
-from bot.simulated.github.model import Pull, Repository
+from bot.simulated.github.model import Pull, Repository, Review
+from bot.simulated.github.payloads import Json
 from bot.simulated.github.rest_call import Call, answer, empty, optional_text, required_text
 from bot.simulated.github.rest_issues import demand_author, edit_thread, review_comment_target
 from bot.simulated.github.world import find_pull
@@ -118,7 +119,15 @@ async def delete_review_comment(call: Call) -> Response:
 
 async def list_reviews(call: Call) -> Response:
     pull = _pull(call)
-    return call.paginate(pull.reviews, lambda review: call.payloads.review(review) | {"state": review.state.upper()})
+    return call.paginate(pull.reviews, lambda review: _review(call, review))
+
+
+async def get_review(call: Call) -> Response:
+    review_id = call.number("review_id")
+    found = next((review for review in _pull(call).reviews if review.id == review_id), None)
+    if found is None:
+        raise not_found()
+    return answer(_review(call, found))
 
 
 async def list_comments_of_review(call: Call) -> Response:
@@ -131,6 +140,10 @@ async def list_comments_of_review(call: Call) -> Response:
 
 def _pull(call: Call) -> Pull:
     return find_pull(call.repository(), call.number("number"))
+
+
+def _review(call: Call, review: Review) -> Json:
+    return call.payloads.review(review) | {"state": review.state.upper()}
 
 
 def _head(call: Call, repository: Repository, head: str) -> tuple[Repository, str]:

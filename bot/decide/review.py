@@ -1,0 +1,54 @@
+"""A review and its inline comments as one request, in whatever order their events arrive (DESIGN.md §3.2)."""
+
+from collections.abc import Sequence
+
+from bot.decide.actions import Request
+from bot.decide.parsing import CommentParser
+from bot.github.answers import ReviewComment
+from bot.github.client import GitHub
+from bot.github.transport import Sleep
+from bot.handlers.agent_request import AgentRequest, ReviewParts
+
+LISTS_LAG_SECONDS = 2.0
+
+
+async def whole_review(
+    github: GitHub, sleep: Sleep, parser: CommentParser, request: Request, review_id: int, text: str
+) -> AgentRequest:
+    """Return what the review asks in all: its own text and its author's inline comments. Raises GitHubError.
+
+    `text` is what its event asks, which may not be in GitHub's list of the review's comments yet.
+    """
+    comments = await _own_comments(github, request, review_id)
+    is_comment = request.target.kind == "review-comment"
+    part = request.target.id if is_comment and request.target.id else -review_id
+    # GitHub does not tell how many inline comments a review has: an empty list may also be one that lags.
+    if part not in {comment.id for comment in comments} if is_comment else not comments:
+        await sleep(LISTS_LAG_SECONDS)
+        comments = await _own_comments(github, request, review_id)
+    found = {} if is_comment else {part: text}
+    if is_comment and (review := await github.review(request.repository, request.thread.number, review_id)):
+        by_author = review.author is not None and review.author.id == request.author.id
+        found[-review_id] = parser.rest_of(review.body) if by_author else ""
+    for comment in comments:
+        rest = parser.rest_of(comment.body)
+        found[comment.id] = rest and _with_code(comment, rest)
+    own_text = f"{request.context}\n\n{text}" if request.context else text
+    found[part] = found.get(part) or own_text
+    found = {key: words for key, words in found.items() if words}
+    parts = ReviewParts(review_id, tuple(found), part, own_text)
+    if len(found) == 1:
+        return AgentRequest(text, request.context, parts)
+    return AgentRequest("\n\n".join(found.values()), review=parts)
+
+
+async def _own_comments(github: GitHub, request: Request, review_id: int) -> Sequence[ReviewComment]:
+    found = await github.review_comments(request.repository, request.thread.number, review_id)
+    return [one for one in found if one.author is not None and one.author.id == request.author.id]
+
+
+def _with_code(comment: ReviewComment, text: str) -> str:
+    """Return an inline comment of a review after the lines it is about: GitHub often leaves out their number here."""
+    line = f":{comment.line}" if comment.line else ""
+    quoted = "".join(f"> {code}\n" for code in comment.diff_hunk.splitlines())
+    return f"{comment.path}{line}\n{quoted}\n{text}"
