@@ -6,10 +6,10 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Unpack
 
 import structlog
@@ -22,6 +22,7 @@ from bot.git.errors import GitError, GitProblem
 from bot.git.progress import Reader
 from bot.git.runner import Completed, Git, Options, failure
 from bot.messages import reasons
+from bot.sandbox.untrusted_files import locks_below, remove_untrusted
 from bot.sandbox.view import View, make_private, private_folder
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
@@ -159,15 +160,25 @@ def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
     return Clone(path, data_dir / "trash", git)
 
 
+class StoppedError(Exception):
+    """A turn was stopped while it waited, or before it pushed."""
+
+
 @contextlib.asynccontextmanager
-async def clone_lock(clone: Clone) -> AsyncIterator[CloneLock]:
-    """Wait until no other task or process holds this clone. The kernel releases the lock of a killed process."""
+async def clone_lock(clone: Clone, stop: asyncio.Event | None = None) -> AsyncIterator[CloneLock]:
+    """Wait until no other task or process holds this clone. The kernel releases the lock of a killed process.
+
+    What a git that was killed left in the way is cleared. Raises StoppedError once `stop` is set, OSError.
+    """
     clone.path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(clone.path.with_name(clone.path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Polled: a thread that waits in flock could not be cancelled.
-        while not _try_lock(descriptor):  # noqa: ASYNC110
+        while not _try_lock(descriptor):
+            if stop is not None and stop.is_set():
+                raise StoppedError
             await asyncio.sleep(LOCK_POLL_SECONDS)
+        await asyncio.to_thread(_clear_leftovers, clone)
         yield CloneLock(clone)
     finally:
         os.close(descriptor)
@@ -221,14 +232,12 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
         making = await _init(clone)
         failpoints.reached("clone-initialised")
         making.rename(clone.path)
-    _clear_leftovers(clone)
     await _configure(clone, clone.path, remote_url)
     return replaced
 
 
 async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
     """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
-    _clear_leftovers(lock.clone)
     await _fetch(lock.clone, lock.clone.path, on_progress)
     failpoints.reached("clone-fetched")
 
@@ -343,20 +352,24 @@ async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
 
 
 def _clear_leftovers(clone: Clone) -> None:
-    """Remove the locks and unfinished packs that a killed git left. Needs the clone's lock."""
+    """Remove what a killed git left: whatever stands in the place of a lock, and unfinished packs.
+
+    Needs the clone's lock: with it the host's own git writes nothing here.
+    """
     objects = clone.path / "objects"
-    for file in (*clone.path.glob("*.lock"), *objects.glob("info/**/*.lock"), *_lock_files(clone.path / "refs")):
-        _remove_stale(clone, file, STALE_LOCK_SECONDS)
+    places = (
+        *clone.path.glob("*.lock"),
+        *clone.path.glob("worktrees/*/*.lock"),
+        *objects.glob("info/**/*.lock"),
+        *(clone.path / "refs" / name for name in locks_below(clone.path / "refs")),
+    )
+    for place in places:
+        _remove_stale(clone, place, STALE_LOCK_SECONDS)
     for file in (*objects.glob("pack/tmp_*"), *objects.glob("pack/.tmp-*")):
         _remove_stale(clone, file, STALE_PACK_SECONDS)
 
 
-def _lock_files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent, name) for name in names if name.endswith(".lock"))
-
-
-def _remove_stale(clone: Clone, file: Path, stale_seconds: float) -> None:
+def _remove_stale(clone: Clone, place: Path, stale_seconds: float) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if clone.git.cage is not None or time.time() - file.lstat().st_mtime >= stale_seconds:
-            file.unlink()
+        if clone.git.cage is not None or time.time() - place.lstat().st_mtime >= stale_seconds:
+            remove_untrusted(place.parent, PurePath(place.name))

@@ -10,6 +10,7 @@ from bot.clones.admin import Missing, admin_directory, find_admin_directory, rea
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.sandbox.untrusted_files import locks_below, remove_untrusted
 from bot.sandbox.view import private_folder, remove_locks
 
 LIVE = "threadtree: in use"
@@ -83,12 +84,15 @@ def _operation_in(state: Path) -> str | None:
 
 
 async def clear_stale_locks(clone: Clone, path: Path) -> None:
-    """Remove the locks that a killed git left in a worktree's state. Needs its claim, and no running agent."""
+    """Remove the locks that a killed git left in a worktree's state, or what an agent put in their place.
+
+    Needs its claim, and no running agent. Raises OSError.
+    """
     state = await clone.state_folder(path)
     if state is None:
         return
-    for name in ("index.lock", "HEAD.lock"):
-        (state / name).unlink(missing_ok=True)
+    for lock in (*state.glob("*.lock"), *(state / "refs" / name for name in locks_below(state / "refs"))):
+        remove_untrusted(state, lock.relative_to(state))
     if clone.git.cage is not None:
         remove_locks(await clone.view(path))
 

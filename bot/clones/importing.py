@@ -18,7 +18,7 @@ from bot.sandbox.view import View
 MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
-_SIGPIPE_STATUSES = (-13, 141)
+SIGPIPE_STATUSES = (-13, 141)
 # Refs of the clone that a cage sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
 
@@ -155,7 +155,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
     )
     packed, received = await asyncio.gather(packing, receiving)
-    if packed.status != 0 and packed.status not in _SIGPIPE_STATUSES:
+    if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
     if received.status != 0:
         raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)

@@ -19,6 +19,7 @@ class RefusedReason(StrEnum):
     NO_REMOTE_BRANCH = "no-remote-branch"
     BRANCH_IN_USE = "branch-in-use"
     COMMITS_GONE = "commits-gone"
+    NAME_TAKEN = "name-taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +75,64 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
     if isinstance(default, NoDefaultBranch):
         return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = await _sequels(clone, "refs/heads", number), await _sequels(clone, "refs/remotes/origin", number)
+    local, remote = await _branches(clone, "refs/heads", number), await _branches(clone, "refs/remotes/origin", number)
     unmerged = [
-        sequel
-        for sequel in local.keys() | remote.keys()
-        for tip in (local.get(sequel), remote.get(sequel))
+        branch
+        for branch in local.keys() | remote.keys()
+        for tip in (local.get(branch), remote.get(branch))
         if tip and not await is_merged(clone, tip, base, None)
     ]
-    # A branch that was on the remote and is merged is finished: its name is not used again.
-    pushed = [sequel for sequel in local if await branch_history.last_pushed(clone, refs.issue_branch(number, sequel))]
-    sequel = max(unmerged) if unmerged else max((*remote, *pushed), default=0) + 1
-    return await _branch(lock, refs.issue_branch(number, sequel), default.name, remote.get(sequel, base))
+
+    def sequel(branch: str) -> int:
+        return refs.sequel_of(branch, number) or 1
+
+    if unmerged:
+        branch = max(unmerged, key=sequel)
+    else:
+        # A branch that was on the remote and is merged is finished: its name is not used again.
+        pushed = [branch for branch in local if await branch_history.last_pushed(clone, branch)]
+        branch = await issue_branch(clone, number, max(map(sequel, (*remote, *pushed)), default=0) + 1)
+    return await _branch(lock, branch, default.name, remote.get(branch, base))
 
 
-async def _sequels(clone: Clone, namespace: str, number: int) -> dict[int, str]:
-    """Return the tips of an issue's branches in `namespace`, by their sequel number."""
-    pattern = f"{namespace}/{refs.issue_branch(number)}"
-    listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", pattern, f"{pattern}-*")
-    found: dict[int, str] = {}
-    for line in listed.text.splitlines():
-        tip, ref = line.split(" ", 1)
-        sequel = refs.sequel_of(ref.removeprefix(f"{namespace}/"), number)
-        if sequel is not None:
-            found[sequel] = tip
-    return found
+async def issue_branch(clone: Clone, number: int, sequel: int) -> str:
+    """Return the name of an issue's branch: without a folder where a branch is named like the folder. Raises GitError.
+
+    That branch is on GitHub, or checked out here from an earlier request.
+    """
+    names = (refs.local(refs.ISSUE_FOLDER), refs.remote(refs.ISSUE_FOLDER))
+    return refs.issue_branch(number, sequel, flat=any([await clone.commit_at(name) is not None for name in names]))
 
 
-async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout:
+async def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
+    """Return the tips of an issue's branches in `namespace`."""
+    patterns = [
+        f"{namespace}/{refs.issue_branch(number, flat=flat)}{more}" for flat in (False, True) for more in ("", "-*")
+    ]
+    listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
+    found = (line.split(" ", 1) for line in listed.text.splitlines())
+    tips = {ref.removeprefix(f"{namespace}/"): tip for tip, ref in found}
+    return {branch: tip for branch, tip in tips.items() if refs.sequel_of(branch, number) is not None}
+
+
+async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:
+    """Return a branch in `namespace` whose name and that of `branch` exclude each other: one is a folder of the other.
+
+    Raises GitError.
+    """
+    above = [branch[:end] for end in range(len(branch)) if branch[end] == "/"]
+    patterns = [f"{namespace}/{name}" for name in (*above, f"{branch}/")]
+    listed = await clone.run("for-each-ref", "--format=%(refname)", *patterns)
+    found = (ref.removeprefix(f"{namespace}/") for ref in listed.text.splitlines())
+    return next((name for name in found if name in above or name.startswith(f"{branch}/")), None)
+
+
+async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout | Refused:
     """Return the local branch, fast-forwarded to `onto` if possible; without a local branch, a new one at `onto`."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch))
     if tip is None:
+        if (other := await in_its_way(clone, "refs/heads", branch)) is not None:
+            return Refused(RefusedReason.NAME_TAKEN, reasons.branch_name_taken(branch, other))
         return Checkout(branch, base_branch, onto)
     return Checkout(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)

@@ -76,15 +76,28 @@ def rescue_time(ref: str) -> datetime:
         raise InvalidNameError(f"not a rescue: {ref!r}") from error
 
 
-def issue_branch(issue: int, sequel: int = 1) -> str:
-    """Return `threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue."""
-    return f"{ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
+# No branch can have the name of the folder of another one: https://git-scm.com/docs/git-check-ref-format
+ISSUE_FOLDER = ISSUE_BRANCH_PREFIX.partition("/")[0]
+_FLAT_PREFIX = ISSUE_BRANCH_PREFIX.replace("/", "-")
+
+
+def issue_branch(issue: int, sequel: int = 1, *, flat: bool = False) -> str:
+    """Return `threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue.
+
+    `flat`: `threadtree-issue-N`, for repositories that have a branch named like the folder.
+    """
+    return f"{_FLAT_PREFIX if flat else ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
 
 
 def sequel_of(branch: str, issue: int) -> int | None:
     """Return the number of `branch` among the branches of this issue, from 1; None if it is none of them."""
-    match = re.fullmatch(rf"{ISSUE_BRANCH_PREFIX}{issue}(?:-([2-9]|[1-9]\d+))?", branch)
+    match = re.fullmatch(rf"(?:{ISSUE_BRANCH_PREFIX}|{_FLAT_PREFIX}){issue}(?:-([2-9]|[1-9]\d+))?", branch)
     return int(match[1] or 1) if match else None
+
+
+def is_flat(branch: str) -> bool:
+    """Return whether the branch of an issue has its name because another branch is named like the folder."""
+    return branch.startswith(_FLAT_PREFIX)
 
 
 def checked_owner(name: str) -> str:

@@ -113,6 +113,7 @@ class CloneOptions(Options, total=False):
     """More options of a command on a clone."""
 
     stdin: int | None
+    stdout: int | None
     program: Sequence[str]
     on_stderr: Callable[[bytes], None] | None
 

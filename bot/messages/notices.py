@@ -18,7 +18,7 @@ from bot.messages.formatting import (
 from bot.messages.worktree_replies import Saved, restored_clause
 from bot.sharing_rules import Misfit, SharingRefused
 
-PushRule = Literal["protected-branch", "workflow-files", "secret"]
+PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "too-much"]
 
 WORKTREE_MENDED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
@@ -105,15 +105,36 @@ def pushed_elsewhere(branch: str, url: str, instead_of: str) -> str:
     )
 
 
-def not_pushed(rule: PushRule, branch: str) -> str:
-    """Name the rule that forbids the push."""
+def other_name(branch: str, folder: str) -> str:
+    """The issue's branch has no folder in its name, since a branch is named like the folder."""
+    return f"This thread's branch is {inline_code(branch)}, because the repository has a branch {inline_code(folder)}."
+
+
+def pushed_under_other_name(branch: str, url: str, instead_of: str) -> str:
+    """A branch on GitHub is named like the folder of `instead_of`, or the other way round."""
+    return (
+        f"GitHub has a branch whose name excludes {inline_code(instead_of)}, so the commits are on "
+        f"[{inline_code(branch)}]({url_target(url)})."
+    )
+
+
+def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
+    """Name the rule that forbids the push, and the files or submodules that break it."""
     match rule:
         case "protected-branch":
             why = f"{inline_code(branch)} is protected or the default branch"
         case "workflow-files":
-            why = "the commits change workflows or actions under `.github`, which needs `ALLOW_WORKFLOW_CHANGES=true`"
+            why = (
+                f"the commits change {format_list(names)}, and changes of workflows and actions need "
+                "`ALLOW_WORKFLOW_CHANGES=true`"
+            )
         case "secret":
             why = "the commits hold a secret that the bot knows"
+        case "submodule":
+            what = "is at a commit" if len(names) == 1 else "are at commits"
+            why = f"{format_list(names)} {what} that no branch of its own repository on GitHub has"
+        case "too-much":
+            why = "the commits hold more data than the bot searches for secrets"
         case _:
             assert_never(rule)
     return f"Not pushed: {why}. The work is kept on the bot's machine."
@@ -127,7 +148,7 @@ def push_failed(branch: str | None) -> str:
 
 
 def files_left_out(names: Sequence[str]) -> str:
-    return f"Too large to commit, so left out: {format_list(names)}."
+    return f"Not committed, because they are large or changed inside a repository of their own: {format_list(names)}."
 
 
 def stray_work(ref: str) -> str:

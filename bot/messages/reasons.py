@@ -50,6 +50,14 @@ def branch_gone(branch: str) -> str:
     return f"The branch {inline_code(branch)} is no longer on GitHub. Restore it there, then ask again."
 
 
+def branch_name_taken(branch: str, other: str) -> str:
+    """The bot's copy has a branch of which one name is a folder of the other."""
+    return (
+        f"{inline_code(branch)} cannot be checked out while the bot's copy has {inline_code(other)}: git keeps no "
+        "branch in a folder that is named like another branch. Close the thread of the other branch, then ask again."
+    )
+
+
 def branch_checked_out(branch: str, worktree: str | None = None) -> str:
     """`worktree` is the folder of the worktree that has the branch, where it is known."""
     where = inline_code(worktree) if worktree else "another worktree"

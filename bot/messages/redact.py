@@ -1,8 +1,10 @@
 """Remove secrets from everything that leaves the machine: known ones in any usual encoding, and common formats."""
 
 import base64
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from urllib.parse import unquote_to_bytes
 
 REDACTED = "[redacted]"
 SHORTEST_SECRET = 8
@@ -29,6 +31,7 @@ _FORMATS = re.compile(
 _BASE64_RUN = re.compile(r"[A-Za-z0-9+/_=-]{8,}(?:\s*\n[ \t>]*[A-Za-z0-9+/_=-]+(?=[ \t]*(?:\r?\n|\Z)))*")
 _LINE_BREAKS = re.compile(r"[\s>]+")
 _MOST_PASSES = 5
+_CUT_OFF_ESCAPE = re.compile(rb"(?:%[0-9a-fA-F]?|\\)\Z")
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -43,13 +46,52 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def holds_secret(text: str, secrets: Iterable[str]) -> bool:
-    """Return whether the text holds one of these secrets, in any encoding that `redact` knows."""
+def holds_secret(pieces: Iterable[bytes], secrets: Iterable[str]) -> bool:
+    """Return whether a stream holds one of these secrets, in any encoding that `redact` knows, and in UTF-16.
+
+    Only one piece is in memory at a time, and each is searched within about a millisecond.
+    """
     known = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
     cores = [core for secret in known for core in _base64_cores(secret)]
-    return any(_spelled(secret).search(text) for secret in known) or any(
-        _holds(run[0], cores) for run in _BASE64_RUN.finditer(text)
-    )
+    # Whoever indents a key of several lines, or wraps it otherwise, changes its white space.
+    cores += [secret for secret in known if "\n" in secret]
+    plain = _Search(_plain, {_plain(secret.encode()) for secret in known})
+    encoded = _Search(_without_breaks, {_without_breaks(_plain(core.encode())) for core in cores})
+    rest = b""
+    for piece in itertools.chain(pieces, [b"  "]):
+        text = (rest + piece).replace(b"\0", b"")
+        cut = _CUT_OFF_ESCAPE.search(text, max(0, len(text) - 2))
+        text, rest = (text[: cut.start()], cut[0]) if cut else (text, b"")
+        text = _plain(text)
+        if plain.finds(text) or encoded.finds(text):
+            return True
+    return False
+
+
+class _Search:
+    """A search in a stream of which only the last bytes are kept. `normalised` makes all spellings one."""
+
+    def __init__(self, normalised: Callable[[bytes], bytes], wanted: Set[bytes]) -> None:
+        self._normalised = normalised
+        self._wanted = wanted
+        self._overlap = max(map(len, wanted), default=1) - 1
+        self._seen = b""
+
+    def finds(self, piece: bytes) -> bool:
+        """Return whether a wanted text ends in this piece."""
+        self._seen = self._seen[max(0, len(self._seen) - self._overlap) :] + self._normalised(piece)
+        return any(one in self._seen for one in self._wanted)
+
+
+def _plain(text: bytes) -> bytes:
+    """Return the text with percent-encoded bytes decoded, and one spelling of spaces and line breaks."""
+    decoded = unquote_to_bytes(text) if b"%" in text else text
+    return decoded.replace(b"+", b" ").replace(b"\\n", b"\n").replace(b"\r", b"")
+
+
+def _without_breaks(text: bytes) -> bytes:
+    """Return base64 text, after `_plain`, in one line, and without the characters that its alphabets do not share."""
+    return text.translate(None, b" \t\n\v\f>-_/")
 
 
 def _once(text: str, secrets: Sequence[str]) -> str:

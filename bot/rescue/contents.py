@@ -35,7 +35,8 @@ class IndexEntry(NamedTuple):
 class Change:
     """A file that differs from HEAD: `staged` in the index, `unstaged` on disk, by git's letters; `.` is no change.
 
-    The name of an untracked repository ends in `/`; `inside`: a submodule with changes of its own.
+    The name of an untracked repository ends in `/`; `inside`: a submodule with changes of its own, some of which are
+    `uncommitted`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Change:
     unstaged: str
     unresolved: bool = False
     inside: bool = False
+    uncommitted: bool = False
 
     @property
     def is_staged(self) -> bool:
@@ -123,5 +125,6 @@ def parse_status(shown: bytes) -> list[Change]:
             facts = rest.split(" ", 7 if kind == "1" else 9)
             submodule = facts[1]
             inside = submodule[0] == "S" and submodule != "S..."
-            found.append(Change(facts[-1], facts[0][0], facts[0][1], kind == "u", inside))
+            uncommitted = inside and submodule[2:] != ".."
+            found.append(Change(facts[-1], facts[0][0], facts[0][1], kind == "u", inside, uncommitted))
     return found

@@ -104,7 +104,9 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
     if isinstance(made, Refused):
         return NotReady(reasons.no_worktree(made.next_step))
     await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
-    return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip)
+    flat = made.branch is not None and refs.is_flat(made.branch)
+    words = (notices.other_name(made.branch or "", refs.ISSUE_FOLDER),) if flat else ()
+    return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
 
 
 async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:

@@ -1,23 +1,23 @@
 """After a turn that is done: commit what the agent left and push the worktree's branch."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import asyncio
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import quote
 
 import structlog
 
-from bot.clones.clone import Clone, CloneLock, clone_lock
+from bot.clones.clone import CloneLock, StoppedError, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
 from bot.messages import notices
-from bot.messages.notices import PushRule
-from bot.messages.redact import holds_secret
 from bot.messages.tracking import Changes
+from bot.node.transactions import persist
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
+from bot.run.push_guard import Guard, PushWithheldError
+from bot.store import turns
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.commit import Committed, NothingToCommit, Unresolved, commit_all, return_to_branch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
@@ -27,62 +27,26 @@ _log = structlog.get_logger()
 NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
-# What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
-WORKFLOW_FOLDERS = (".github/workflows/", ".github/actions/")
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """The rules of this bot: the `protected` branches that it never pushes to, and the `secrets` that it knows."""
-
-    protected: frozenset[str]
-    secrets: tuple[str, ...]
-    allow_workflow_changes: bool
-
-    async def forbids(self, clone: Clone, branch: str, park_as: str) -> PushRule | None:
-        """Return the rule that forbids to push the local `branch`, or None. A forbidden push is withheld whole.
-
-        `park_as` is the branch that takes the commits if they do not merge.
-        """
-        if not self.protected.isdisjoint((branch, park_as)):
-            return "protected-branch"
-        tip = await clone.commit_at(refs.local(branch))
-        if tip is None:
-            return None
-        unpublished = (tip, "--not", "--remotes=origin")
-        if not self.allow_workflow_changes and await _touches_workflows(clone, unpublished):
-            return "workflow-files"
-        return "secret" if await self._holds_secret(clone, unpublished) else None
-
-    async def _holds_secret(self, clone: Clone, unpublished: Iterable[str]) -> bool:
-        # Messages, names and every changed line, of binary files too. `--cc`: also lines that only a merge added.
-        told = ("--format=%an%n%ae%n%cn%n%ce%n%B", "--patch", "--cc", "--text", "--no-ext-diff", "--no-textconv")
-        written = await clone.run("log", *told, "--no-renames", *unpublished, "--")
-        return holds_secret(written.stdout.decode("utf-8", "replace"), self.secrets)
-
-
-async def _touches_workflows(clone: Clone, unpublished: Iterable[str]) -> bool:
-    # `-c`: of a merge only what neither parent has. What it brings from the base branch is on GitHub already.
-    names = await clone.run("log", "--format=", "--name-only", "-z", "--no-renames", "-c", *unpublished, "--")
-    # Some file systems ignore case, and GitHub reads only lower case: the folder is guarded in any spelling.
-    return any(name.strip("\n").casefold().startswith(WORKFLOW_FOLDERS) for name in names.fields)
-
 
 async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
     """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError."""
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
     if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
         protected.add(ready.branch)
-    return Guard(frozenset(protected), ctx.secrets, ctx.allow_workflow_changes)
+    bases = dict.fromkeys(filter(None, (ready.base_branch, turn.worktree.repository.default_branch)))
+    return Guard(frozenset(protected), ctx.secrets, tuple(bases), ctx.allow_workflow_changes)
 
 
 async def publish(
-    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard
+    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard, stop: asyncio.Event
 ) -> tuple[Changes | str | None, list[str]]:
-    """Commit and push; return what changed and the notices for the thread. Raises GitError, OSError."""
+    """Commit and push; return what changed and the notices for the thread.
+
+    Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, OSError.
+    """
     told: list[str] = []
     path = Path(turn.worktree.path)
-    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
         if ready.branch is None:
             return await _as_patch(ctx, lock, turn, path, head_before, told), told
         stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
@@ -121,18 +85,26 @@ async def _push(
     told: list[str],
 ) -> str | None:
     """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
-    await import_commits(lock, path, branch)
     park_as = f"{branch}-turn-{turn.id}"
-    if (rule := await guard.forbids(lock.clone, branch, park_as)) is not None:
-        told.append(notices.not_pushed(rule, branch))
+
+    async def check(commit: str, target: str) -> None:
+        await guard.check(lock.clone, path, branch, commit, target)
+        # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
+        if await persist(ctx.pool, lambda connection: turns.stop_requested(connection, turn.claim)) is not None:
+            raise StoppedError
+
+    try:
+        result = await push(lock, path, branch, park_as, ctx.author, check)
+    except PushWithheldError as withheld:
+        told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
         return None
-    result = await push(lock, path, branch, park_as, ctx.author)
     match result:
         case NothingToPush() | Pushed():
             return branch
-        case Parked(branch=parked):
+        case Parked(branch=parked, name_taken=taken):
             url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(parked)}"
-            told.append(notices.pushed_elsewhere(parked, url, branch))
+            words = notices.pushed_under_other_name if taken else notices.pushed_elsewhere
+            told.append(words(parked, url, branch))
             return parked
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)

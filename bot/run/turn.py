@@ -16,6 +16,7 @@ from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome,
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.clones import metadata
+from bot.clones.clone import StoppedError
 from bot.clones.metadata import Metadata, record_use
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
@@ -271,15 +272,17 @@ class TurnRun:
         self._stop.set()
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
-        """Check the row once more, then commit and push (DESIGN.md §2: the row is checked right before the push)."""
+        """Commit and push, unless a stop was accepted before the push."""
         stopped = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
         if stopped is not None:
             return TurnResult("stopped", stopped, answer=answer)
         changes: Changes | str | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
-            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard)
+            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard, self._stop)
             self._notices += told
+        except StoppedError:
+            return replace(await self._stopped(), answer=answer)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer exists; the work stays in the worktree, and the next turn pushes it.
             self._log.warning("publish-failed", problem=str(problem))

@@ -5,11 +5,12 @@ it can reach breaks only its own worktree.
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from bot.sandbox.untrusted_files import locks_below, remove_untrusted
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
@@ -92,13 +93,14 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
 
 
 def remove_locks(view: View) -> None:
-    """Remove the lock files that a killed git left in the private folder. Nothing may run in the cage."""
+    """Remove the locks that a killed git left in the private folder, or what an agent put in their place.
+
+    Nothing may run in the cage. Raises OSError.
+    """
     for name in ("packed-refs.lock", "config.lock"):
-        (view.common / name).unlink(missing_ok=True)
-    for folder, _, names in os.walk(view.refs):
-        for name in names:
-            if name.endswith(".lock"):
-                Path(folder, name).unlink()
+        remove_untrusted(view.common, PurePath(name))
+    for lock in locks_below(view.refs):
+        remove_untrusted(view.refs, lock)
 
 
 def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.clones import entries
+from bot.clones.admin import real_path
 from bot.clones.checkout import ignored_in_the_way
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, move_branch
 from bot.git import refs
 from bot.git.runner import Identity
+from bot.rescue.contents import parse_status
 from bot.rescue.save import rescue_stray_work
+from bot.sandbox.untrusted_files import size_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
@@ -25,7 +28,9 @@ class StrayWork:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit of `files` files; `left_out` were too big or are repositories of their own, and stay in the worktree."""
+    """A commit of `files` files. `left_out` stays in the worktree: too big, or a repository of its own, or changed in a
+    submodule.
+    """
 
     sha: str
     files: int
@@ -88,7 +93,10 @@ async def return_to_branch(
 async def commit_all(
     lock: CloneLock, path: Path, message: str, author: Identity, co_author: Identity | None
 ) -> Committed | NothingToCommit | Unresolved:
-    """Commit what is neither ignored, nor over MAX_FILE_BYTES, nor a repository inside. Raises GitError."""
+    """Commit what is neither ignored, nor over MAX_FILE_BYTES, nor a repository inside, nor a change in a submodule.
+
+    Raises GitError, OSError.
+    """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
     await _import_head(lock, path)
@@ -96,7 +104,8 @@ async def commit_all(
     unresolved = tuple(name for state, name in changed if state in _UNRESOLVED)
     if unresolved:
         return Unresolved(unresolved)
-    left_out = tuple(name for _, name in changed if name.endswith("/") or _bytes(path / name) > MAX_FILE_BYTES)
+    inside = await _changed_inside(clone, path) & {name for _, name in changed}
+    left_out = tuple(name for _, name in changed if name in inside or name.endswith("/") or _is_large(path, name))
     await _stage(clone, path, [name for _, name in changed if name not in left_out])
     await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
     staged = await clone.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
@@ -123,11 +132,28 @@ def _message(message: str, co_author: Identity | None) -> bytes:
     return (message.replace("\0", " ").rstrip() + trailer + "\n").encode(errors="replace")
 
 
-def _bytes(file: Path) -> int:
-    try:
-        return file.lstat().st_size
-    except FileNotFoundError:
-        return 0
+def _is_large(path: Path, name: str) -> bool:
+    return size_of_untrusted(path, PurePath(name)) > MAX_FILE_BYTES
+
+
+async def _changed_inside(clone: Clone, path: Path) -> set[str]:
+    """Return the submodules with uncommitted changes of their own, or at a commit that only this worktree has."""
+    options = ("--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=none", "--no-renames")
+    shown = parse_status((await clone.on_worktree(path, "status", *options)).stdout)
+    changed = [change for change in shown if change.inside]
+    return {one.name for one in changed if one.uncommitted or not await has_published(clone, path, one.name, "HEAD")}
+
+
+async def has_published(clone: Clone, path: Path, submodule: str, commit: str) -> bool:
+    """Return whether the submodule's own remote branches, as its repository in the worktree knows them, reach a commit.
+
+    An agent can write there what it likes: the answer protects it from a mistake, and nothing else.
+    """
+    command = ("-C", submodule, "rev-list", "--max-count=1", commit, "--not", "--remotes")
+    # Where nothing is checked out, git would take the worktree for the submodule's repository.
+    ceiling = {"GIT_CEILING_DIRECTORIES": str(real_path(path))}
+    listed = await clone.on_worktree(path, *command, check=False, environment=ceiling)
+    return listed.status == 0 and not listed.stdout
 
 
 async def _stage(clone: Clone, path: Path, names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from bot.clones import branch_history, entries
 from bot.clones.checkout import ignored_in_the_way
 from bot.clones.clone import Clone, CloneLock, fetch
 from bot.clones.importing import import_commits
+from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -20,9 +22,12 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Other commits on the remote do not merge with ours, which were pushed to `branch` instead."""
+    """Other commits on the remote do not merge with ours, which were pushed to `branch` instead. `name_taken`: the
+    remote has a branch whose name excludes that of ours.
+    """
 
     branch: str
+    name_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +54,46 @@ class DiffStat:
     deletions: int
 
 
-async def push(lock: CloneLock, path: Path, branch: str, park_as: str, identity: Identity) -> PushResult:
+BeforePush = Callable[[str, str], Awaitable[None]]
+"""Gets a commit and the branch on GitHub that it goes to, right before each push; raises to prevent it."""
+
+
+async def push(
+    lock: CloneLock, path: Path, branch: str, park_as: str, identity: Identity, check: BeforePush
+) -> PushResult:
     """Push `branch` only, without force. Where the remote has newer commits, merge once, else push to `park_as`;
     to `park_as` too where commits were removed from the remote's branch, which a merge would bring back.
 
-    `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError.
+    `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError, what `check` raises.
     """
     clone = lock.clone
     await import_commits(lock, path, branch)
     for merged in (False, True):
-        before, after = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
-        if after is None or not await _has_commits_to_push(clone, branch, before, after):
+        before, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
+        if tip is None or not await _has_commits_to_push(clone, branch, before, tip):
             return NothingToPush()
-        refused = await _push_ref(clone, branch, branch)
+        await check(tip, branch)
+        refused = await _push_commit(clone, tip, branch)
         if refused is None:
             reached("branch-pushed")
-            await branch_history.record_pushed(lock, branch, after)
+            await branch_history.record_pushed(lock, branch, tip)
             return Pushed()
+        await fetch(lock)
+        if await in_its_way(clone, "refs/remotes/origin", branch) is not None:
+            other = branch.replace("/", "-")
+            await check(tip, other)
+            refused = await _push_commit(clone, tip, other)
+            return Parked(other, name_taken=True) if refused is None else Rejected(refused)
         if not _is_race(refused):
             return Rejected(refused)
-        if merged:
-            break
-        await fetch(lock)
-        if await branch_history.is_rewritten(clone, branch) or not await _merge(lock, path, branch, identity):
-            break
-    return await _park(clone, branch, park_as)
+        if not (merged or await branch_history.is_rewritten(clone, branch)) and await _merge(
+            lock, path, branch, identity
+        ):
+            continue
+        await check(tip, park_as)
+        refused = await _push_commit(clone, tip, park_as)
+        return Parked(park_as) if refused is None else Rejected(refused)
+    raise AssertionError("the second round ends in every case")
 
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
@@ -103,9 +123,9 @@ async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, af
     return await clone.unpublished(after) > 0 and after != await branch_history.last_pushed(clone, branch)
 
 
-async def _push_ref(clone: Clone, branch: str, target: str) -> str | None:
+async def _push_commit(clone: Clone, commit: str, target: str) -> str | None:
     """Push; return None where the remote took it, else its words. Raises GitError for anything but a refusal."""
-    refspec = f"{refs.local(branch)}:{refs.local(target)}"
+    refspec = f"{commit}:{refs.local(target)}"
     done = await clone.run("push", "--porcelain", "--no-verify", "origin", refspec, check=False)
     if done.status == 0:
         return None
@@ -152,8 +172,3 @@ async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -
         return False
     await import_commits(lock, path, branch)
     return True
-
-
-async def _park(clone: Clone, branch: str, park_as: str) -> Parked | Rejected:
-    refused = await _push_ref(clone, branch, park_as)
-    return Parked(park_as) if refused is None else Rejected(refused)

@@ -11,7 +11,7 @@ from bot.clones import entries, trash
 from bot.clones.admin import Missing, admin_directory, holders
 from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
-from bot.clones.start import Refused
+from bot.clones.start import Refused, issue_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -131,7 +131,7 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | Re
             if isinstance(default, NoDefaultBranch):
                 return ResetRefused(default.next_step)
             tip = await clone.commit_at(refs.remote(default.name)) or default.tip
-            return _Base(branch or refs.issue_branch(number), tip, default.name, number)
+            return _Base(branch or await issue_branch(clone, number, 1), tip, default.name, number)
         case IssueBranch() | HeadBranch() | DetachedHead():
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))
@@ -151,7 +151,7 @@ async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | N
     if merged_head is None and await _is_free(lock, base.branch, base.commit, published=True):
         return base.branch
     for sequel in itertools.count(first + 1):
-        branch = refs.issue_branch(base.issue, sequel)
+        branch = await issue_branch(clone, base.issue, sequel)
         free = await _is_free(lock, branch, base.commit, published=False)
         if free and not _checked_out_elsewhere(clone.path, path, branch):
             return branch

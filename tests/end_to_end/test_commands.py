@@ -1,5 +1,7 @@
 """The slash commands: each does what it says, and only `/retry` starts a turn."""
 
+from bot.clones.clone import clone_at, clone_lock
+from bot.git.runner import Git
 from tests.support.world import World
 
 CONTEXT_RESET = (
@@ -55,6 +57,22 @@ async def test_stop_kills_an_agent_that_ignores_it(world: World) -> None:
     await issue.says("/stop")
 
     await issue.hears("**Stopped** by `maria`.")
+
+
+async def test_nothing_is_pushed_after_a_stop_that_came_while_the_push_waited(world: World) -> None:
+    issue = await world.maria.opens_issue("Slow")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot write a.txt: one\nwait {gate}\nsay All done.")
+    await issue.sees_working()
+    clone = clone_at(world.data_dir, "acme", "shop", Git())
+    async with clone_lock(clone):
+        gate.open()
+        await world.until("exists (select from turns where answer is not null and state = 'running')")
+        await issue.says("/stop")
+        # It does not even wait for the clone, which another conversation can hold for minutes.
+        await issue.hears("Stopped", "All done.")
+    assert await world.turns("state") == ["stopped"]
+    assert list(await world.branches()) == ["main"]
 
 
 async def test_stop_keeps_queued_requests_and_stop_all_does_not(world: World) -> None:

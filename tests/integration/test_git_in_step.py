@@ -24,7 +24,7 @@ from bot.worktrees.sync import (
     sync,
     sync_detached,
 )
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -225,7 +225,7 @@ def amended(world: GitRepositories) -> str:
 
 async def pushed(world: GitRepositories) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT)
+        return await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked)
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -2,16 +2,20 @@
 
 import os
 import unicodedata
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
-from bot.model import HeadBranch
+from bot.clones.start import Refused, RefusedReason
+from bot.model import HeadBranch, IssueBranch
+from bot.rescue.message import RescueLabel
 from bot.worktrees.commit import Committed, commit_all
-from bot.worktrees.push import Pushed, push
-from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
+from bot.worktrees.push import Parked, Pushed, push
+from bot.worktrees.reset import WasReset, reset
+from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git, unchecked
 
 FILES = [
     b"with space",
@@ -51,7 +55,7 @@ async def committed_and_pushed(world: GitRepositories, branch: str) -> Committed
     async with clone_lock(world.clone) as lock:
         done = await commit_all(lock, world.path, "All of it", BOT, None)
         assert isinstance(done, Committed), done
-        pushed = await push(lock, world.path, branch, f"{branch}-turn-1", BOT)
+        pushed = await push(lock, world.path, branch, f"{branch}-turn-1", BOT, unchecked)
         assert isinstance(pushed, Pushed), pushed
         return done
 
@@ -110,3 +114,40 @@ async def test_branch_names_are_never_options_or_patterns(world: GitRepositories
     assert blobs(world, branch).keys() == {"README.md", "a", "mine"}
     assert {entry.name for entry in world.path.iterdir()} == {".git", "README.md", "a", "mine"}
     assert not [*world.root.rglob("x")]
+
+
+async def test_a_branch_named_like_the_folder_of_issues_branches_is_no_obstacle(tmp_path: Path) -> None:
+    world = GitRepositories.make(tmp_path)
+    theirs = world.path.with_name("pull-7")
+    world.someone_pushes("threadtree", {".threadtree/setup": "true"})
+
+    made = await world.created(HeadBranch("threadtree"), theirs)
+    assert made.branch == "threadtree"
+    assert (await world.created()).branch == "threadtree-issue-1"
+    world.agent_commits({"a": "1"})
+    async with clone_lock(world.clone) as lock:
+        assert await push(lock, world.path, "threadtree-issue-1", "x", BOT, unchecked) == Pushed()
+        label = RescueLabel(1, "threadtree-issue-1", (1,), datetime(2025, 1, 2, tzinfo=UTC))
+        after = await reset(lock, world.path, IssueBranch(1), label)
+    assert isinstance(after, WasReset)
+    assert after.branch == "threadtree-issue-1-2"
+    # The name goes on to be used where the obstacle is gone.
+    git(world.remote, "branch", "-D", "threadtree")
+    second = await world.created(IssueBranch(1), world.path.with_name("again"))
+    assert second.branch == "threadtree-issue-1"
+
+
+async def test_a_branch_named_like_the_folder_that_appears_later_is_no_race(tmp_path: Path) -> None:
+    world = GitRepositories.make(tmp_path)
+    await world.created()
+    mine = world.agent_commits({"a": "1"})
+    world.someone_pushes("threadtree", {"b": "1"}, start="origin/main")
+    async with clone_lock(world.clone) as lock:
+        done = await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked)
+    assert done == Parked("threadtree-issue-1", name_taken=True)
+    assert world.remote_tip("threadtree-issue-1") == mine
+    assert world.agent("rev-parse", "HEAD") == mine, "nothing was merged"
+
+    refused = await world.create(HeadBranch("threadtree"), world.path.with_name("pull-7"))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusedReason.NAME_TAKEN

@@ -8,7 +8,6 @@ from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity
 from bot.model import DetachedHead
-from bot.run.publishing import Guard
 from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,
@@ -29,7 +28,7 @@ from bot.worktrees.push import (
     changes,
     push,
 )
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
 
 BRANCH = "threadtree/issue-1"
 ALICE = Identity("Alice", "alice@example.com")
@@ -54,7 +53,7 @@ async def committed(world: GitRepositories, message: str = "Do it") -> Committed
 
 async def pushed(world: GitRepositories, branch: str = BRANCH) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, branch, f"{branch}-turn-7", BOT)
+        return await push(lock, world.path, branch, f"{branch}-turn-7", BOT, unchecked)
 
 
 def files_at(world: GitRepositories, revision: str) -> set[str]:
@@ -209,16 +208,6 @@ async def test_one_branch_is_pushed_and_nothing_else(world: GitRepositories) -> 
 
 async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepositories) -> None:
     assert await pushed(world) == NothingToPush()
-
-
-async def test_a_push_to_a_protected_branch_is_withheld_also_when_parking(world: GitRepositories) -> None:
-    guard = Guard(frozenset({"main"}), (), allow_workflow_changes=False)
-    mine = world.agent_commits({"a": "1"})
-    await world.bring_home()
-    git(world.clone.path, "update-ref", "refs/heads/main", mine)
-    assert await guard.forbids(world.clone, "main", "main-turn-7") == "protected-branch"
-    assert await guard.forbids(world.clone, BRANCH, "main") == "protected-branch"
-    assert await guard.forbids(world.clone, BRANCH, f"{BRANCH}-turn-7") is None
 
 
 async def test_the_work_is_merged_with_a_simultaneous_push(world: GitRepositories) -> None:

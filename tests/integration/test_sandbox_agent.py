@@ -18,7 +18,7 @@ from bot.worktrees.commit import Committed, commit_all, return_to_branch
 from bot.worktrees.push import Pushed, push
 from bot.worktrees.sync import FastForwarded, sync
 from tests.integration.test_acp_driver import ask, opened
-from tests.support.git_repositories import BOT, GIT, RESCUE, SEARCH_PATH, GitRepositories, git, usable_cage
+from tests.support.git_repositories import BOT, GIT, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked, usable_cage
 
 BRANCH = "threadtree/issue-1"
 
@@ -46,7 +46,7 @@ async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Opene
     async with clone_lock(world.clone) as lock:
         assert await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT) is None
         assert isinstance(await commit_all(lock, world.path, "rest", BOT, None), Committed)
-        assert await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT) == Pushed()
+        assert await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT, unchecked) == Pushed()
     return session
 
 

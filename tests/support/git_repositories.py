@@ -38,6 +38,10 @@ SANDBOXES: tuple[Literal["off", "bwrap"], ...] = ("off", "bwrap")
 PERSON = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
 
 
+async def unchecked(commit: str, target: str) -> None:
+    """Let every push happen."""
+
+
 def git(directory: Path, *args: str) -> str:
     """Run git as a person or an agent does: with an identity, and with hooks."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"} | PERSON

@@ -17,7 +17,7 @@ from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, return_to_branch
 from bot.worktrees.push import push
 from bot.worktrees.sync import sync
-from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git
+from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
@@ -90,7 +90,7 @@ class Machine:
             try:
                 results.append(await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT))
                 results.append(await commit_all(lock, world.path, "the turn", BOT, None))
-                results.append(await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT))
+                results.append(await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT, unchecked))
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Valid):
                     results.append(await sync(lock, world.path, BRANCH))

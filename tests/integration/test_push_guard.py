@@ -1,0 +1,207 @@
+"""What is never pushed: each rule against what an agent can commit, merge and hide."""
+
+import asyncio
+import base64
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from bot.clones.clone import clone_lock
+from bot.messages.notices import PushRule
+from bot.run import push_guard
+from bot.run.push_guard import Guard, PushWithheldError
+from bot.worktrees.push import Parked, Pushed, PushResult, push
+from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
+
+BRANCH = "threadtree/issue-1"
+WORKFLOW = ".github/workflows/ci.yml"
+SECRET = "canary-8f2c61d0-77aa"
+
+
+@pytest.fixture(params=SANDBOXES)
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
+    world.someone_pushes("main", {WORKFLOW: "on: push\n"})
+    await world.created()
+    return world
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path)
+    await world.created()
+    return world
+
+
+def guard_with(**rules: object) -> Guard:
+    return Guard(
+        **{
+            "protected": frozenset({"main"}),
+            "secrets": (SECRET,),
+            "bases": ("main",),
+            "allow_workflow_changes": False,
+            **rules,
+        }  # type: ignore[arg-type]
+    )
+
+
+async def pushed(world: GitRepositories, guard: Guard | None = None, target: str = BRANCH) -> PushResult:
+    async def check(commit: str, to: str) -> None:
+        await (guard or guard_with()).check(world.clone, world.path, BRANCH, commit, to)
+
+    async with clone_lock(world.clone) as lock:
+        return await push(lock, world.path, target, f"{target}-turn-7", BOT, check)
+
+
+async def withheld(world: GitRepositories, guard: Guard | None = None) -> tuple[PushRule, tuple[str, ...]]:
+    """Push, which must be forbidden; return the rule and the names, after a look at GitHub."""
+    before = git(world.remote, "for-each-ref")
+    with pytest.raises(PushWithheldError) as caught:
+        await pushed(world, guard)
+    assert git(world.remote, "for-each-ref") == before
+    return caught.value.rule, caught.value.names
+
+
+def commits(world: GitRepositories, files: dict[str, str]) -> str:
+    for name in files:
+        (world.path / name).parent.mkdir(parents=True, exist_ok=True)
+    return world.agent_commits(files)
+
+
+async def test_workflows_are_compared_as_trees_and_not_only_by_commits(world: GitRepositories) -> None:
+    old = git(world.person, "rev-parse", "HEAD")
+    world.someone_pushes("main", {WORKFLOW: "on: push # mended\n"})
+    other = world.someone_pushes("other", {".github/workflows/other.yml": "on: push\n"}, start="origin/main")
+    await world.update()
+    world.agent("merge", "-q", "--no-edit", "origin/main")
+    honest = commits(world, {"a": "1"})
+
+    # What came with the base is on GitHub already.
+    assert isinstance(await pushed(world), Pushed)
+    assert world.remote_tip(BRANCH) == honest
+
+    def joined(parent: str, workflow: str | None = None) -> None:
+        """Merge a published commit with any tree: no commit in between changes the file."""
+        world.agent("reset", "-q", "--hard", honest)
+        world.agent("checkout", "-q", parent, "--", ".github")
+        if workflow is not None:
+            (world.path / WORKFLOW).write_text(workflow)
+            world.agent("add", "-A")
+        tree = world.agent("write-tree")
+        commit = world.agent("commit-tree", "-p", honest, "-p", parent, "-m", "join", tree)
+        world.agent("reset", "-q", "--hard", commit)
+
+    joined(old)
+    assert await withheld(world) == ("workflow-files", (WORKFLOW,))
+    joined(other)
+    assert await withheld(world) == ("workflow-files", (".github/workflows/other.yml",))
+    joined(other, "on: evil\n")
+    assert (await withheld(world))[1] == (WORKFLOW, ".github/workflows/other.yml")
+
+    # A merge that another commit hides again, and a commit that another one reverts.
+    joined(old)
+    world.agent("checkout", "-q", honest, "--", ".github")
+    world.agent("commit", "-q", "-m", "back")
+    assert await withheld(world) == ("workflow-files", (WORKFLOW,))
+    world.agent("reset", "-q", "--hard", honest)
+    commits(world, {".GitHub/Actions/a/action.yml": "x"})
+    world.agent("rm", "-q", "-r", ".GitHub")
+    world.agent("commit", "-q", "-m", "back")
+    assert await withheld(world) == ("workflow-files", (".GitHub/Actions/a/action.yml",))
+
+    world.agent("reset", "-q", "--hard", honest)
+    commits(world, {"b": "1"})
+    assert isinstance(await pushed(world), Pushed)
+
+
+async def test_a_folder_of_workflows_becomes_no_link_and_no_submodule(small: GitRepositories) -> None:
+    (small.path / ".github").mkdir()
+    (small.path / ".github" / "workflows").symlink_to("../evil")
+    small.agent("add", "-A")
+    small.agent("commit", "-q", "-m", "link")
+    assert await withheld(small) == ("workflow-files", (".github/workflows",))
+
+
+async def test_a_merge_of_simultaneous_work_is_checked_again(small: GitRepositories) -> None:
+    """What GitHub's branch got meanwhile is on GitHub already, also its workflows."""
+    commits(small, {"mine": "1"})
+    small.someone_pushes(BRANCH, {WORKFLOW: "on: push\n"}, start="origin/main")
+    checked: list[tuple[str, str]] = []
+
+    async def check(commit: str, target: str) -> None:
+        checked.append((commit, target))
+        await guard_with().check(small.clone, small.path, BRANCH, commit, target)
+
+    async with clone_lock(small.clone) as lock:
+        assert isinstance(await push(lock, small.path, BRANCH, "x", BOT, check), Pushed)
+    assert [target for _, target in checked] == [BRANCH, BRANCH]
+    assert checked[-1][0] == small.remote_tip(BRANCH)
+
+
+async def test_a_protected_branch_is_never_pushed_also_when_parking(small: GitRepositories) -> None:
+    small.agent_commits({"README.md": "mine\n"})
+    small.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
+    assert await withheld(small, guard_with(protected=frozenset({f"{BRANCH}-turn-7"}))) == ("protected-branch", ())
+    assert isinstance(await pushed(small), Parked)
+
+
+async def test_a_submodule_at_a_commit_that_is_published_nowhere_is_withheld(world: GitRepositories) -> None:
+    world.agent("clone", "-q", "../../../../repos/octo/hello.git", "sub")
+    world.agent("-C", "sub", "checkout", "-q", world.remote_tip("main"))
+    world.agent("add", "sub")
+    world.agent("commit", "-q", "-m", "a submodule")
+    assert isinstance(await pushed(world), Pushed)
+
+    world.agent("-C", "sub", "commit", "-q", "--allow-empty", "-m", "only here")
+    world.agent("commit", "-q", "-a", "-m", "moved")
+    assert await withheld(world) == ("submodule", ("sub",))
+
+    # A commit of the repository itself is none of the submodule's, and a name proves nothing.
+    world.agent("reset", "-q", "--hard", "HEAD~1")
+    world.agent("update-index", "--add", "--cacheinfo", f"160000,{world.agent('rev-parse', 'HEAD')},empty")
+    world.agent("commit", "-q", "-m", "not checked out")
+    (world.path / "empty").mkdir(exist_ok=True)
+    assert await withheld(world) == ("submodule", ("empty",))
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [SECRET, quote(SECRET).replace("c", "%63"), base64.b64encode(f"user:{SECRET}".encode()).decode()],
+)
+async def test_a_secret_is_found_wherever_a_push_would_send_it(small: GitRepositories, spelled: str) -> None:
+    base = commits(small, {"clean": "1"})
+    small.agent("commit", "-q", "--allow-empty", "-m", spelled)
+    message = small.agent("rev-parse", "HEAD")
+    small.agent("reset", "-q", "--hard", base)
+    named = commits(small, {spelled: "1"})
+    small.agent("reset", "-q", "--hard", base)
+    commits(small, {"data": "x" * 70_000 + spelled})
+    for commit in (message, named, commits(small, {"data": "the next commit hides it"})):
+        small.agent("reset", "-q", "--hard", commit)
+        assert await withheld(small) == ("secret", ())
+    small.agent("reset", "-q", "--hard", base)
+    assert isinstance(await pushed(small), Pushed)
+
+
+async def test_more_than_can_be_searched_is_withheld(small: GitRepositories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push_guard, "MAX_SEARCHED_BYTES", 100_000)
+    commits(small, {"data": "x" * 200_000})
+    assert await withheld(small) == ("too-much", ())
+
+
+async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositories) -> None:
+    commits(small, {"data": "1234,5678\n" * 2_000_000})
+    pauses: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.005)
+            pauses.append(time.monotonic() - began)
+
+    beating = asyncio.create_task(beat())
+    assert isinstance(await pushed(small), Pushed)
+    beating.cancel()
+    assert max(pauses) < 0.5
