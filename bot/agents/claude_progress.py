@@ -37,6 +37,7 @@ class ClaudeProgress(PromptProgress[Message]):
     def __init__(self, session: str) -> None:
         super().__init__()
         self._session = session
+        self._model: str | None = None
 
     def is_work(self, item: Message) -> bool:
         """Return whether Claude works. It retries a failing API for minutes; its reports of that are not work."""
@@ -45,6 +46,8 @@ class ClaudeProgress(PromptProgress[Message]):
     def events(self, item: Message) -> Iterator[AgentEvent]:
         """Yield the events of a message. Text of a sub-agent is not part of the answer."""
         match item:
+            case SystemMessage(subtype="init", data={"model": str(model)}):
+                self._model = model
             case AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
                     yield from self._block(block)
@@ -67,7 +70,7 @@ class ClaudeProgress(PromptProgress[Message]):
             case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
                 return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
-                return self._completed(_usage(item))
+                return self._completed(_usage(item, self._model))
             case ResultMessage(subtype="success", stop_reason=reason):
                 return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype=subtype):
@@ -104,10 +107,11 @@ def _entry(todo: dict[str, Any]) -> PlanEntry:
     return PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
 
 
-def _usage(result: ResultMessage) -> Usage:
+def _usage(result: ResultMessage, model: str | None) -> Usage:
     usage = result.usage or {}
     inputs, outputs = _all_input(usage), _count(usage.get("output_tokens"))
-    return Usage(inputs, outputs, inputs + outputs, result.total_cost_usd, "USD" if result.total_cost_usd else None)
+    currency = "USD" if result.total_cost_usd else None
+    return Usage(inputs, outputs, inputs + outputs, result.total_cost_usd, currency, model)
 
 
 def _all_input(usage: dict[str, Any]) -> int:

@@ -70,13 +70,14 @@ class OpenFailed:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The agent's report: tokens as it counts them, the cost of the *session* so far."""
+    """The agent's report: tokens as it counts them, the cost of the *session* so far, the model it worked with."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     total_tokens: int | None = None
     session_cost: float | None = None
     currency: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

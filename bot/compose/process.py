@@ -190,7 +190,8 @@ async def _run_loops(
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
     paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
-    decider = Decider(ctx.pool, ctx.github, settings.platform, ctx.policy, paths, around.clock, around.sleep)
+    platform, server_url = settings.platform, settings.github_server_url
+    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, paths, around.clock, around.sleep)
     sender = Sender(ctx.pool, ctx.github, ctx.secrets, around.clock, around.sleep)
     turns_ended = asyncio.Event()
 

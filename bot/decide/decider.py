@@ -58,6 +58,7 @@ class Decider:
         pool: Pool,
         github: GitHub,
         platform: str,
+        server_url: str,
         policy: Policy,
         paths: NodePaths,
         clock: Callable[[], datetime],
@@ -66,6 +67,7 @@ class Decider:
         self._pool = pool
         self._github = github
         self._platform = platform
+        self._server_url = server_url
         self._policy = policy
         self._parser = CommentParser(policy.bot_name, HANDLERS.values())
         self._paths = paths
@@ -139,14 +141,16 @@ class Decider:
                     if denied.visible:
                         await _decline(connection, action)
                     return f"denied: {denied.why}"
-                await handle_request(connection, self._paths, self._policy, self._clock(), action, facts)
+                await handle_request(
+                    connection, self._paths, self._policy, self._server_url, self._clock(), action, facts
+                )
                 return "accepted"
             case Unreadable(why=why, addressed=addressed):
                 if addressed is not None and (denied is None or denied.visible):
                     await _decline(connection, addressed, None if denied else replies.delivery_unreadable(guid))
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at):
-                await close(connection, repository, thread.number, at)
+                await close(connection, self._server_url, repository, thread.number, at)
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await reopen(connection, repository, thread.number, at)
@@ -204,7 +208,13 @@ class Decider:
 
 
 async def handle_request(
-    connection: Connection, paths: NodePaths, policy: Policy, now: datetime, request: Request, facts: GitHubFacts
+    connection: Connection,
+    paths: NodePaths,
+    policy: Policy,
+    server_url: str,
+    now: datetime,
+    request: Request,
+    facts: GitHubFacts,
 ) -> None:
     """Run the commands in order, then queue one turn for the rest; each only if it was not done before."""
     thread_ref, folder = await _save_thread(connection, request)
@@ -217,6 +227,7 @@ async def handle_request(
         number=request.thread.number,
         folder=folder,
         pull=facts.pull,
+        server_url=server_url,
         policy=policy,
         author=request.author,
         asked_at=request.asked_at,

@@ -110,7 +110,9 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     connection, thread_ref = ctx.connection, ctx.thread_ref
     if (reason := await _refusal(ctx, turn)) is not None:
         turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=reason)
-        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, TurnResult("refused", reason))
+        asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, turn_id)
+        result = TurnResult("refused", reason, asked=asked)
+        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, result)
         return
     assigned = await assign_worktree(ctx)
     turn = replace(turn, notices=assigned.notices)

@@ -13,7 +13,9 @@ CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
 
 
-async def close(connection: Connection, repository: Repository, number: int, closed_at: datetime) -> None:
+async def close(
+    connection: Connection, server_url: str, repository: Repository, number: int, closed_at: datetime
+) -> None:
     """End the conversation's session and its earlier turns and release its worktree, in the caller's transaction."""
     conversation = await conversations.find_conversation(connection, repository, number)
     if conversation is None:
@@ -23,7 +25,9 @@ async def close(connection: Connection, repository: Repository, number: int, clo
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
-    await stop_turns(connection, thread_ref, reasons.THREAD_CLOSED, asked_before=before, queued=True)
+    await stop_turns(
+        connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, queued=True
+    )
     for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
         if target is not None:
             await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))

@@ -51,8 +51,10 @@ class RequestContext(ThreadContext):
     """A request on a thread, by an author who is allowed to ask. `target` is what addressed the bot.
 
     `asked_head` is the pull request's head in the event, None where the event does not tell it.
+    `server_url` is the GitHub server.
     """
 
+    server_url: str
     policy: Policy
     author: Actor
     asked_at: datetime

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from bot.handlers.command import one_of
 from bot.handlers.context import Handler, RequestContext
-from bot.messages import reasons, replies
+from bot.messages import reasons, replies, tracking
 from bot.messages.tracking import TurnResult
 from bot.model import ThreadRef
 from bot.reply import thread_comments
@@ -19,6 +19,8 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
     stopped = await stop_turns(
         ctx.connection,
         ctx.thread_ref,
+        ctx.number,
+        ctx.server_url,
         reasons.stopped_by(ctx.author.login),
         asked_before=ctx.asked_at + _GITHUB_CLOCK_TICK,
         queued=argument == "all",
@@ -28,13 +30,22 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
 
 
 async def stop_turns(
-    connection: Connection, thread_ref: ThreadRef, reason: str, *, asked_before: datetime, queued: bool
+    connection: Connection,
+    thread_ref: ThreadRef,
+    number: int,
+    server_url: str,
+    reason: str,
+    *,
+    asked_before: datetime,
+    queued: bool,
 ) -> int:
     """Stop the conversation's running turn and, with `queued`, its queued turns; return how many there were."""
     conversation_id = thread_ref.conversation_id
     stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
-    for turn_id, target in stopped:
-        await thread_comments.ended(connection, thread_ref, turn_id, target, TurnResult("stopped", reason))
+    for turn_id, login, target in stopped:
+        asked = tracking.asked(login, server_url, thread_ref.repository, number, target, turn_id)
+        result = TurnResult("stopped", reason, asked=asked)
+        await thread_comments.ended(connection, thread_ref, turn_id, target, result)
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
 
 

@@ -10,6 +10,7 @@ MOST_LISTED = 10
 _WHITESPACE = re.compile(r"\s+")
 # Only what is live inside a line: notification mails show the backslashes.
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~]|^[+=-]|(?<=^\d)[.)]|:(?=\S)|&(?=[#A-Za-z]))")
+_PLAIN_NAME = re.compile(r"(?!www\.)[A-Za-z0-9][A-Za-z0-9.-]{0,99}(?:\[bot\])?", re.IGNORECASE)
 _WORD_JOINER = "\u2060"
 
 
@@ -69,6 +70,11 @@ def inline_text(value: str) -> str:
     escaped = _MARKDOWN.sub(r"\\\1", _one_line(value))
     escaped = re.sub(r"(?i)\bwww\.", f"www{_WORD_JOINER}.", escaped)
     return escaped.replace("@", f"@{_WORD_JOINER}")
+
+
+def plain_name(name: str) -> str:
+    """Return the name of an account or a model: plain where nothing in it is live, else as code."""
+    return name if _PLAIN_NAME.fullmatch(name) else inline_code(truncate(name))
 
 
 def clause(words: str) -> str:

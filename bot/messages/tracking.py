@@ -13,11 +13,13 @@ from bot.messages.formatting import (
     format_duration,
     inline_code,
     inline_text,
+    plain_name,
     truncate,
     url_target,
 )
 from bot.messages.sanitize import answer_parts
 from bot.messages.split import COMMENT_CHARACTERS
+from bot.model import Repository, Target
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]
@@ -25,6 +27,7 @@ EntryState = Literal["pending", "in_progress", "completed"]
 ANSWER_URL = "%ANSWER_URL%"
 """Placeholder for the address of a comment that is not posted yet."""
 READING = "Reading the thread."
+RULE = "---"
 SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60
@@ -40,15 +43,33 @@ class PlanEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class PullRequestLink:
+    """The open pull request of a branch; without a `number`, GitHub's page that opens one."""
+
+    url: str
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """The push of a turn to `branch`; `url` is its page."""
+    """The push of a turn to `branch`, with the pages of the branch and of the diff."""
 
     branch: str
-    url: str
-    commits: int
+    branch_url: str
+    diff_url: str
     files: int
     insertions: int
     deletions: int
+    pull_request: PullRequestLink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The request that a comment answers: who made it, its address, and its turn."""
+
+    login: str
+    url: str
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +79,7 @@ class TurnResult:
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out.
+    `model` is the agent's name where it does not report a model.
     """
 
     state: EndState
@@ -67,10 +89,32 @@ class TurnResult:
     notices: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    asked: Asked | None = None
     duration: timedelta | None = None
     cost_usd: float | None = None
     tokens: int | None = None
+    model: str | None = None
     last_words: str = ""
+
+
+def asked(login: str, server_url: str, repository: Repository, number: int, target: Target, turn: int) -> Asked:
+    """Return the request of a turn, with the page of the text that addressed the bot."""
+    thread = f"{server_url}/{repository.full_name}"
+    match target.kind:
+        # GitHub leads from a pull request's `issues` page to its own and keeps the fragment.
+        case "issue":
+            page = f"issues/{number}"
+        case "comment":
+            page = f"issues/{number}#issuecomment-{target.id}"
+        case "pull":
+            page = f"pull/{number}"
+        case "review":
+            page = f"pull/{number}#pullrequestreview-{target.id}"
+        case "review-comment":
+            page = f"pull/{number}#discussion_r{target.id}"
+        case _:
+            assert_never(target.kind)
+    return Asked(login, f"{thread}/{page}", turn)
 
 
 def queued(ahead: int) -> str:
@@ -110,10 +154,9 @@ def final(
     The answer loses the `secrets` and leads to no other server than `server_url`.
     """
     parts = list(answer_parts(result.answer, secrets=secrets, server_url=server_url, limit=limit))
-    head, tail = _headline(result, answered=bool(parts)), _footer(result)
-    parts = _joined_if_short(head, parts[0], limit) + parts[1:] if parts else [head]
-    parts = parts[:-1] + _joined_if_short(parts[-1], tail, limit)
-    return tuple(part for part in parts if part)
+    parts = parts or [_headline(result)]
+    tail = _below_the_answer(result, answered=bool(result.answer.strip()))
+    return tuple(parts[:-1] + _joined_if_short(parts[-1], tail, limit))
 
 
 def moved(state: EndState) -> str:
@@ -153,10 +196,10 @@ def _plan_line(entry: PlanEntry) -> str:
             assert_never(entry.state)
 
 
-def _headline(result: TurnResult, *, answered: bool) -> str:
-    """Return why the turn ended and what to do next; nothing for an answer that speaks for itself."""
+def _headline(result: TurnResult) -> str:
+    """Return how the turn ended, why, and what to do next."""
     if result.state == "done":
-        return "" if answered else "Done. The agent left no message."
+        return "Done. The agent left no message."
     state = _STATE_WORDS[result.state]
     if result.reason is None:
         words = [f"**{state}.**"]
@@ -166,19 +209,20 @@ def _headline(result: TurnResult, *, answered: bool) -> str:
         words = [f"**{state}:** {result.reason}"]
     if (step := _NEXT_STEPS[result.state]) is not None:
         words.append(step)
-    if answered:
-        words.append("The agent wrote before that:")
     return "\n\n".join(words)
 
 
-def _footer(result: TurnResult) -> str:
+def _below_the_answer(result: TurnResult, *, answered: bool) -> str:
+    """Return what changed, what was unusual, how a turn that is not done ended, the folds and the facts."""
     sections = []
     if isinstance(result.changes, Changes):
         sections.append(_changes(result.changes))
-    elif result.changes is not None:
-        sections.append(_patch(result.changes))
     if result.notices:
         sections.append(_box(result.notices))
+    if answered and result.state != "done":
+        sections.append(_headline(result))
+    if isinstance(result.changes, str):
+        sections.append(_patch(result.changes))
     if result.last_words.strip():
         sections.append(details("The end of the agent's error output", code_block(result.last_words)))
     if result.steps:
@@ -188,14 +232,27 @@ def _footer(result: TurnResult) -> str:
         sections.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
     if result.read:
         sections.append(details("What the agent read", f"Read: {inline_text('; '.join(result.read))}."))
-    facts = [] if result.duration is None else [format_duration(result.duration)]
+    if facts := _facts(result):
+        sections.append(f"<sub>{' · '.join(facts)}</sub>")
+    return "\n\n".join([RULE, *sections] if answered and len(sections) > bool(facts) else sections)
+
+
+def _facts(result: TurnResult) -> list[str]:
+    """Return whose request this answers, the duration, the cost or else the tokens, the model and the turn."""
+    asked, facts = result.asked, []
+    if asked is not None:
+        facts.append(f"[{plain_name(asked.login)}'s request]({url_target(asked.url)})")
+    if result.duration is not None:
+        facts.append(format_duration(result.duration))
     if result.cost_usd is not None:
         facts.append(f"${result.cost_usd:.2f}")
-    if result.tokens is not None:
+    elif result.tokens is not None:
         facts.append(f"{result.tokens:,} tokens")
-    if facts:
-        sections.append(f"<sub>{' · '.join(facts)}</sub>")
-    return "\n\n".join(sections)
+    if result.model:
+        facts.append(plain_name(result.model))
+    if asked is not None:
+        facts.append(f"turn {asked.turn}")
+    return facts
 
 
 def _box(notices: Sequence[str]) -> str:
@@ -210,11 +267,15 @@ def _lines(text: str) -> list[str]:
 
 
 def _changes(changes: Changes) -> str:
-    where = f"[{inline_code(changes.branch)}]({url_target(changes.url)})"
-    return (
-        f"**Changed** on {where}: {format_count(changes.commits, 'commit')}, {format_count(changes.files, 'file')}, "
-        f"+{changes.insertions} −{changes.deletions}"
-    )
+    facts = [
+        f"**Changed** [{inline_code(changes.branch)}]({url_target(changes.branch_url)})",
+        f"[diff]({url_target(changes.diff_url)})",
+        f"{format_count(changes.files, 'file')} +{changes.insertions} −{changes.deletions}",
+    ]
+    if (pull := changes.pull_request) is not None:
+        words = "Open a pull request" if pull.number is None else f"Pull request #{pull.number}"
+        facts.append(f"[{words}]({url_target(pull.url)})")
+    return " · ".join(facts)
 
 
 def _patch(patch: str) -> str:

@@ -121,10 +121,10 @@ async def _changes(
     after = await lock.clone.commit_at(refs.remote(branch))
     if after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
         return None
-    commits = await lock.clone.count(after, f"^{head_before}")
     stat = await changes(lock.clone, head_before, after)
-    url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/compare/{head_before}...{after}"
-    return Changes(branch, url, commits, stat.files, stat.insertions, stat.deletions)
+    repository = f"{ctx.server_url}/{turn.worktree.repository.full_name}"
+    branch_url, diff_url = f"{repository}/tree/{quote(branch)}", f"{repository}/compare/{head_before}...{after}"
+    return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions)
 
 
 async def _as_patch(

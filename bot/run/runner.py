@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from bot.messages import reasons
+from bot.messages import reasons, tracking
 from bot.messages.tracking import TurnResult
 from bot.node.process_lock import is_alive
 from bot.operations import execute
@@ -157,17 +157,20 @@ class Runner:
             if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
-                await _interrupt(connection, claim)
+                await _interrupt(connection, claim, self._ctx.server_url)
         self.ring()
 
 
-async def _interrupt(connection: Connection, claim: Claim) -> None:
-    result = TurnResult("interrupted", reasons.INTERRUPTED_TWICE)
+async def _interrupt(connection: Connection, claim: Claim, server_url: str) -> None:
+    reason = reasons.INTERRUPTED_TWICE
     try:
-        await turns.end(connection, claim, "interrupted", result.reason)
+        await turns.end(connection, claim, "interrupted", reason)
     except ClaimLostError:
         return
     place = await turns.thread_of(connection, claim.turn_id)
+    repository = place.thread_ref.repository
+    asked = tracking.asked(place.requested_by, server_url, repository, place.number, place.target, claim.turn_id)
+    result = TurnResult("interrupted", reason, asked=asked)
     await thread_comments.ended(connection, place.thread_ref, claim.turn_id, place.target, result)
     await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
     _log.warning("turn-interrupted", turn=claim.turn_id)

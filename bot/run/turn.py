@@ -62,6 +62,7 @@ class TurnRun:
         self._read = turn.read
         self._disk_full: str | None = None
         self._use = turn.use
+        self._model: str | None = None
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
 
     @property
@@ -200,6 +201,7 @@ class TurnRun:
         both = (usage.input_tokens, usage.output_tokens)
         tokens = usage.total_tokens if None in both else sum(filter(None, both))
         claim = self._turn.claim
+        self._model = usage.model
         self._use = await self._persist(lambda connection: turns.record_use(connection, claim, cost, tokens))
 
     async def _stopped(self) -> TurnResult:
@@ -297,9 +299,13 @@ class TurnRun:
             notices=tuple(dict.fromkeys(self._notices)),
             steps=tuple(self._progress.steps),
             read=self._read,
+            asked=tracking.asked(
+                turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
+            ),
             duration=ctx.clock() - turn.started_at,
             cost_usd=self._use.cost_usd,
             tokens=self._use.tokens,
+            model=self._model or ctx.agent,
         )
 
         async def write(connection: Connection) -> None:

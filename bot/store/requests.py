@@ -60,7 +60,7 @@ returning id
 STOP_QUEUED = """
 update turns set state = 'stopped', reason = $2, finished_at = now()
 where conversation_id = $1 and state = 'queued' and asked_at < $3
-returning id, source_kind, source_id
+returning id, requested_by, source_kind, source_id
 """
 
 
@@ -159,7 +159,7 @@ async def stop_running(connection: Connection, conversation_id: int, reason: str
 
 async def stop_queued(
     connection: Connection, conversation_id: int, reason: str, asked_before: datetime
-) -> list[tuple[int, Target]]:
-    """End the waiting turns that were requested before that time; return (id, what asked for it)."""
+) -> list[tuple[int, str, Target]]:
+    """End the waiting turns that were requested before that time; return (id, who asked, what asked for it)."""
     rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before)
-    return [(row["id"], Target(row["source_kind"], row["source_id"])) for row in rows]
+    return [(row["id"], row["requested_by"], Target(row["source_kind"], row["source_id"])) for row in rows]

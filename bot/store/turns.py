@@ -110,7 +110,7 @@ where t.state = 'running' and w.node = $1
 
 THREAD_OF_TURN = """
 select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
-       t.conversation_id, t.worktree_id, t.source_kind, t.source_id
+       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number
 from turns t
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
@@ -209,7 +209,9 @@ class TurnThread:
     """The thread and the worktree of a turn; `target` is what asked for it."""
 
     thread_ref: ThreadRef
+    number: int
     worktree_id: int
+    requested_by: str
     target: Target
 
 
@@ -373,4 +375,5 @@ async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     """Return the thread of the turn's answer."""
     row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
     thread_ref = ThreadRef(repository_of(row), row["conversation_id"])
-    return TurnThread(thread_ref, row["worktree_id"], Target(row["source_kind"], row["source_id"]))
+    target = Target(row["source_kind"], row["source_id"])
+    return TurnThread(thread_ref, row["number"], row["worktree_id"], row["requested_by"], target)

@@ -46,7 +46,7 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot\nwrite notes.txt: hello\nremember plum\nsay I wrote it.")
-        await issue.hears("I wrote it.", "1 commit, 1 file")
+        await issue.hears("I wrote it.", "1 file +")
         assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
 
         if agent != "gemini":  # In the same minute, Gemini's session could not be loaded (see bot.agents.opening).
@@ -80,7 +80,7 @@ async def test_settings_of_a_repository_run_nothing_in_the_cage(
             await issue.hears("**Failed:**", "brings a plugin")
             assert list(await world.branches()) == ["main"]
         else:
-            await issue.hears("I wrote it.", "1 commit, 1 file")
+            await issue.hears("I wrote it.", "1 file +")
         [worktree] = await world.worktrees("path")
         left = await asyncio.to_thread(os.listdir, Path(worktree) / "marks")
         assert left == [".keep"]

@@ -14,11 +14,11 @@ async def test_a_caged_agent_edits_commits_and_continues_its_session(
     async with a_world(caged_settings) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two\nremember blue")
-        await issue.hears("I will remember blue.", "2 commits, 2 files")
+        await issue.hears("I will remember blue.", "2 files +")
 
         await issue.says("@threadtree-bot append a.txt: more\nrecall")
 
-        await issue.hears("I remember: blue.", "1 commit, 1 file")
+        await issue.hears("I remember: blue.", "1 file +")
         files = await world.files((await world.branches())["threadtree/issue-1"])
         assert files["a.txt"].splitlines() == ["one", "more"]
         assert files["b.txt"].strip() == "two"

@@ -11,7 +11,7 @@ from tests.support.world import Talk, World
 async def an_issue_with_work(world: World) -> Talk:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     return issue
 
 
@@ -109,7 +109,7 @@ async def test_close_with_a_comment_runs_the_comment(world: World) -> None:
 
     await issue.closes("@threadtree-bot append hello.txt: bye")
 
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     assert await everything_is_gone(world)
 
 
@@ -121,7 +121,7 @@ async def test_close_with_a_comment_runs_it_also_when_the_close_arrives_first(wo
     assert await everything_is_gone(world)
     world.faults.release()
 
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     assert await everything_is_gone(world)
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nbye"
 
@@ -134,7 +134,7 @@ async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_is_remove
 
     await issue.says("@threadtree-bot append hello.txt: more")
 
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     assert await everything_is_gone(world)
     assert await world.sessions("end_reason") == ["conversation-closed"] * 2
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nmore"
@@ -239,7 +239,7 @@ async def test_a_pull_request_gets_its_work_back_when_its_deleted_branch_is_rest
 async def test_work_that_conflicts_with_newer_commits_stays_rescued_and_the_reply_says_so(world: World) -> None:
     issue = await world.maria.opens_issue("Two ways")
     await issue.says("@threadtree-bot write a.txt: one")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     await issue.says("@threadtree-bot write a.txt: two\nfail too hard")
     await issue.hears("**Failed:**")
     await issue.closes()

@@ -28,7 +28,7 @@ async def test_a_change_of_workflows_is_pushed_if_allowed(a_world: Worlds) -> No
     async with a_world({"ALLOW_WORKFLOW_CHANGES": "true"}) as world:
         issue = await world.maria.opens_issue("Speed up the build")
         await issue.says(f"@threadtree-bot {WORKFLOW}\nsay Faster now.")
-        await issue.hears("Faster now.", "1 commit, 1 file")
+        await issue.hears("Faster now.", "1 file +")
 
 
 @pytest.mark.parametrize("spelled", ["{0}", "{1}"])
@@ -66,13 +66,13 @@ async def test_changes_of_workflows_on_the_default_branch_do_not_count(world: Wo
     await world.maria.pushes("main", {".github/workflows/ci.yml": "on: push"})
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write hello.txt: hello\nsay Here.")
-    await issue.hears("Here.", "1 commit, 1 file")
+    await issue.hears("Here.", "1 file +")
 
 
 async def test_a_branch_that_was_protected_since_the_last_request_is_not_pushed(world: World) -> None:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write a.txt: one")
-    await issue.hears("1 commit, 1 file")
+    await issue.hears("1 file +")
     pushed = await world.branches()
     world.repository.protect("threadtree/issue-1")
 
@@ -86,7 +86,7 @@ async def test_a_branch_that_is_the_default_one_since_the_last_request_is_not_pu
     await world.maria.pushes("next", {"a.txt": "one\n"})
     pull = await world.maria.opens_pull("Next", head="next")
     await pull.says("@threadtree-bot append a.txt: two")
-    await pull.hears("1 commit, 1 file")
+    await pull.hears("1 file +")
     pushed = await world.branches()
     world.repository.default_branch = "next"
 

@@ -13,7 +13,7 @@ BRANCH = "threadtree/issue-1"
 async def an_issue_with_work(world: World) -> Talk:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     return issue
 
 
@@ -77,7 +77,7 @@ async def test_after_its_branch_was_merged_an_issue_continues_on_the_next_branch
         "`threadtree/issue-1` was merged. Work continues on `threadtree/issue-1-2`, which starts from `main`.",
         "I remember: blue.",
         "on [`threadtree/issue-1-2`]",
-        "1 commit, 1 file",
+        "1 file +",
     )
     branches = await world.branches()
     assert branches.get(BRANCH) == merged, "the merged branch stays as people left it"
@@ -93,7 +93,7 @@ async def test_an_issue_without_commits_follows_the_default_branch(world: World)
 
     await issue.says("@threadtree-bot echo prompt\nappend later.txt: mine")
 
-    await issue.hears("brought up to date with 1 commit", "1 commit, 1 file")
+    await issue.hears("brought up to date with 1 commit", "1 file +")
     assert (await world.files(BRANCH))["later.txt"] == "later\nmine"
 
 
@@ -122,15 +122,15 @@ async def test_a_pull_request_is_updated_retargeted_and_made_a_draft_between_its
 
     await world.maria.person.update_from_base(pull.pull)
     await pull.says("@threadtree-bot echo prompt\nappend later.txt: mine")
-    await pull.hears("brought up to date with 2 commit(s)", "1 commit, 1 file")
+    await pull.hears("brought up to date with 2 commit(s)", "1 file +")
 
     await world.maria.person.retarget(pull.pull, "stable")
     await pull.says("@threadtree-bot append feature.txt: 3")
-    await pull.hears("1 commit, 1 file")
+    await pull.hears("1 file +")
 
     await world.maria.person.convert_to_draft(pull.pull)
     await pull.says("@threadtree-bot append feature.txt: 4")
-    await pull.hears("1 commit, 1 file")
+    await pull.hears("1 file +")
     assert (await world.files("feature"))["feature.txt"] == "1\n2\n3\n4"
 
 
@@ -159,11 +159,11 @@ async def test_the_default_branch_is_renamed(world: World) -> None:
     await world.maria.pushes("trunk", {"later.txt": "later\n"})
 
     await issue.says("@threadtree-bot append later.txt: mine")
-    await issue.hears("1 commit, 1 file")
+    await issue.hears("1 file +")
     assert (await world.files(BRANCH))["later.txt"] == "later\nmine"
 
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
-    await other.hears("1 commit, 1 file")
+    await other.hears("1 file +")
     assert (await world.files("threadtree/issue-2")).keys() == {"README.md", "later.txt", "other.txt"}
 
 
@@ -193,7 +193,7 @@ async def test_a_moved_repository_keeps_its_worktrees_and_its_old_name_is_a_new_
     reclaimed = await world.github.create_repository("acme/shop", {"other.txt": "other\n"})
     reclaimed.allow(world.maria.user, "write")
     stranger = await world.maria.opens_issue("Mine now", "@threadtree-bot append other.txt: mine", repository=reclaimed)
-    await stranger.hears("1 commit, 1 file")
+    await stranger.hears("1 file +")
     assert (await reclaimed.git.files(BRANCH)).keys() == {"other.txt"}
     assert (await world.files(BRANCH))["hello.txt"] == "hello\nagain"
     [_, second] = await world.worktrees("path")
@@ -206,7 +206,7 @@ async def test_repositories_with_unusual_names_work(world: World, name: str) -> 
     repository = await world.github.create_repository(f"acme/{name}", {"README.md": "odd\n"})
     repository.allow(world.maria.user, "write")
     issue = await world.maria.opens_issue("First", "@threadtree-bot write a.txt: a", repository=repository)
-    await issue.hears("1 commit, 1 file")
+    await issue.hears("1 file +")
     assert (await repository.git.files(BRANCH))["a.txt"] == "a"
 
 
@@ -216,7 +216,7 @@ async def test_branch_names_are_never_options_or_patterns(world: World, branch: 
     await world.maria.pushes(head, {"feature.txt": "1\n"})
     pull = await world.maria.opens_pull("Feature", head=head)
     await pull.says("@threadtree-bot append feature.txt: 2")
-    await pull.hears("1 commit, 1 file")
+    await pull.hears("1 file +")
     assert (await world.files((await world.branches())[head]))["feature.txt"] == "1\n2"
     [path] = await world.worktrees("path")
     assert names_in(path) == {".git", "README.md", "feature.txt"}

@@ -14,7 +14,7 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
     await issue.sees_working()
     gate.open()
 
-    answer = await issue.hears("Here it is.", "**Changed** on", "1 commit, 1 file, +1 −0")
+    answer = await issue.hears("Here it is.", "**Changed** [", "[diff](", "1 file +1 −0")
 
     assert said.reactions == ["👀"]
     assert len(issue.from_bot) == 1
@@ -128,7 +128,7 @@ async def test_a_doubled_webhook_is_one_turn(world: World) -> None:
     world.faults.double_webhooks("issue_comment", "created")
     await issue.says("@threadtree-bot append log.txt: once")
 
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
 
     await world.quiet()
     assert len({delivery.guid for delivery in world.github.deliveries if delivery.event == "issue_comment"}) >= 2
@@ -207,7 +207,7 @@ async def test_a_github_app_answers_under_its_own_name(a_world: Worlds) -> None:
         issue = await world.maria.opens_issue("For the app")
         said = await issue.says("@threadtree-bot write hello.txt: hello")
 
-        await issue.hears("1 commit, 1 file")
+        await issue.hears("1 file +")
 
         assert issue.from_bot[0].author.login == "threadtree-bot[bot]"
         assert said.reactions == ["👀"]

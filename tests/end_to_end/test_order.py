@@ -11,7 +11,7 @@ async def test_requests_of_a_conversation_run_in_the_order_they_were_asked(world
         await issue.says(f"@threadtree-bot append log.txt: {number}")
 
     for _ in range(4):
-        await issue.hears("1 file, +1 −0")
+        await issue.hears("1 file +1 −0")
 
     assert (await world.files("threadtree/issue-1"))["log.txt"] == "1\n2\n3\n4"
 

@@ -87,7 +87,7 @@ async def test_a_saved_answer_is_pushed_and_posted_without_another_prompt(tmp_pa
 
         await here.start_listening()
         answer = await here.answered(issue, "Here it is.")
-        assert "**Changed** on" in answer.body
+        assert "**Changed** [" in answer.body
         assert here.answers(issue) == [answer]
         assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
         assert await here.value("select state from turns") == "done"

@@ -17,7 +17,7 @@ OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.1"}
 async def an_issue_with_work(world: World) -> Talk:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     return issue
 
 
@@ -32,7 +32,7 @@ async def test_an_unused_worktree_is_removed_and_the_next_request_creates_it_aga
         assert await world.worktrees("state", "removal", "conversations") == [("removed", "retention", [])]
         assert left_of(path) == []
         await issue.says("@threadtree-bot write more.txt: again")
-        await issue.hears("1 file, +1 −0")
+        await issue.hears("1 file +1 −0")
         assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
 
 

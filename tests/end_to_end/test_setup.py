@@ -128,7 +128,7 @@ async def test_files_of_the_script_that_git_does_not_ignore_are_named(
 
         await issue.says("@threadtree-bot write a.txt: a\necho prompt")
 
-        await issue.hears("left files that git does not ignore: `left.lock`.", "left 1 file(s)", "1 commit, 2 files")
+        await issue.hears("left files that git does not ignore: `left.lock`.", "left 1 file(s)", "2 files +")
         assert set(await world.files("threadtree/issue-1")) == {
             *(".gitignore", ".threadtree/setup", "README.md", "a.txt", "left.lock")
         }

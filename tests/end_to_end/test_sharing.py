@@ -35,7 +35,7 @@ async def an_issue_with_work(world: World) -> Talk:
     """Open issue 1; its branch gets a commit of the bot."""
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     return issue
 
 
@@ -50,7 +50,7 @@ async def test_a_pull_request_that_fixes_an_issue_shares_its_worktree(world: Wor
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, "1 file, +1 −0")
+    await pull.hears(IN_THE_ISSUES, "1 file +1 −0")
 
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nworld"
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1, 2])]
@@ -95,7 +95,7 @@ async def test_a_lookup_of_closing_references_that_fails_means_none_and_never_an
     world.faults.add(fault, path="/graphql", times=None)
     await pull.says("@threadtree-bot write b.txt: b")
 
-    await pull.hears("1 file, +1 −0")
+    await pull.hears("1 file +1 −0")
 
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
@@ -114,7 +114,7 @@ async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world:
     [path] = await world.worktrees("path")
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file, +1 −0")
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file +1 −0")
     await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` is unchanged.")
 
     assert (await world.files("feature")).keys() == {"README.md", "hello.txt", "more.txt"}
@@ -122,7 +122,7 @@ async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world:
     assert await world.worktrees("path", "branch", "conversations") == [(path, "feature", [1, 2])]
 
     await issue.says("@threadtree-bot recall\nwrite last.txt: last")
-    await issue.hears("on [`feature`]", "1 file, +1 −0")
+    await issue.hears("on [`feature`]", "1 file +1 −0")
     await pull.says("@threadtree-bot append last.txt: and least")
     assert "were switched from" not in await pull.hears("on [`feature`]")
     assert (await world.files("feature"))["last.txt"] == "last\nand least"
@@ -198,7 +198,7 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
     answer = await pull.hears(
         f"The files of #1 have commits that this pull request does not have, {ON_ITS_OWN}",
         "on [`feature`]",
-        "1 file, +1 −0",
+        "1 file +1 −0",
     )
 
     assert IN_THE_ISSUES not in answer
@@ -216,7 +216,7 @@ async def test_uncommitted_work_in_the_issues_worktree_stays_there(world: World)
     pull = await a_pull_request_that_goes_on(world)
     await pull.says("@threadtree-bot say Here.\nwrite mine.txt: mine")
 
-    await pull.hears(f"The files of #1 have uncommitted changes, {ON_ITS_OWN}", "1 file, +1 −0")
+    await pull.hears(f"The files of #1 have uncommitted changes, {ON_ITS_OWN}", "1 file +1 −0")
 
     [(path, branch), (_, other)] = await world.worktrees("path", "branch")
     assert (branch, other) == ("threadtree/issue-1", "feature")
@@ -343,7 +343,7 @@ async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_t
 
     await issue.says("@threadtree-bot append hello.txt: world")
 
-    await issue.hears("This request worked on the files of #2, which are on `threadtree/issue-1` too.", "1 file, +1 −0")
+    await issue.hears("This request worked on the files of #2, which are on `threadtree/issue-1` too.", "1 file +1 −0")
     assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
 
 
@@ -353,10 +353,10 @@ async def test_a_caged_worktree_is_switched_too(a_world: Worlds, caged_settings:
         pull = await a_pull_request_that_goes_on(world)
         await pull.says("@threadtree-bot append hello.txt: world\ncommit Greet the world")
 
-        await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 commit, 1 file")
+        await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file +")
         await issue.hears(TOLD)
         await issue.says("@threadtree-bot append hello.txt: again")
-        await issue.hears("on [`feature`]", "1 commit, 1 file")
+        await issue.hears("on [`feature`]", "1 file +")
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out", "switch-saved"])
@@ -373,7 +373,7 @@ async def test_an_interrupted_switch_is_completed_and_reported_once(world: World
     failpoints.listener = cut_off
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was interrupted once", "1 file, +1 −0")
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was interrupted once", "1 file +1 −0")
     [told] = await issue.hears_all()
     assert TOLD in told
     assert place in reached

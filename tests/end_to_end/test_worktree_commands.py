@@ -22,7 +22,7 @@ async def an_issue(world: World, title: str = "Greet people") -> Talk:
     """Open an issue with one pushed commit and one uncommitted file."""
     issue = await world.maria.opens_issue(title)
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
     return issue
@@ -198,7 +198,7 @@ async def an_issue_with_a_repository_inside(world: World) -> tuple[Talk, str]:
     """Add an unpushed commit and an uncommitted file; return the worktree's path."""
     issue = await world.maria.opens_issue("Two in one")
     await issue.says("@threadtree-bot write hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     await issue.says("@threadtree-bot write a.txt: a\ncommit Mine\nwrite half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
     [path] = await world.worktrees("path")
@@ -254,7 +254,7 @@ async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world:
     await issue.says("/worktree remove")
     await issue.hears("the whole directory")
     await issue.says("@threadtree-bot write c.txt: c")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     kept = await world.database.fetchval("select kept from rescues where kept is not null")
 
     await issue.says("/worktree restore")
@@ -358,7 +358,7 @@ async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> N
     closed = await an_issue(world, "Done")
     open_one = await world.maria.opens_issue("Open")
     await open_one.says("@threadtree-bot write b.txt: b")
-    await open_one.hears("1 file, +1 −0")
+    await open_one.hears("1 file +1 −0")
     await closed.closes()
     await world.quiet()
     await world.database.execute("update worktrees set state = 'ready' where start_number = 1")

@@ -14,7 +14,7 @@ from tests.support.world import Talk, World
 async def an_issue_with_work(world: World) -> Talk:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot remember blue\nwrite hello.txt: hello")
-    await issue.hears("1 file, +1 −0")
+    await issue.hears("1 file +1 −0")
     return issue
 
 
@@ -56,9 +56,7 @@ async def test_anything_at_its_path_is_kept_and_the_worktree_is_created_again(
 
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
 
-    answer = await issue.hears(
-        "were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file"
-    )
+    answer = await issue.hears("were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 file +")
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
     assert await world.worktrees("path", "state") == [(path, "ready")]
     kept = [*(world.data_dir / "kept").glob("issue-1.*Z.*[!t]")] if (world.data_dir / "kept").exists() else []
@@ -81,7 +79,7 @@ async def test_a_deleted_clone_is_fetched_again_and_the_files_are_kept(world: Wo
     await issue.says("@threadtree-bot append hello.txt: again")
 
     await issue.hears(
-        "This thread's files were damaged and were checked out again from `threadtree/issue-1`", "1 commit, 1 file"
+        "This thread's files were damaged and were checked out again from `threadtree/issue-1`", "1 file +"
     )
     [kept] = (world.data_dir / "kept").glob("issue-1.*/precious.txt")
     assert kept.read_text() == "nobody committed this"
@@ -92,7 +90,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
     await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nfail after the commit")
     await issue.hears("**Failed:**")
     other = await world.maria.opens_issue("Another", "@threadtree-bot remember red\nwrite other.txt: other")
-    await other.hears("1 commit, 1 file")
+    await other.hears("1 file +")
     leave_a_file(str(world.data_dir / "worktrees" / "acme" / "shop" / "issue-2"))
     clone = world.data_dir / "repos" / "acme" / "shop.git"
     unpushed = git(clone, "rev-parse", "threadtree/issue-1")
@@ -104,7 +102,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
         "The bot's copy of the repository was damaged and was fetched again.",
         "This thread's files were damaged and were checked out again from `threadtree/issue-1`",
         "I remember: nothing.",
-        "1 commit, 1 file",
+        "1 file +",
     )
     [kept] = (world.data_dir / "kept").glob("shop.git.*")
     assert f"kept on the bot's machine as `kept/{kept.name}`" in answer
@@ -115,9 +113,7 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
 
     await other.says("@threadtree-bot recall\nappend other.txt: again")
 
-    answer = await other.hears(
-        "were checked out again from `threadtree/issue-2`", "I remember: nothing.", "1 commit, 1 file"
-    )
+    answer = await other.hears("were checked out again from `threadtree/issue-2`", "I remember: nothing.", "1 file +")
     [directory] = (world.data_dir / "kept").glob("issue-2.*/precious.txt")
     assert f"`kept/{directory.parent.name}`" in answer
     assert (await world.files("threadtree/issue-2"))["other.txt"] == "other\nagain"
@@ -132,9 +128,9 @@ async def test_missing_objects_that_a_fetch_does_not_notice_are_fetched_again(wo
     (clone / "objects" / tree[:2] / tree[2:]).unlink()
 
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
-    await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 commit, 1 file")
+    await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 file +")
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
-    await issue.hears("were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 commit, 1 file")
+    await issue.hears("were checked out again from `threadtree/issue-1`", "I remember: nothing.", "1 file +")
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
 
 

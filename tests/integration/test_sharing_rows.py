@@ -49,6 +49,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         number=number,
         folder=folder,
         pull=pull,
+        server_url="https://github.example",
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
         author=Actor(turn.requested_by, turn.requested_by_id),
         asked_at=turn.asked_at,

@@ -28,13 +28,15 @@ def test_an_answer_stands_first_and_as_it_is() -> None:
 
 
 def test_an_answer_says_what_changed_and_folds_the_rest_away() -> None:
-    changes = Changes("threadtree/issue-1", "https://github.example/o/r/compare/a...b", 1, 2, 10, 3)
+    page = "https://github.example/o/r"
+    changes = Changes("threadtree/issue-1", f"{page}/tree/threadtree/issue-1", f"{page}/compare/a...b", 2, 10, 3)
     (body,) = tracking.final(
         TurnResult("done", answer="Fixed.", changes=changes, notices=(notices.CONTEXT_LOST,), steps=("Run `make`",))
     )
     assert body == (
-        "Fixed.\n\n"
-        "**Changed** on [`threadtree/issue-1`](https://github.example/o/r/compare/a...b): 1 commit, 2 files, +10 −3\n\n"
+        "Fixed.\n\n---\n\n"
+        f"**Changed** [`threadtree/issue-1`]({page}/tree/threadtree/issue-1) · [diff]({page}/compare/a...b) · "
+        "2 files +10 −3\n\n"
         "> [!NOTE]\n> The agent could not resume its earlier conversation and started without that context.\n\n"
         "<details>\n<summary>1 step of the agent</summary>\n\n- `` Run `make` ``\n\n</details>"
     )
@@ -56,8 +58,8 @@ def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() 
     answer = "a" * 400 + "\n\n" + "b" * 400
     parts = tracking.final(TurnResult("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
     assert [len(part) <= 410 for part in parts] == [True] * len(parts)
-    assert parts[0].startswith("**Failed:**")
-    assert parts[-1] == "<sub>1 s</sub>"
+    assert parts[-1].startswith("---\n\n**Failed:** No.")
+    assert parts[-1].endswith("<sub>1 s</sub>")
 
 
 @given(st.lists(st.text(max_size=400), max_size=90))

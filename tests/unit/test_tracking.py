@@ -58,7 +58,7 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
         )
     )
     assert body == (
-        "Done so.\n\n"
+        "Done so.\n\n---\n\n"
         "> [!NOTE]\n"
         "> - `.threadtree/setup` ended with status 2. The agent worked without it, and the next request runs the "
         "script again.\n"

@@ -12,8 +12,9 @@ from markdown_it import MarkdownIt
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking, worktree_replies
 from bot.messages.sanitize import is_sanitized
-from bot.messages.tracking import Changes, PlanEntry, TurnResult
+from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
+from bot.model import Repository, Target
 from bot.sharing_rules import SharingRefused
 
 SERVER = "https://github.example"
@@ -22,15 +23,29 @@ PLAN = (
     PlanEntry("Fix the total of an empty cart", "in_progress"),
     PlanEntry("Run the tests", "pending"),
 )
-CHANGES = Changes("threadtree/issue-7", f"{SERVER}/acme/shop/compare/1f0c2d4...9b3e5a6", 2, 3, 41, 7)
+REPOSITORY = Repository("github.example", 1, "acme", "shop")
+ASKED = tracking.asked("maria", SERVER, REPOSITORY, 7, Target("comment", 1842), 28)
+CHANGES = Changes(
+    "threadtree/issue-7",
+    f"{SERVER}/acme/shop/tree/threadtree/issue-7",
+    f"{SERVER}/acme/shop/compare/1f0c2d4...9b3e5a6",
+    3,
+    41,
+    7,
+    PullRequestLink(
+        f"{SERVER}/acme/shop/compare/main...threadtree/issue-7?quick_pull=1&title=Empty+cart&body=Closes+%237"
+    ),
+)
 RAN = TurnResult(
     "done",
     answer="The total of an empty cart was `None`. It is `0` now, and `cart_test.py` covers it.",
     changes=CHANGES,
     steps=("Read src/cart.py", "Edit src/cart.py", "pytest -q"),
+    asked=ASKED,
     duration=timedelta(minutes=2, seconds=31),
     cost_usd=0.1234,
     tokens=48_211,
+    model="claude-opus-4-5",
 )
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
@@ -42,7 +57,13 @@ COMMENTS: dict[str, str | TurnResult] = {
     ),
     "answer-with-changes": RAN,
     "answer-with-one-notice": TurnResult(
-        "done", answer="Nothing to change here.", notices=(notices.CONTEXT_LOST,), duration=timedelta(seconds=12)
+        "done",
+        answer="Nothing to change here.",
+        notices=(notices.CONTEXT_LOST,),
+        asked=ASKED,
+        duration=timedelta(seconds=12),
+        tokens=48_211,
+        model="codex",
     ),
     "answer-with-notices": TurnResult(
         "done",
@@ -53,7 +74,9 @@ COMMENTS: dict[str, str | TurnResult] = {
             notices.setup_failed(notices.setup_ended_with(1), "npm ERR! code E404\n\nnpm ERR! not found"),
             notices.files_left_out(["video.mp4", "dump.sql"]),
         ),
+        asked=ASKED,
         duration=timedelta(seconds=40),
+        model="opencode",
     ),
     "answer-with-a-patch": TurnResult(
         "done",
@@ -65,6 +88,7 @@ COMMENTS: dict[str, str | TurnResult] = {
         "failed",
         reasons.agent_error("rate limit: 429 Too Many Requests"),
         last_words="error: rate limit: 429 Too Many Requests\nretry after 3600 s",
+        asked=ASKED,
         duration=timedelta(seconds=8),
     ),
     "not-able-to-start": TurnResult(
@@ -72,13 +96,18 @@ COMMENTS: dict[str, str | TurnResult] = {
         reasons.agent_not_started("The Claude Agent SDK is not installed.", "Install it: pip install '.[claude]'"),
         duration=timedelta(seconds=1),
     ),
-    "internal-error": TurnResult("failed", reasons.own_error(28), duration=timedelta(seconds=1)),
-    "refused": TurnResult("refused", reasons.over_daily_limit(50)),
+    "internal-error": TurnResult("failed", reasons.own_error(28), asked=ASKED, duration=timedelta(seconds=1)),
+    "refused": TurnResult("refused", reasons.over_daily_limit(50), asked=ASKED),
     "stopped": TurnResult(
-        "stopped", reasons.stopped_by("maria"), answer=STOPPED_WORK, duration=timedelta(minutes=1, seconds=3)
+        "stopped",
+        reasons.stopped_by("maria"),
+        answer=STOPPED_WORK,
+        asked=ASKED,
+        duration=timedelta(minutes=1, seconds=3),
+        model="codex",
     ),
-    "timed-out": TurnResult("timed-out", reasons.timed_out("total", 1800), duration=timedelta(minutes=30)),
-    "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE),
+    "timed-out": TurnResult("timed-out", reasons.timed_out("total", 1800), asked=ASKED, duration=timedelta(minutes=30)),
+    "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE, asked=ASKED),
     "answer-elsewhere": tracking.moved("done"),
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
     "status-idle": replies.status(None, None, 0, session_active=False),

@@ -44,7 +44,7 @@ class CommandRules(TurnRules):
 
         async def close() -> None:
             async with self.ground.pool.acquire() as connection, connection.transaction():
-                await closing.close(connection, REPOSITORY, number, self.ground.later())
+                await closing.close(connection, "https://github.example", REPOSITORY, number, self.ground.later())
             await self.ground.stop()
 
         self.bot(close())

@@ -180,7 +180,7 @@ class HistoryNode:
         request = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
         paths = NodePaths(NODE, str(self.ctx.data_dir / "worktrees"))
         async with self.pool.acquire() as connection, connection.transaction():
-            await handle_request(connection, paths, self.ctx.policy, self.now, request, facts)
+            await handle_request(connection, paths, self.ctx.policy, "https://github.example", self.now, request, facts)
 
     def later(self) -> datetime:
         """Return the time, a little later on each call."""
