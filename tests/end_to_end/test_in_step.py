@@ -56,7 +56,7 @@ async def test_an_unmerged_deleted_branch_is_pushed_again_only_with_new_work(wor
     assert BRANCH not in await world.branches(), "a question brings nothing back"
 
     await issue.says("@threadtree-bot write more.txt: more")
-    await issue.hears(words, "on [`threadtree/issue-1`]")
+    await issue.hears(words, "**Changed** [`threadtree/issue-1`]")
     assert (await world.files(BRANCH)).keys() == {"README.md", "hello.txt", "more.txt"}
 
 
@@ -76,7 +76,7 @@ async def test_after_its_branch_was_merged_an_issue_continues_on_the_next_branch
     await issue.hears(
         "`threadtree/issue-1` was merged. Work continues on `threadtree/issue-1-2`, which starts from `main`.",
         "I remember: blue.",
-        "on [`threadtree/issue-1-2`]",
+        "**Changed** [`threadtree/issue-1-2`]",
         "1 file +",
     )
     branches = await world.branches()
@@ -116,7 +116,7 @@ async def test_a_pull_request_is_updated_retargeted_and_made_a_draft_between_its
     await world.maria.pushes("feature", {"feature.txt": "1\n"})
     pull = await world.maria.opens_pull("Feature", head="feature")
     await pull.says("@threadtree-bot append feature.txt: 2")
-    await pull.hears("on [`feature`]")
+    await pull.hears("**Changed** [`feature`]")
     await world.maria.pushes("main", {"later.txt": "later\n"})
     await world.maria.pushes("stable", {"stable.txt": "stable\n"})
 
@@ -138,7 +138,7 @@ async def test_a_pull_request_whose_branch_is_gone_is_refused_with_advice(world:
     await world.maria.pushes("feature", {"feature.txt": "1\n"})
     pull = await world.maria.opens_pull("Feature", head="feature")
     await pull.says("@threadtree-bot append feature.txt: 2")
-    await pull.hears("on [`feature`]")
+    await pull.hears("**Changed** [`feature`]")
     await world.maria.person.delete_branch(world.repository, "feature")
     await world.quiet()
 

@@ -157,7 +157,7 @@ async def test_work_on_a_branch_that_the_agent_switched_to_is_not_lost(world: Wo
     issue = await world.maria.opens_issue("Wandering")
     await issue.says("@threadtree-bot switch elsewhere\nwrite a.txt: a\ncommit A")
 
-    await issue.hears("on [`threadtree/issue-1`]", "1 file +")
+    await issue.hears("**Changed** [`threadtree/issue-1`]", "1 file +")
 
     assert (await world.branches()).keys() == {"main", "threadtree/issue-1"}
 

@@ -114,7 +114,7 @@ async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world:
     [path] = await world.worktrees("path")
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file +1 −0")
+    await pull.hears(IN_THE_ISSUES, SWITCHED, "**Changed** [`feature`]", "1 file +1 −0")
     await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` is unchanged.")
 
     assert (await world.files("feature")).keys() == {"README.md", "hello.txt", "more.txt"}
@@ -122,9 +122,9 @@ async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world:
     assert await world.worktrees("path", "branch", "conversations") == [(path, "feature", [1, 2])]
 
     await issue.says("@threadtree-bot recall\nwrite last.txt: last")
-    await issue.hears("on [`feature`]", "1 file +1 −0")
+    await issue.hears("**Changed** [`feature`]", "1 file +1 −0")
     await pull.says("@threadtree-bot append last.txt: and least")
-    assert "were switched from" not in await pull.hears("on [`feature`]")
+    assert "were switched from" not in await pull.hears("**Changed** [`feature`]")
     assert (await world.files("feature"))["last.txt"] == "last\nand least"
 
 
@@ -166,9 +166,9 @@ async def test_an_issue_that_asks_before_the_switch_keeps_its_worktree(world: Wo
         await issue.says("@threadtree-bot write of-issue.txt: b")
         await issue.sees("Queued.")
 
-    answer = await pull.hears(f"The files of #1 are in use by another request, {ON_ITS_OWN}", "on [`feature`]")
+    answer = await pull.hears(f"The files of #1 are in use by another request, {ON_ITS_OWN}", "**Changed** [`feature`]")
     assert IN_THE_ISSUES not in answer
-    await issue.hears("on [`threadtree/issue-1`]")
+    await issue.hears("**Changed** [`threadtree/issue-1`]")
     done = [(number, "done") for number in (1, 1, 2, 3, 4)]
     assert sorted(await world.turns("number", "state")) == done
 
@@ -197,7 +197,7 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
 
     answer = await pull.hears(
         f"The files of #1 have commits that this pull request does not have, {ON_ITS_OWN}",
-        "on [`feature`]",
+        "**Changed** [`feature`]",
         "1 file +1 −0",
     )
 
@@ -318,7 +318,9 @@ async def test_a_lost_shared_worktree_is_created_again_on_its_new_branch(world: 
 
     await issue.says("@threadtree-bot write a.txt: a")
 
-    await issue.hears("This thread's files were missing and were checked out again from `feature`", "on [`feature`]")
+    await issue.hears(
+        "This thread's files were missing and were checked out again from `feature`", "**Changed** [`feature`]"
+    )
 
 
 async def test_an_issues_worktree_lost_before_the_switch_stays_with_the_issue(world: World) -> None:
@@ -353,10 +355,10 @@ async def test_a_caged_worktree_is_switched_too(a_world: Worlds, caged_settings:
         pull = await a_pull_request_that_goes_on(world)
         await pull.says("@threadtree-bot append hello.txt: world\ncommit Greet the world")
 
-        await pull.hears(IN_THE_ISSUES, SWITCHED, "on [`feature`]", "1 file +")
+        await pull.hears(IN_THE_ISSUES, SWITCHED, "**Changed** [`feature`]", "1 file +")
         await issue.hears(TOLD)
         await issue.says("@threadtree-bot append hello.txt: again")
-        await issue.hears("on [`feature`]", "1 file +")
+        await issue.hears("**Changed** [`feature`]", "1 file +")
 
 
 @pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out", "switch-saved"])

@@ -262,7 +262,7 @@ async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: Cl
     waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
 
     assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [
-        (waiting, "maria", Target("review", 12))
+        (waiting, "ada", Target("review", 12))
     ]
 
     row = await world.row(waiting)
