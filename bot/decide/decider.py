@@ -28,6 +28,7 @@ from bot.handlers.context import NodePaths, RequestContext, save_thread
 from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
+from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
 from bot.store import conversations, deliveries
 from bot.store.database import DATABASE_AWAY, Connection, Pool
@@ -183,7 +184,8 @@ class Decider:
             # The payload may be older than a close that was handled before it.
             with contextlib.suppress(NotFound):
                 thread = await self._github.thread(request.repository, number)
-            asked = AgentRequest(text, request.context)
+            seen = await asyncio.to_thread(strip_hidden, text) if request.target.id is None else None
+            asked = AgentRequest(text, request.context, seen=seen)
             if (review_id := request.review_id) is not None:
                 asked = await whole_review(self._github, self._sleep, self._parser, request, review_id, text)
         if request.thread.kind == "pull":

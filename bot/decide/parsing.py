@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bot.decide.markdown import SpokenLine, spoken_lines
 from bot.handlers.command import Command, CommandSyntax, UnknownCommand
+from bot.prompt.hidden import strip_hidden
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 
@@ -51,8 +52,9 @@ class CommentParser:
         return ParsedComment(tuple(commands), new.request if new.mentions > old.mentions else None)
 
     def parse_labeled(self, text: str) -> ParsedComment:
-        """Return what a label or an assignment asks for: the thread's own text, with or without a mention."""
-        return ParsedComment(request=self.rest_of(text) or text.strip())
+        """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
+        seen = strip_hidden(text).strip()
+        return ParsedComment(request=self.rest_of(seen) or seen)
 
     def rest_of(self, text: str) -> str:
         """Return the text without the lines of commands, with or without a mention."""

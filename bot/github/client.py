@@ -166,7 +166,7 @@ class GitHub:
         """Return the review's own text, None when the review is gone."""
         path = "/pulls/{number}/reviews/{review}"
         try:
-            found = await self._get(repository, path, number=str(number), review=str(review_id))
+            found = await self.get(repository, path, number=str(number), review=str(review_id))
         except NotFound:
             return None
         return answers.review(found)

@@ -27,11 +27,15 @@ class ReviewParts:
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review."""
+    """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review.
+
+    `seen` is a thread's own text as a person sees it, None for another text.
+    """
 
     text: str
     context: str = ""
     review: ReviewParts | None = None
+    seen: str | None = None
 
 
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
@@ -40,8 +44,9 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
-    is_own_text = ctx.target.id is None
-    if is_own_text and await requests.is_repeated(ctx.connection, ctx.conversation_id, asked.text, ctx.asked_at):
+    if asked.seen is not None and await requests.is_repeated(
+        ctx.connection, ctx.conversation_id, asked.seen, ctx.asked_at
+    ):
         return
     if (review := asked.review) is not None:
         joined = await requests.join_turn_of_review(
@@ -75,6 +80,7 @@ async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: st
         review_parts=asked.review.parts if asked.review else (),
         pinned_sha=pinned_sha or _pinned_sha(ctx),
         context=asked.context,
+        seen=asked.seen,
     )
     await _queue(ctx, turn)
     if rescue is not None or is_being_removed:

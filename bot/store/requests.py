@@ -11,7 +11,7 @@ ENQUEUE = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
                    source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
                    switch_to, review_parts)
-values ($1, $2, $3, sha256(convert_to($3, 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+values ($1, $2, $3, sha256(convert_to(coalesce($17, $3), 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
         case when $13 = 'queued' then null else now() end, $15, $16)
 returning id
 """
@@ -66,7 +66,7 @@ returning id, requested_by, source_kind, source_id
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn to be enqueued."""
+    """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`."""
 
     text: str
     requested_by: str
@@ -78,6 +78,7 @@ class NewTurn:
     context: str = ""
     notices: tuple[str, ...] = ()
     review_parts: tuple[int, ...] = ()
+    seen: str | None = None
 
 
 async def enqueue(
@@ -110,6 +111,7 @@ async def enqueue(
         refused,
         switch_to,
         list(request.review_parts),
+        request.seen,
     )
     return turn_id
 
@@ -127,9 +129,9 @@ async def join_turn_of_review(
     return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["id"], part, text) is not None
 
 
-async def is_repeated(connection: Connection, conversation_id: int, text: str, asked_at: datetime) -> bool:
+async def is_repeated(connection: Connection, conversation_id: int, seen: str, asked_at: datetime) -> bool:
     """Return whether the text of the thread itself was a request within a minute of `asked_at` already."""
-    found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, text, asked_at)
+    found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, seen, asked_at)
     return found
 
 

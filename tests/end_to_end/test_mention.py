@@ -64,7 +64,8 @@ async def test_an_issue_that_mentions_the_bot_is_answered(world: World) -> None:
 
 
 async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_turn(world: World) -> None:
-    issue = await world.maria.opens_issue("Hello", "@threadtree-bot say good morning", labels=["threadtree"])
+    body = "@threadtree-bot say good morning\n<!-- a template's advice -->"
+    issue = await world.maria.opens_issue("Hello", body, labels=["threadtree"])
     await world.maria.person.assign(issue.thread, world.github.bot)
 
     await issue.hears("good morning")
