@@ -5,12 +5,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bot.messages.commit_message import is_conventional
 from bot.prompt.builder import Prompt, Task, build_prompt
 from bot.prompt.collect import Collected, collect
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope
 from bot.run.checkout import Ready
 from bot.run.context import TurnContext
+from bot.run.publishing import recent_subjects
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
 
@@ -52,6 +54,7 @@ async def prompt_of(
         code_context=turn.context,
         remarks=tuple(remarks),
         resuming=turn.resuming,
+        conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=await read_instructions(clone, turn.worktree.repository.default_branch, ready.head, ctx.agent),
         earlier_answers=answers,
     )

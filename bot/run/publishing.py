@@ -3,16 +3,16 @@
 import asyncio
 from pathlib import Path
 from typing import assert_never
-from urllib.parse import quote
 
 import structlog
 
-from bot.clones.clone import CloneLock, StoppedError, clone_lock
+from bot.clones.clone import Clone, CloneLock, StoppedError, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.messages import notices
+from bot.messages import commit_message, links, notices, tracking
 from bot.messages.tracking import Changes
+from bot.model import WorktreeRow
 from bot.node.transactions import persist
 from bot.run.checkout import Ready, rescue_ref
 from bot.run.context import TurnContext
@@ -38,31 +38,41 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
 
 
 async def publish(
-    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, head_before: str, guard: Guard, stop: asyncio.Event
+    ctx: TurnContext,
+    turn: ClaimedTurn,
+    ready: Ready,
+    head_before: str,
+    guard: Guard,
+    subject: str | None,
+    stop: asyncio.Event,
 ) -> tuple[Changes | str | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread.
 
-    Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, OSError.
+    `subject` is what the agent asks for as the subject of the commit. Raises StoppedError if a stop was accepted before
+    the push, ClaimLostError, GitError, OSError.
     """
     told: list[str] = []
     path = Path(turn.worktree.path)
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
         if ready.branch is None:
-            return await _as_patch(ctx, lock, turn, path, head_before, told), told
+            return await _as_patch(ctx, lock, turn, path, head_before, subject, told), told
         stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
         if stray is not None:
             # What is left are files that another branch ignored: no work of this turn.
             told.append(notices.stray_work(stray.ref))
-        elif not await _commit(ctx, lock, turn, path, told):
+        elif not await _commit(ctx, lock, turn, path, subject, told):
             return None, told
         branch = await _push(ctx, lock, turn, path, ready.branch, guard, told)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
         return changed, told
 
 
-async def _commit(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, told: list[str]) -> bool:
+async def _commit(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, subject: str | None, told: list[str]
+) -> bool:
     """Commit what is uncommitted; return False if conflicts prevent it."""
-    result = await commit_all(lock, path, _message(turn), ctx.author, _requester(turn))
+    message = await _message(ctx, lock.clone, turn, subject)
+    result = await commit_all(lock, path, message, ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
@@ -102,9 +112,8 @@ async def _push(
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked, name_taken=taken):
-            url = f"{ctx.server_url}/{turn.worktree.repository.full_name}/tree/{quote(parked)}"
             words = notices.pushed_under_other_name if taken else notices.pushed_elsewhere
-            told.append(words(parked, url, branch))
+            told.append(words(parked, links.branch_page(_web(ctx, turn), parked), branch))
             return parked
         case Rejected(detail=detail):
             _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
@@ -122,27 +131,54 @@ async def _changes(
     if after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
         return None
     stat = await changes(lock.clone, head_before, after)
-    repository = f"{ctx.server_url}/{turn.worktree.repository.full_name}"
-    branch_url, diff_url = f"{repository}/tree/{quote(branch)}", f"{repository}/compare/{head_before}...{after}"
+    web = _web(ctx, turn)
+    branch_url, diff_url = links.branch_page(web, branch), links.diff_page(web, head_before, after)
     return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions)
 
 
 async def _as_patch(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, head_before: str, told: list[str]
+    ctx: TurnContext,
+    lock: CloneLock,
+    turn: ClaimedTurn,
+    path: Path,
+    head_before: str,
+    subject: str | None,
+    told: list[str],
 ) -> str | None:
     """Commit in a detached worktree, which is never pushed; return its edits for the reply."""
-    await _commit(ctx, lock, turn, path, told)
+    await _commit(ctx, lock, turn, path, subject, told)
     await import_commits(lock, path, None)
     base = turn.pinned_sha or turn.worktree.start_sha or head_before
     patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
     return patch or None
 
 
-def _message(turn: ClaimedTurn) -> str:
-    """Return the commit's message: the first line of the request, and where it was made."""
-    first = next((line.strip() for line in turn.request.splitlines() if line.strip()), turn.title)
-    subject = first if len(first) <= 72 else f"{first[:71].rstrip()}…"
-    return f"{subject}\n\nAsked in {turn.worktree.repository.full_name}#{turn.number}, turn {turn.id}."
+async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
+    line = commit_message.subject(
+        subject,
+        turn.title,
+        turn.number,
+        ctx.secrets,
+        conventional=commit_message.is_conventional(await recent_subjects(clone, turn.worktree)),
+    )
+    request = tracking.asked(
+        turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
+    )
+    return commit_message.message(line, request.login, request.url)
+
+
+async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...]:
+    """Return the last subjects on the worktree's base branch, newest first; none where the clone lacks it."""
+    base = worktree.repository.default_branch or worktree.base_branch
+    if base is None or not refs.is_branch(base) or await clone.commit_at(refs.remote(base)) is None:
+        return ()
+    newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
+    listed = await clone.run("log", "--no-merges", "--format=%s", "-z", newest, refs.remote(base), "--")
+    return tuple(listed.fields)
+
+
+def _web(ctx: TurnContext, turn: ClaimedTurn) -> str:
+    return f"{ctx.server_url}/{turn.worktree.repository.full_name}"
 
 
 def _requester(turn: ClaimedTurn) -> Identity:

@@ -21,7 +21,7 @@ from bot.clones.metadata import Metadata, record_use
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
-from bot.messages import notices, reasons, tracking
+from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
@@ -276,20 +276,23 @@ class TurnRun:
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
         """Commit and push, unless a stop was accepted before the push."""
         stopped = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
+        text, subject = commit_message.split_subject(answer)
         if stopped is not None:
-            return TurnResult("stopped", stopped, answer=answer)
+            return TurnResult("stopped", stopped, answer=text)
         changes: Changes | str | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
-            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard, self._stop)
+            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard, subject, self._stop)
             self._notices += told
+            if changes is None and not told:
+                text = answer  # nothing was committed, so the line is part of what the agent says
         except StoppedError:
-            return replace(await self._stopped(), answer=answer)
+            return replace(await self._stopped(), answer=text)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer exists; the work stays in the worktree, and the next turn pushes it.
             self._log.warning("publish-failed", problem=str(problem))
             self._notices.append(notices.push_failed(ready.branch))
-        return TurnResult("done", answer=answer, changes=changes)
+        return TurnResult("done", answer=text, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:
         """Write the end, the answer and the doorbell for the next turn in one transaction."""

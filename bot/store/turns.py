@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from bot.model import Target, ThreadRef, TurnState, WorktreeRow
+from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class ClaimedTurn:
     claim: Claim
     conversation_id: int
     number: int
-    kind: str
+    kind: ThreadKind
     title: str
     request: str
     requested_by: str

@@ -10,11 +10,14 @@ from tests.support.world import World
 async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Greet people", "Say hello in a file")
-    said = await issue.says(f"@threadtree-bot wait {gate}\nwrite hello.txt: hello\nsay Here it is.")
+    said = await issue.says(
+        f"@threadtree-bot wait {gate}\nwrite hello.txt: hello\nsay Here it is.\nsay Commit: Greet @olaf."
+    )
     await issue.sees_working()
     gate.open()
 
     answer = await issue.hears("Here it is.", "**Changed** [", "[diff](", "1 file +1 −0")
+    assert "Commit:" not in answer
 
     assert said.reactions == ["👀"]
     assert len(issue.from_bot) == 1
@@ -25,7 +28,10 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
     assert await world.files(tip) == {"README.md": "# shop", "hello.txt": "hello"}
     [(commit, message, author)] = await world.repository.git.log(f"main..{tip}")
     assert (commit, author) == (tip, "threadtree-bot")
-    assert f"Co-authored-by: maria <{world.maria.user.id}+maria@users.noreply." in message
+    asked_at = f"{world.github.server_url}/acme/shop/issues/1#issuecomment-{said.comment.id}"
+    subject, _, body, _, trailer = message.splitlines()
+    assert (subject, body) == ("Greet olaf", f"Requested by maria: {asked_at}"), "what was done, without a mention"
+    assert trailer.startswith(f"Co-authored-by: maria <{world.maria.user.id}+maria@users.noreply.")
     assert await world.worktrees("branch", "state", "conversations") == [("threadtree/issue-1", "ready", [1])]
 
 

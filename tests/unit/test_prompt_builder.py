@@ -77,6 +77,12 @@ def test_the_request_is_the_last_block_word_for_word() -> None:
     assert build_prompt(task, issue(), SCOPE).blocks[-1] == task.request
 
 
+def test_the_agent_is_asked_for_the_subject_of_the_commit_in_the_form_of_the_repository() -> None:
+    assert "`Commit: `" in whole(issue())
+    assert "Conventional Commit" not in whole(issue())
+    assert "as a Conventional Commit (`fix: …`" in whole(issue(), replace(TASK, conventional_commits=True))
+
+
 def test_an_issue_is_told_with_its_description_comments_labels_and_milestone() -> None:
     prompt = build_prompt(TASK, issue(text("It worked in 1.1."), text("Same here.", minutes_before=30)), SCOPE)
 

@@ -1,0 +1,100 @@
+"""Commit messages of the host: the subject that the agent asks for, else the thread's title. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from bot.messages.redact import redact
+
+LONGEST_SUBJECT = 72
+# What people read of a log in a terminal; GitHub folds a longer subject.
+SUBJECTS_TO_LOOK_AT = 30
+_FEWEST_SUBJECTS = 4
+_LONGEST_LINE = 1000
+
+_ASKED_FOR = re.compile(r"\A[*_`> ]*Commit:[*_` ]*(?P<subject>\S.*)\Z")
+_MENTION = re.compile(r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])")
+# https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
+_CLOSING = re.compile(
+    r"(?<![A-Za-z0-9])(?P<keyword>close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?P<between>:?\s+|:)"
+    r"(?P<issue>(?:[\w.-]+/[\w.-]+)?\#\d+|GH-\d+|https?://\S+)",
+    re.IGNORECASE,
+)
+# https://www.conventionalcommits.org/en/v1.0.0/#specification
+_CONVENTIONAL = re.compile(r"[A-Za-z]{2,20}(?:\([^()\n]+\))?!?: \S")
+_TYPES = {
+    "fix": "fix fixes correct handle prevent repair resolve stop avoid guard restore",
+    "feat": "add allow create enable implement introduce let offer provide show support",
+    "docs": "describe document explain",
+    "test": "cover test",
+    "refactor": "extract inline move refactor rename replace restructure simplify split",
+    "perf": "cache optimise optimize speed",
+}
+_TYPE_OF_VERB = {verb: kind for kind, verbs in _TYPES.items() for verb in verbs.split()}
+_TROUBLE = re.compile(
+    r"\b(?:bug|broken|crash|error|exception|fail|missing|regression|wrong)(?:s|es|ed|ing|ure|ures)?\b", re.I
+)
+
+
+def split_subject(answer: str) -> tuple[str, str | None]:
+    """Return the answer without its last line `Commit: <subject>`, and that subject; None without such a line."""
+    text, _, last = answer.rstrip().rpartition("\n")
+    asked_for = _ASKED_FOR.match(last.strip()) if len(last) <= _LONGEST_LINE else None
+    if asked_for is None:
+        return answer, None
+    return text.rstrip(), asked_for["subject"]
+
+
+def subject(asked_for: str | None, title: str, number: int, secrets: Iterable[str], *, conventional: bool) -> str:
+    """Return the subject of a commit: what the agent asked for, else the title of the thread `number`.
+
+    It is one line without a mention, and closes no other issue than `number`. `conventional`: it begins with a type.
+    """
+    known = tuple(secrets)
+    chosen = _plain(asked_for or "", known) or _plain(title, known) or f"Work on #{number}"
+    if conventional and not _CONVENTIONAL.match(chosen):
+        chosen = _with_type(chosen)
+    return _shortened(_CLOSING.sub(lambda found: _unlinked(found, number), chosen))
+
+
+def is_conventional(subjects: Sequence[str]) -> bool:
+    """Return whether most of these recent subjects are Conventional Commits."""
+    matching = sum(_CONVENTIONAL.match(line) is not None for line in subjects)
+    return len(subjects) >= _FEWEST_SUBJECTS and matching * 2 > len(subjects)
+
+
+def message(subject_line: str, requested_by: str, url: str) -> str:
+    """Return the whole message but for its trailer; `url` is the request's."""
+    return f"{subject_line}\n\nRequested by {requested_by}: {url}"
+
+
+def _plain(words: str, secrets: Iterable[str]) -> str:
+    """Return the words as one harmless line, empty if there are none."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    line = redact(line, secrets).strip("`*\"'“” ").removesuffix(".")
+    line = _MENTION.sub("", line)
+    return line if re.search(r"\w", line) else ""
+
+
+def _unlinked(found: re.Match[str], number: int) -> str:
+    """Return the words of a closing reference in a form that closes no other issue than `number`."""
+    if found["issue"] == f"#{number}":
+        return found[0]
+    issue = re.sub(r"\A(?:https?://|GH-|#)", "", found["issue"], flags=re.IGNORECASE).replace("#", " ")
+    return f"{found['keyword']}{found['between']}{issue}"
+
+
+def _with_type(line: str) -> str:
+    first, space, rest = line.partition(" ")
+    kind = _TYPE_OF_VERB.get(first.lower())
+    if kind is None:
+        return f"{'fix' if _TROUBLE.search(line) else 'chore'}: {line}"
+    is_said = rest and first.lower() in ("fix", "fixes", "test", "refactor")
+    return f"{kind}: {rest if is_said else first.lower() + space + rest}"
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= LONGEST_SUBJECT:
+        return line
+    cut = line[: LONGEST_SUBJECT - 1]
+    whole_words = cut.rpartition(" ")[0]
+    return f"{whole_words if len(whole_words) > LONGEST_SUBJECT // 2 else cut}".rstrip(" ,;:-") + "…"
