@@ -18,7 +18,7 @@ from bot import failpoints
 from bot.clones import trash
 from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded_branch
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.git.progress import Reader
 from bot.git.runner import Completed, Git, Options, failure
 from bot.messages import reasons
@@ -210,7 +210,7 @@ async def update(
             if replaced is None:
                 raise
     except GitError as error:
-        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND):
+        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND) and not is_unauthenticated(error.stderr):
             return NoAccess()
         raise
     return Updated(replaced)

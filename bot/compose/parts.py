@@ -13,6 +13,7 @@ from bot.git.credential_server import credential_server
 from bot.git.runner import Git
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
+from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
 from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings
@@ -124,7 +125,12 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: 
             repository = await upkeep.codebase_named(connection, settings.platform, full_name)
         if repository is None:
             raise LookupError(f"{full_name} is not a repository of this bot")
-        return await github.git_token(repository)
+        try:
+            return await github.git_token(repository)
+        except (NotFound, Refused) as refusal:
+            raise LookupError(str(refusal)) from refusal
 
-    async with credential_server(settings.data_dir, settings.github_server_url, token_for) as helper:
+    async with credential_server(
+        settings.data_dir, settings.github_server_url, token_for, github.reject_token
+    ) as helper:
         yield Git(helper, search_path=settings.path, cage=cage)

@@ -14,13 +14,13 @@ TIMEOUT_SECONDS = 60
 
 def main() -> None:
     path, operation = Path(sys.argv[1]), sys.argv[2]
-    if operation != "get":
+    if operation not in ("get", "erase"):
         return
     os.chdir(path.parent)  # a socket address has at most 107 bytes, less than many paths
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT_SECONDS)
         connection.connect(path.name)
-        connection.sendall(b"get\n" + sys.stdin.buffer.read())
+        connection.sendall(operation.encode() + b"\n" + sys.stdin.buffer.read())
         connection.shutdown(socket.SHUT_WR)
         while answer := connection.recv(4096):
             sys.stdout.buffer.write(answer)

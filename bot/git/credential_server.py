@@ -20,9 +20,14 @@ from bot.network.sockets import private_socket
 
 GitConfig = tuple[tuple[str, str], ...]
 TokenSource = Callable[[str], Awaitable[str]]
-"""A function that returns the token for the repository `owner/repo`."""
+"""A function that returns the token for the repository `owner/repo`.
+
+It raises LookupError where there is none; any other error means that the token is not known now.
+"""
 
 USERNAME = "x-access-token"
+# https://git-scm.com/docs/git-credential#IOFMT
+NOT_NOW = b"quit=1\n"
 MAX_REQUEST_BYTES = 16 * 1024
 REQUEST_TIMEOUT_SECONDS = 10.0
 TOKEN_TIMEOUT_SECONDS = 45.0
@@ -33,17 +38,21 @@ _log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def credential_server(socket_path_dir: Path, server_url: str, token_for: TokenSource) -> AsyncIterator[GitConfig]:
+async def credential_server(
+    socket_path_dir: Path, server_url: str, token_for: TokenSource, reject: Callable[[str], object] = lambda _: None
+) -> AsyncIterator[GitConfig]:
     """Serve the credential helper of `server_url` on a 0600 socket in the directory, which must exist.
 
     Yields the configuration that makes git ask this process, and nothing else, for passwords of the server.
-    It answers `get` for a repository of that server. To anything else, or if token_for raises, the answer is empty.
+    It answers `get` for a repository of that server; to anything else, or where there is no token, the answer is
+    empty. Where the token is not known now git is told to quit, which says nothing about the repository. A token that
+    the server refused is given to `reject`.
     """
     server_url = server_url.rstrip("/")
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(await _answer(reader, server_url, token_for))
+            writer.write(await _answer(reader, server_url, token_for, reject))
             await writer.drain()
         except OSError as error:
             _log.warning("git-credential-client-left", error=str(error))
@@ -78,7 +87,9 @@ def _git_config(server_url: str, path: Path) -> GitConfig:
     )
 
 
-async def _answer(reader: asyncio.StreamReader, server_url: str, token_for: TokenSource) -> bytes:
+async def _answer(
+    reader: asyncio.StreamReader, server_url: str, token_for: TokenSource, reject: Callable[[str], object]
+) -> bytes:
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
             request = await _read_all(reader)
@@ -89,12 +100,19 @@ async def _answer(reader: asyncio.StreamReader, server_url: str, token_for: Toke
     if repository is None:
         _log.warning("git-credential-refused")
         return b""
+    if (refused := _refused_token(request)) is not None:
+        _log.warning("git-credential-refused-by-server", repository=repository)
+        reject(refused)
+        return b""
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
             token = await token_for(repository)
-    except Exception as error:  # noqa: BLE001 - git must not wait; the error's text may hold the token
+    except LookupError as error:
         _log.error("git-credential-failed", repository=repository, error=type(error).__name__)
         return b""
+    except Exception as error:  # noqa: BLE001 - git must not wait; the error's text may hold the token
+        _log.warning("git-credential-not-now", repository=repository, error=type(error).__name__)
+        return NOT_NOW
     if not token.isascii() or not token.isprintable():
         _log.error("git-credential-failed", repository=repository, error="malformed token")
         return b""
@@ -110,13 +128,24 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 def requested_repository(request: bytes, server_url: str) -> str | None:
-    """Return the `owner/repo` that a `get` request asks for; None for any other request or server."""
+    """Return the `owner/repo` that a `get` or `erase` is about; None for any other request or server."""
     if len(request) > MAX_REQUEST_BYTES:
         return None
     operation, *lines = request.decode(errors="replace").split("\n")
     attributes = dict(line.split("=", 1) for line in lines if "=" in line)
     server = urlsplit(server_url)
-    if operation != "get" or (attributes.get("protocol"), attributes.get("host")) != (server.scheme, server.netloc):
+    if operation not in ("get", "erase") or (attributes.get("protocol"), attributes.get("host")) != (
+        server.scheme,
+        server.netloc,
+    ):
         return None
     repository = _REPOSITORY.fullmatch(attributes.get("path", ""))
     return repository["name"] if repository is not None else None
+
+
+def _refused_token(request: bytes) -> str | None:
+    """Return the token that an `erase` reports, None for another request."""
+    operation, *lines = request.decode(errors="replace").split("\n")
+    if operation != "erase":
+        return None
+    return next((line.removeprefix("password=") for line in lines if line.startswith("password=")), "")

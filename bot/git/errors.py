@@ -36,7 +36,9 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
         re.compile(
             r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
             r"|operation (timed out|too slow)|early eof|hung up|rpc failed|requested url returned error: (429|5\d\d)"
-            r"|gnutls|ssl_|transfer closed",
+            r"|gnutls|ssl_|transfer closed"
+            # Our credential helper cannot get a token now.
+            r"|credential helper '.*' told us to quit",
             re.I,
         ),
     ),
@@ -80,6 +82,11 @@ class GitError(Exception):
 def problem_of(stderr: str) -> GitProblem:
     """Return the kind of failure that git's stderr reports."""
     return next((kind for kind, pattern in _PROBLEMS if pattern.search(stderr)), GitProblem.OTHER)
+
+
+def is_unauthenticated(stderr: str) -> bool:
+    """Return whether the server refused the credentials (401), which says nothing about the repository."""
+    return "authentication failed for" in stderr.lower()
 
 
 def redact(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict, Unpack
 
-from bot.git.errors import GitError, GitProblem, problem_of, redact
+from bot.git.errors import GitError, GitProblem, is_unauthenticated, problem_of, redact
 from bot.git.progress import without_progress
 from bot.process import ProcessGroup, start
 from bot.sandbox.cage import Cage
@@ -131,9 +131,19 @@ class Git:
     cage: Cage | None = None
 
     async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
-        """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError."""
+        """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
+
+        A token that the server refused was forgotten by then: the command runs once more with a new one.
+        """
         config = _config_environment((*_NEUTRAL, ("credential.helper", ""), *self.remote_config))
         options["environment"] = {**config, **options.get("environment", {})}
+        try:
+            completed = await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
+            if not (completed.status and is_unauthenticated(completed.stderr)):
+                return completed
+        except GitError as error:
+            if not is_unauthenticated(error.stderr):
+                raise
         return await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
 
     async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:

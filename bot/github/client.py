@@ -233,6 +233,10 @@ class GitHub:
         """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""
         return await self._tokens.of(repository, only_this_repository=True)
 
+    def reject_token(self, token: str) -> None:
+        """Forget a token that GitHub's git server refused: the next `git_token` is a new one."""
+        self._tokens.reject(token)
+
     async def _app_identity(self, app: AppCredentials) -> Identity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
         slug = (await reading(self._api.getitem("/app", jwt=app.app_token(self._clock()))))["slug"]

@@ -25,9 +25,7 @@ async def close(
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
-    await stop_turns(
-        connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, queued=True
-    )
+    await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before)
     for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
         if target is not None:
             await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))

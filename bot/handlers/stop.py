@@ -23,7 +23,7 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         ctx.server_url,
         reasons.stopped_by(ctx.author.login),
         asked_before=ctx.asked_at + _GITHUB_CLOCK_TICK,
-        queued=argument == "all",
+        put_back_at=None if argument == "all" else ctx.now,
     )
     if not stopped:
         await ctx.reply(replies.NOTHING_TO_STOP)
@@ -37,11 +37,13 @@ async def stop_turns(
     reason: str,
     *,
     asked_before: datetime,
-    queued: bool,
+    put_back_at: datetime | None = None,
 ) -> int:
-    """Stop the conversation's running turn and, with `queued`, its queued turns; return how many there were."""
+    """Stop the conversation's running turn and its queued turns, with `put_back_at` only one that was put back until a
+    time after that; return how many there were.
+    """
     conversation_id = thread_ref.conversation_id
-    stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before) if queued else []
+    stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before, put_back_at)
     for turn_id, login, target in stopped:
         asked = tracking.asked(login, server_url, thread_ref.repository, number, target, turn_id)
         result = TurnResult("stopped", reason, asked=asked)

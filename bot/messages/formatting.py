@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 LONGEST_LINE = 300
 MOST_LISTED = 10
@@ -23,6 +23,13 @@ def format_duration(length: timedelta) -> str:
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+
+
+def format_moment(moment: datetime, now: datetime) -> str:
+    """Return the minute at which `moment` is past: `at 14:05 UTC`, or with its date where that is not near."""
+    minute = (moment + timedelta(seconds=59)).astimezone(UTC)
+    near = abs(moment - now) < timedelta(hours=20)
+    return f"at {minute:%H:%M} UTC" if near else f"on {minute:%Y-%m-%d} at {minute:%H:%M} UTC"
 
 
 def details(summary: str, content: str) -> str:

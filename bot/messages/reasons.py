@@ -1,9 +1,17 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
-from bot.messages.formatting import clause, format_count, format_duration, inline_code, inline_text, truncate
+from bot.messages.formatting import (
+    clause,
+    format_count,
+    format_duration,
+    format_moment,
+    inline_code,
+    inline_text,
+    truncate,
+)
 
 COMMITS_GONE = "The branch and the commits of this thread no longer exist."
 NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push a first one, then ask again."
@@ -11,6 +19,25 @@ NO_DEFAULT_BRANCH = "The repository's HEAD names no branch. Set a default branch
 THREAD_CLOSED = "Stopped because the thread was closed."
 INTERRUPTED_TWICE = "The bot went down twice while it worked on this, so it did not start a third time."
 NO_ANSWER = "The agent ended without an answer."
+
+WaitReason = Literal["github-limit", "github-away", "credentials", "database-away", "usage-limit"]
+
+# Waits
+
+_WAITS: dict[WaitReason, str] = {
+    "github-limit": "GitHub's limit of requests for the bot is used up.",
+    "github-away": "GitHub does not answer.",
+    "credentials": "GitHub does not accept the bot's credentials. Its operator must look at them.",
+    "database-away": "The bot's database does not answer.",
+    "usage-limit": "The usage limit of the agent's model is reached.",
+}
+
+
+def waits(why: WaitReason, until: datetime, now: datetime) -> str:
+    """Say why a request waits, and until when."""
+    goes_on = "continues" if why == "usage-limit" else "is tried again"
+    return f"{_WAITS[why]} This request {goes_on} {format_moment(until, now)}. `/stop` ends the wait."
+
 
 # Refusals
 

@@ -128,6 +128,11 @@ def queued(ahead: int) -> str:
             return f"Queued. {ahead} requests are ahead of this one."
 
 
+def waiting(why: str) -> str:
+    """`why` says what the request waits for, and until when."""
+    return f"Queued. {why}"
+
+
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
     """Show the agent's plan as a checklist and its last step; before it starts, the `phase` that takes so long."""
     lines = [f"Working on it, for {format_duration(elapsed)} so far."]

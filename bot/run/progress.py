@@ -52,6 +52,11 @@ class Progress:
         self._agent_began.set()
         self.changed.set()
 
+    @property
+    def agent_began(self) -> bool:
+        """Whether the agent has started."""
+        return self._agent_began.is_set()
+
     def note(self, event: AgentEvent) -> None:
         """Take in one event of the agent."""
         match event:

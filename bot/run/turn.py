@@ -1,7 +1,6 @@
 """One turn, from its claim to its visible end: authority, worktree, session, agent, push, answer."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
@@ -34,10 +33,11 @@ from bot.run.prompt import fetch_thread, prompt_of
 from bot.run.publishing import guard_of, publish
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
+from bot.run.waiting import Wait, wait_for
 from bot.sandbox.disk import watched
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import conversations, retention, turns, worktrees
-from bot.store.database import DATABASE_AWAY, Connection
+from bot.store import conversations, outbox, retention, turns, worktrees
+from bot.store.database import DATABASE_AWAY, Connection, log_failure
 from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
@@ -54,7 +54,7 @@ class TurnRun:
         self._turn = turn
         self._thread_ref = ThreadRef(turn.worktree.repository, turn.conversation_id)
         self._notices = list(turn.notices)
-        if turn.resuming:
+        if turn.resuming and not turn.was_put_back:
             self._notices.append(notices.RESUMED_AFTER_CUT_OFF)
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
@@ -78,7 +78,10 @@ class TurnRun:
         """Run until the turn has ended, was requeued, or belongs to another claim. Raises only cancellation."""
         self._log.info("turn-started", resuming=self._turn.resuming)
         try:
-            end = await self._to_an_end()
+            reached = await self._to_an_end()
+            end = await self._put_back(reached) if isinstance(reached, Wait) else reached
+            if end is None:
+                return
             await self._finish(end)
             self._log.info("turn-ended", state=end.state, reason=end.reason)
         except TurnMovedError:
@@ -89,7 +92,7 @@ class TurnRun:
             await asyncio.shield(self._hand_back())
             raise
 
-    async def _to_an_end(self) -> TurnResult:
+    async def _to_an_end(self) -> TurnResult | Wait:
         watch = asyncio.create_task(self._watch())
         work = asyncio.create_task(self._work())
         try:
@@ -97,12 +100,17 @@ class TurnRun:
             if work not in done:
                 watch.result()  # only a lost claim ends the watch
             return await work
-        except (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError) as problem:
-            self._log.warning("turn-failed", problem=str(problem))
-            return TurnResult("failed", reasons.trouble(str(problem)))
         except ClaimLostError:
             raise
-        except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the turn still ends visibly
+        except Exception as problem:  # noqa: BLE001 - a bug is logged with its traceback, and the turn still ends visibly
+            if not self._progress.agent_began:
+                wait = wait_for(problem, self._turn.waiting_since, self._ctx.clock())
+                if wait is not None:
+                    self._log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
+                    return wait
+            if isinstance(problem, (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)):
+                self._log.warning("turn-failed", problem=str(problem))
+                return TurnResult("failed", reasons.trouble(str(problem)))
             self._log.exception("turn-crashed")
             return TurnResult("failed", reasons.own_error(self._turn.id))
         finally:
@@ -113,10 +121,14 @@ class TurnRun:
     async def _watch(self) -> None:
         """Look at the row now and then: for a stop whose notification was lost, and for a claim that was taken away."""
         while True:
-            with contextlib.suppress(*DATABASE_AWAY):
+            try:
                 async with self._ctx.pool.acquire() as connection:
                     if await turns.stop_requested(connection, self._turn.claim) is not None:
                         self._stop.set()
+            except ClaimLostError:
+                raise
+            except Exception as problem:  # noqa: BLE001 - a look that fails costs no turn its agent
+                log_failure("turn-watch", problem, turn=self._turn.id)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _work(self) -> TurnResult:
@@ -332,6 +344,27 @@ class TurnRun:
         await self._persist(write)
         failpoints.reached("turn-end-written")
         await _delete_old_sessions(ctx)
+
+    async def _put_back(self, wait: Wait) -> TurnResult | None:
+        """Queue the turn again until a time and say so on the thread; return its end if it is to stop."""
+        turn, now = self._turn, self._ctx.clock()
+        words = reasons.waits(wait.why, wait.until, now)
+        told = tuple(dict.fromkeys(self._notices))
+
+        async def write(connection: Connection) -> bool:
+            if not await turns.put_back(
+                connection, turn.claim, words, wait.until, wait.since, told, resumes=wait.resumes
+            ):
+                return False
+            if wait.holds_writer:
+                await outbox.pause_writer(connection, self._thread_ref.repository.writer, wait.until)
+            await thread_comments.track(connection, self._thread_ref, turn.id, turn.target, tracking.waiting(words))
+            return True
+
+        if await self._persist(write):
+            self._log.info("turn-put-back", why=wait.why, until=wait.until.isoformat())
+            return None
+        return await self._stopped()
 
     async def _hand_back(self) -> None:
         """Requeue the turn: this process stops, and another run continues it."""

@@ -59,7 +59,7 @@ returning id
 
 STOP_QUEUED = """
 update turns set state = 'stopped', reason = $2, finished_at = now()
-where conversation_id = $1 and state = 'queued' and asked_at < $3
+where conversation_id = $1 and state = 'queued' and asked_at < $3 and ($4::timestamptz is null or not_before > $4)
 returning id, requested_by, source_kind, source_id
 """
 
@@ -160,8 +160,15 @@ async def stop_running(connection: Connection, conversation_id: int, reason: str
 
 
 async def stop_queued(
-    connection: Connection, conversation_id: int, reason: str, asked_before: datetime
+    connection: Connection,
+    conversation_id: int,
+    reason: str,
+    asked_before: datetime,
+    put_back_at: datetime | None = None,
 ) -> list[tuple[int, str, Target]]:
-    """End the waiting turns that were requested before that time; return (id, who asked, what asked for it)."""
-    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before)
+    """End the waiting turns that were requested before that time; return (id, who asked, what asked for it).
+
+    With `put_back_at`, only those that began and were put back until a time after it.
+    """
+    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before, put_back_at)
     return [(row["id"], row["requested_by"], Target(row["source_kind"], row["source_id"])) for row in rows]

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
--- unfinished one; repositories with fewer running turns go first. A turn waits while its path is being removed, and
--- while an operation that was enqueued before it is unfinished.
+-- unfinished one; repositories with fewer running turns go first. A turn waits until its time, while its path is
+-- being removed, while an operation that was enqueued before it is unfinished, and while GitHub limits its writer.
 with running as (
     select w.platform, w.repository_id, count(*) as turns
     from turns t join worktrees w on w.id = t.worktree_id
@@ -24,7 +24,10 @@ with running as (
     select t.id from turns t
     join worktrees w on w.id = t.worktree_id and w.node = $1 and w.state in ('reserved', 'ready')
     left join running r using (platform, repository_id)
-    where t.state = 'queued'
+    where t.state = 'queued' and (t.not_before is null or t.not_before <= $5)
+      and not exists (select from codebases b
+                      join writers h on h.writer = b.platform || '/' || coalesce(b.installation_id::text, 'token')
+                      where (b.platform, b.repository_id) = (w.platform, w.repository_id) and h.held_until > $5)
       and not exists (select from turns o where o.worktree_id = w.id and o.state = 'running')
       and not exists (select from turns e where e.conversation_id = t.conversation_id and e.id < t.id
                                             and e.state in ('queued', 'running'))
@@ -35,14 +38,16 @@ with running as (
     order by coalesce(r.turns, 0), t.id
     limit 1 for update of t skip locked
 )
-update turns set state = 'running', claim = $2, worker = $3, started_at = coalesce(started_at, $5)
+update turns set state = 'running', claim = $2, worker = $3, reason = null,
+                 started_at = coalesce(started_at, $5)
 from next where turns.id = next.id returning turns.id
 """
 
 CLAIMED_TURN = """
 select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.read, t.resuming, t.answer, t.started_at,
-       t.cost_usd, t.tokens, t.switch_to, c.number, c.kind, c.title, w.*
+       t.cost_usd, t.tokens, t.switch_to, t.not_before, t.waiting_since,
+       c.number, c.kind, c.title, w.*
 from turns t
 join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id
@@ -98,9 +103,16 @@ where id = $1 and claim = $2 returning id
 
 REQUEUE = """
 -- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
-update turns set state = 'queued', claim = null, worker = null, resuming = true,
+update turns set state = 'queued', claim = null, worker = null, resuming = true, not_before = null,
                  cut_offs = cut_offs + $3::boolean::integer
 where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
+"""
+
+PUT_BACK = """
+-- The turn keeps its place. One whose agent has not begun counts its time from its next start.
+update turns set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $5,
+                 notices = $6, resuming = resuming or $7, started_at = case when resuming or $7 then started_at end
+where id = $1 and claim = $2 and stop_requested_at is null returning id
 """
 
 RUNNING_ON_NODE = """
@@ -197,6 +209,8 @@ class ClaimedTurn:
     use: Use
     worktree: WorktreeRow
     switch_to: str | None = None
+    was_put_back: bool = False
+    waiting_since: datetime | None = None
 
     @property
     def id(self) -> int:
@@ -261,6 +275,8 @@ async def claim_next(
         use=Use(row["cost_usd"], row["tokens"]),
         worktree=worktree_of(row),
         switch_to=row["switch_to"],
+        was_put_back=row["not_before"] is not None,
+        waiting_since=row["waiting_since"],
     )
 
 
@@ -364,6 +380,27 @@ async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False
     False also if the turn's process crashed before.
     """
     return await connection.fetchval(REQUEUE, claim.turn_id, claim.token, crashed) is not None
+
+
+async def put_back(
+    connection: Connection,
+    claim: Claim,
+    reason: str,
+    until: datetime,
+    since: datetime | None,
+    notices: tuple[str, ...],
+    *,
+    resumes: bool,
+) -> bool:
+    """Queue a running turn again, not to be claimed before `until`; False if it is to stop. Raises ClaimLostError.
+
+    `resumes`: its agent has begun, and continues then.
+    """
+    row = PUT_BACK, claim.turn_id, claim.token, reason, until, since, list(notices), resumes
+    if await connection.fetchval(*row) is not None:
+        return True
+    await stop_requested(connection, claim)
+    return False
 
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bot.git.credential_server import GitConfig, credential_server, requested_repository
+from bot.git.errors import GitProblem, problem_of
+from bot.git.runner import Git
 from tests.support.patience import PATIENCE_SECONDS
 
 TOKEN = "ghs_" + "s3cret" * 5
@@ -27,10 +29,6 @@ SERVER = "https://github.example"
 async def token_for(repository: str) -> str:
     assert repository == "octo-org/hello.world"
     return TOKEN
-
-
-async def failing_token(repository: str) -> str:
-    raise RuntimeError(f"no installation for {repository}, asked with {TOKEN}")
 
 
 async def git(
@@ -119,26 +117,44 @@ async def test_files_where_git_runs_are_not_imported(tmp_path: Path) -> None:
         assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") == TOKEN
 
 
-async def test_only_get_is_answered(tmp_path: Path) -> None:
+async def test_only_get_is_answered_and_a_refused_token_is_reported(tmp_path: Path) -> None:
     request = f"url={SERVER}/octo-org/hello.world\nusername=me\npassword=mine\n\n"
-    asked = []
+    asked: list[str] = []
+    refused: list[str] = []
 
     async def watched_token(repository: str) -> str:
         asked.append(repository)
         return TOKEN
 
-    async with credential_server(tmp_path, SERVER, watched_token) as credentials:
+    async with credential_server(tmp_path, SERVER, watched_token, refused.append) as credentials:
         for operation in ("approve", "reject"):
             assert await git(tmp_path, credentials, "credential", operation, text=request) == (0, "", "")
+        elsewhere = request.replace(SERVER, "https://evil.example")
+        await git(tmp_path, credentials, "credential", "reject", text=elsewhere)
     assert asked == []
+    assert refused == ["mine"]
 
 
-async def test_a_failed_token_is_logged_without_its_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "event", "kind"),
+    [
+        (LookupError, "git-credential-failed", GitProblem.AUTH),
+        (RuntimeError, "git-credential-not-now", GitProblem.NETWORK),
+    ],
+)
+async def test_a_failed_token_is_logged_without_its_text(
+    tmp_path: Path, problem: type[Exception], event: str, kind: GitProblem
+) -> None:
+    async def failing_token(repository: str) -> str:
+        raise problem(f"no installation for {repository}, asked with {TOKEN}")
+
     with capture_logs() as logs:
         async with credential_server(tmp_path, SERVER, failing_token) as credentials:
-            assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") is None
+            request = f"url={SERVER}/octo-org/hello.world\n\n"
+            status, out, said = await git(tmp_path, credentials, "credential", "fill", text=request)
+    assert (status, out, problem_of(said)) == (128, "", kind)
     assert [(entry["event"], entry["repository"], entry["error"]) for entry in logs] == [
-        ("git-credential-failed", "octo-org/hello.world", "RuntimeError")
+        (event, "octo-org/hello.world", problem.__name__)
     ]
     assert TOKEN not in str(logs)
 
@@ -251,6 +267,29 @@ async def test_ls_remote_authenticates_without_showing_the_token(
     assert TOKEN not in trace
     assert leaks == []
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_refused_token_is_replaced_once(tmp_path: Path, demanding_server: tuple[str, list[bytes]]) -> None:
+    address, _ = demanding_server
+    tokens, refused = ["ghs_revoked"], []
+
+    async def a_token(_repository: str) -> str:
+        return tokens[0]
+
+    def renew(token: str) -> None:
+        refused.append(token)
+        tokens[0] = TOKEN
+
+    async with credential_server(tmp_path, address, a_token, renew) as credentials:
+        runner = Git(credentials)
+        await runner.run("init", "-q", "--bare", str(tmp_path / "clone"), cwd=None)
+        command = ("ls-remote", f"{address}/octo-org/hello.world.git")
+        assert (await runner.on_clone(tmp_path / "clone", *command)).text == f"{'1' * 40}\trefs/heads/main"
+        assert refused == ["ghs_revoked"]
+        refused.clear()
+        tokens[0] = "ghs_revoked"
+        assert (await runner.on_clone(tmp_path / "clone", *command, check=False)).status == 0
+        assert refused == ["ghs_revoked"]
 
 
 @given(st.binary())

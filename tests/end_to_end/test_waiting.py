@@ -1,0 +1,52 @@
+"""A request that meets a problem that passes waits for a time that its comment names, and then runs."""
+
+from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
+from tests.support.world import World
+
+PERMISSION = "*/collaborators/*/permission"
+FETCH = "*/info/refs"
+PUT_BACK = "exists (select from turns where state = 'queued' and not_before is not null)"
+
+
+async def test_a_request_waits_while_git_cannot_reach_github(world: World) -> None:
+    issue = await world.maria.opens_issue("Bad weather")
+    world.faults.add(FailBefore(503), path=FETCH)
+    await issue.says("@threadtree-bot say hello")
+
+    await issue.sees("Queued. GitHub does not answer. This request is tried again at ")
+    assert await world.turns("state", "started_at") == [("queued", None)]
+    world.clock.move(60)
+    await issue.hears("hello")
+
+    # The wait ends with `/stop`, which leaves a request that has not begun.
+    world.faults.add(FailBefore(503), path=FETCH)
+    await issue.says("@threadtree-bot say again")
+    await issue.says("@threadtree-bot say last")
+    await world.until(PUT_BACK)
+    await issue.says("/stop")
+    await issue.hears("**Stopped** by `maria`.")
+    await issue.hears("last")
+    assert await world.turns("state", "reason") == [("done", None), ("stopped", "Stopped by `maria`."), ("done", None)]
+
+
+async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(world: World) -> None:
+    first, second = [await world.maria.opens_issue(title) for title in ("First", "Second")]
+    gate = world.gate()
+    await first.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+    await first.sees_working()
+    await first.says("@threadtree-bot say after the limit")
+    await first.sees("Queued. One request is ahead")
+    world.faults.add(PrimaryRateLimit(reset_after=600), path=PERMISSION)
+    gate.open()
+    await world.until(PUT_BACK)
+
+    await second.says("@threadtree-bot say elsewhere")
+    await world.until("(select count(*) from turns) = 3")
+    assert (await world.turns("state"))[1:] == ["queued", "queued"]
+
+    world.clock.move(610)
+    await first.hears("Finished.")
+    await first.hears("after the limit")
+    await second.hears("elsewhere")
+    held = await world.database.fetchval("select not_before - created_at > '5 minutes' from turns where id = 2")
+    assert held

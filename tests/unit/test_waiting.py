@@ -1,0 +1,69 @@
+"""Which problems pass, and how long a turn waits for them."""
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from bot.git.errors import GitError, GitProblem
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
+from bot.messages import reasons
+from bot.messages.reasons import WaitReason
+from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (Transient("installation", 90, "limit"), "github-limit"),
+        (Transient("request", None, "502"), "github-away"),
+        (GitError(GitProblem.NETWORK, "fetch", "could not resolve host"), "github-away"),
+        (GitError(GitProblem.TIMEOUT, "fetch", ""), "github-away"),
+        (GitError(GitProblem.AUTH, "fetch", "Authentication failed for"), "credentials"),
+        (Unauthenticated("bad credentials"), "credentials"),
+        (asyncpg.ReadOnlySQLTransactionError("x"), "database-away"),
+        (ConnectionRefusedError(), "database-away"),
+        (TimeoutError(), "database-away"),
+    ],
+)
+def test_a_problem_that_passes_is_waited_for(problem: Exception, why: WaitReason) -> None:
+    wait = wait_for(problem, None, NOON)
+    assert wait is not None
+    assert (wait.why, wait.since, wait.holds_writer) == (why, NOON, why == "github-limit")
+    assert reasons.waits(why, wait.until, NOON).endswith(" UTC. `/stop` ends the wait.")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        NotFound("gone"),
+        Refused(403, "no"),
+        GitError(GitProblem.CORRUPT, "fetch", ""),
+        FileNotFoundError("no such file"),
+        asyncpg.UniqueViolationError("x"),
+        ValueError("a bug"),
+    ],
+)
+def test_any_other_problem_is_not(problem: Exception) -> None:
+    assert wait_for(problem, None, NOON) is None
+
+
+def test_waits_grow_up_to_a_limit_and_end_after_a_day() -> None:
+    away, now, pauses = Transient("request", None, "502"), NOON, []
+    while (wait := wait_for(away, NOON, now)) is not None:
+        pauses.append(wait.until - now)
+        now = wait.until
+    assert pauses[:4] == [SHORTEST, SHORTEST, 2 * SHORTEST, 4 * SHORTEST]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST
+    assert now - NOON >= PATIENCE
+
+
+def test_github_says_how_long_to_wait() -> None:
+    wait = wait_for(Transient("installation", 3000, "limit"), None, NOON)
+    assert wait is not None
+    assert wait.until == NOON + timedelta(seconds=3000)
+    assert "tried again at 12:50 UTC" in reasons.waits(wait.why, wait.until - timedelta(seconds=1), NOON)
+    assert "on 2026-05-03 at 12:00 UTC" in reasons.waits(wait.why, NOON + timedelta(days=2), NOON)
