@@ -183,10 +183,14 @@ last.sendall(b"b")
 last.shutdown(socket.SHUT_WR)
 print(last.recv(10))
 """
+
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read())
+
     monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1000)
     host = own_loopback()
     with private_socket(tmp_path / "e.sock") as listener:
-        async with serving(listener, echo):
+        async with serving(listener, answer_at_the_end):
             ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "e.sock"), {})
     assert (ended.out, ended.err) == (b"b'b'\n", "")
 
