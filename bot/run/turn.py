@@ -21,6 +21,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import commit_message, notices, reasons, tracking
+from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
@@ -83,7 +84,7 @@ class TurnRun:
             if end is None:
                 return
             await self._finish(end)
-            self._log.info("turn-ended", state=end.state, reason=end.reason)
+            self._log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
         except TurnMovedError:
             self._log.info("turn-moved")
         except ClaimLostError:
@@ -324,7 +325,7 @@ class TurnRun:
         )
 
         async def write(connection: Connection) -> None:
-            await turns.end(connection, turn.claim, end.state, end.reason, tuple(self._notices))
+            await turns.end(connection, turn.claim, end.state, end.reason and plain(end.reason), tuple(self._notices))
             await thread_comments.ended(
                 connection,
                 self._thread_ref,
@@ -391,7 +392,7 @@ def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     known = metadata.read(path)
     if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return
-    error = None if end.state == "done" else end.reason
+    error = None if end.state == "done" or end.reason is None else plain(end.reason)
     updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
     try:
         metadata.write(path, updated)
