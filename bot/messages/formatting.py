@@ -100,7 +100,10 @@ def plain_name(name: str) -> str:
 def clause(words: str) -> str:
     """Return foreign words within a sentence of ours, which brings the full stop: as code where Markdown reads them."""
     line = _one_line(truncate(words.rstrip(" .")))
-    return line if _escaped(line) == line else inline_code(line)
+    if _escaped(line) == line:
+        return line
+    head, colon, rest = line.partition(": ")
+    return f"{head}: {inline_code(rest)}" if colon and _escaped(head) == head else inline_code(line)
 
 
 def plain(markdown: str) -> str:
