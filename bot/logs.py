@@ -5,7 +5,17 @@ import sys
 
 import structlog
 
+from bot.redaction import Redactor
+
 NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
+
+_redactor = Redactor()
+
+
+def redact_with(redactor: Redactor) -> None:
+    """Keep what this redactor knows out of the log, which is the process's own as its secrets are."""
+    global _redactor
+    _redactor = redactor
 
 
 def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
@@ -19,6 +29,11 @@ def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+
+    def render(logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
+        """Render last, so that also tracebacks are redacted."""
+        return _redactor.redact(str(renderer(logger, name, event)))
+
     last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info] if json else []
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -30,7 +45,7 @@ def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, render],
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.cli.running import run
-from bot.compose.parts import Surroundings, open_github
+from bot.compose.parts import Surroundings, open_github, redactor_of
 from bot.doctor.checks import Check, examine, known_settings
 from bot.messages.formatting import format_count
 
@@ -59,7 +59,7 @@ async def examined() -> list[Check]:
     async with AsyncExitStack() as stack:
         github = None
         if settings.github_token is not None or (settings.github_app_id and settings.github_private_key):
-            github = await stack.enter_async_context(open_github(settings, Surroundings()))
+            github = await stack.enter_async_context(open_github(settings, Surroundings(), redactor_of(settings)))
         return await examine(known, github)
 
 

@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 import httpx
 import structlog
 
+from bot import logs
 from bot.git.credential_server import credential_server
 from bot.git.runner import Git
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
+from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
-from bot.settings import Settings
+from bot.settings import Settings, known_secrets
 from bot.store import upkeep
 from bot.store.database import Pool, database
 from bot.store.migrate import MigrationError, missing_migrations
@@ -47,15 +49,15 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
 
     Raises CannotStartError.
     """
-    around = Surroundings()
+    around, redactor = Surroundings(), redactor_of(settings)
     settings.with_data_dir()
     cage = await open_cage(settings)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS))
+        pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
         await require_current_schema(pool)
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
-            github = await stack.enter_async_context(open_github(settings, around))
+            github = await stack.enter_async_context(open_github(settings, around, redactor))
         yield NodeContext(
             pool=pool,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
@@ -65,6 +67,13 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             clock=around.clock,
             github=github,
         )
+
+
+def redactor_of(settings: Settings) -> Redactor:
+    """Return what knows the secrets of this process; from now on the log holds none of them."""
+    redactor = Redactor(known_secrets(settings))
+    logs.redact_with(redactor)
+    return redactor
 
 
 async def require_current_schema(pool: Pool) -> None:
@@ -92,8 +101,11 @@ async def open_cage(settings: Settings) -> Cage | None:
 
 
 @asynccontextmanager
-async def open_github(settings: Settings, around: Surroundings) -> AsyncIterator[GitHub]:
-    """Yield a client of GitHub with the bot's credentials. Raises CannotStartError if none are set."""
+async def open_github(settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[GitHub]:
+    """Yield a client of GitHub with the bot's credentials; the redactor learns the tokens that it gets.
+
+    Raises CannotStartError if no credentials are set.
+    """
     async with httpx.AsyncClient(timeout=GITHUB_TIMEOUT) as http:
         yield GitHub(
             api_url=settings.github_api_url,
@@ -102,6 +114,7 @@ async def open_github(settings: Settings, around: Surroundings) -> AsyncIterator
             http=http,
             clock=around.clock,
             sleep=around.sleep,
+            on_new_token=redactor.learn,
         )
 
 

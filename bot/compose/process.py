@@ -14,7 +14,15 @@ from starlette.applications import Starlette
 from bot.agents.driver import Limits
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
-from bot.compose.parts import CannotStartError, Surroundings, open_cage, open_git, open_github, require_current_schema
+from bot.compose.parts import (
+    CannotStartError,
+    Surroundings,
+    open_cage,
+    open_git,
+    open_github,
+    redactor_of,
+    require_current_schema,
+)
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
 from bot.github.answers import Identity
@@ -25,10 +33,11 @@ from bot.health import health_routes
 from bot.node.process_lock import worker_lock
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
+from bot.redaction import Redactor
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
-from bot.settings import Settings, known_secrets
+from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
@@ -66,14 +75,15 @@ async def run(
     """
     around = surroundings or Surroundings()
     connections = WEB_CONNECTIONS + (WORKER_CONNECTIONS if Role.WORKER in roles else 0)
-    async with database(dsn, size=connections) as pool:
+    redactor = redactor_of(settings)
+    async with database(dsn, size=connections, redactor=redactor) as pool:
         await require_current_schema(pool)
         try:
             async with asyncio.TaskGroup() as group:
                 if Role.WEB in roles:
                     group.create_task(_run_web(settings, pool, stopping, on_listening), name="web")
                 if Role.WORKER in roles:
-                    group.create_task(_run_worker(settings, dsn, pool, stopping, around), name="worker")
+                    group.create_task(_run_worker(settings, dsn, pool, redactor, stopping, around), name="worker")
         except BaseExceptionGroup as problems:
             for problem in problems.exceptions:
                 if isinstance(problem, CannotStartError):
@@ -143,14 +153,21 @@ def _listener(settings: Settings) -> socket.socket:
     return listener
 
 
-async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, around: Surroundings) -> None:
+async def _run_worker(
+    settings: Settings,
+    dsn: str,
+    pool: Pool,
+    redactor: Redactor,
+    stopping: asyncio.Event,
+    around: Surroundings,
+) -> None:
     """Open what a worker needs, then run its loops until `stopping`. What needs no network is checked first."""
     settings.with_data_dir()
     agent_command, cage = _agent_command(settings), await open_cage(settings)
     if cage is None:
         _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
     async with AsyncExitStack() as stack:
-        github = await stack.enter_async_context(open_github(settings, around))
+        github = await stack.enter_async_context(open_github(settings, around, redactor))
         me = await _identity(github, settings, stopping)
         if me is None:
             return
@@ -171,7 +188,7 @@ async def _run_worker(settings: Settings, dsn: str, pool: Pool, stopping: asynci
             network=settings.agent_network,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
-            secrets=known_secrets(settings),
+            redactor=redactor,
             clock=around.clock,
             setup_script=settings.setup_script,
             include_outsiders=settings.include_outsiders,
@@ -192,7 +209,7 @@ async def _run_loops(
     paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
     platform, server_url = settings.platform, settings.github_server_url
     decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, paths, around.clock, around.sleep)
-    sender = Sender(ctx.pool, ctx.github, ctx.secrets, around.clock, around.sleep)
+    sender = Sender(ctx.pool, ctx.github, ctx.redactor, around.clock, around.sleep)
     turns_ended = asyncio.Event()
 
     async def send(writer: str) -> None:

@@ -18,8 +18,8 @@ from bot.doctor.scratch import Scratch, scratch
 from bot.git.errors import GitError
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
-from bot.messages.redact import redact
 from bot.process import OutputTail, start
+from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.system import UnsafeCommandError
@@ -105,8 +105,8 @@ async def examine(known: Known, github: GitHub | None) -> list[Check]:
         network_check(given),
         *await _agents(known, caged, probed),
     ]
-    secrets = known_secrets(given)
-    return [_redacted(check, secrets) for check in checks]
+    redactor = Redactor(known_secrets(given))
+    return [_redacted(check, redactor) for check in checks]
 
 
 def settings_checks(problems: Iterable[str]) -> list[Check]:
@@ -345,6 +345,6 @@ def _gib(size: int) -> str:
     return f"{size / (1 << 30):g} GiB"
 
 
-def _redacted(check: Check, secrets: tuple[str, ...]) -> Check:
-    step = redact(check.next_step, secrets) if check.next_step else None
-    return replace(check, found=redact(check.found, secrets), next_step=step)
+def _redacted(check: Check, redactor: Redactor) -> Check:
+    step = redactor.redact(check.next_step) if check.next_step else None
+    return replace(check, found=redactor.redact(check.found), next_step=step)

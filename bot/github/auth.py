@@ -74,10 +74,17 @@ IssueToken = Callable[[AppCredentials, TokenKey], Awaitable[InstallationToken]]
 class Tokens:
     """The token for a repository; concurrent callers share one request for a new one."""
 
-    def __init__(self, credentials: Credentials, issue: IssueToken, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        issue: IssueToken,
+        clock: Callable[[], datetime],
+        on_new_token: Callable[[str], None],
+    ) -> None:
         self._credentials = credentials
         self._issue = issue
         self._clock = clock
+        self._on_new_token = on_new_token
         self._issued: dict[TokenKey, InstallationToken] = {}
         self._locks: defaultdict[TokenKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -100,6 +107,7 @@ class Tokens:
             cached = self._issued.get(key)
             if cached is None or cached.expires_at - REFRESH_BEFORE_EXPIRY <= self._clock():
                 cached = self._issued[key] = await self._issue(app, key)
+                self._on_new_token(cached.value)
             return cached.value
 
     def reject(self, token: str) -> bool:

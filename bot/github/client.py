@@ -59,11 +59,12 @@ class GitHub:
         http: httpx.AsyncClient,
         clock: Clock,
         sleep: Sleep,
+        on_new_token: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, clock=clock, sleep=sleep)
         self._credentials = credentials
         self._clock = clock
-        self._tokens = Tokens(credentials, self._api.installation_token, clock)
+        self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
         self._identity: Identity | None = None
 
     async def identity(self) -> Identity:
@@ -239,14 +240,14 @@ class GitHub:
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
-        slug = (await self._api.as_app(app, lambda jwt: self._api.getitem("/app", jwt=jwt)))["slug"]
+        slug = (await reading(self._api.getitem("/app", jwt=app.app_token(self._clock()))))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
             user = await reading(self._api.getitem("/users/{login}", login))
         except GitHubError:
             # A private server wants a token, and a shared address may have used up its anonymous requests.
             # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
-            installations = await self._api.as_app(app, lambda jwt: self._api.getitem("/app/installations", jwt=jwt))
+            installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
             token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
@@ -256,7 +257,7 @@ class GitHub:
     async def _installation(self, app: AppCredentials, repository: dict[str, str]) -> Any:
         """Return https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app."""
         path = REPOSITORY + "/installation"
-        return await self._api.as_app(app, lambda jwt: self._api.getitem(path, repository, jwt=jwt))
+        return await reading(self._api.getitem(path, repository, jwt=app.app_token(self._clock())))
 
     async def get(self, repository: Repository, path: str, **variables: str) -> Any:
         """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""

@@ -1,9 +1,9 @@
 """Commit messages of the host: the subject that the agent asks for, else the thread's title. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from bot.messages.redact import redact
+from bot.redaction import Redactor
 
 LONGEST_SUBJECT = 72
 # What people read of a log in a terminal; GitHub folds a longer subject.
@@ -44,13 +44,12 @@ def split_subject(answer: str) -> tuple[str, str | None]:
     return text.rstrip(), asked_for["subject"]
 
 
-def subject(asked_for: str | None, title: str, number: int, secrets: Iterable[str], *, conventional: bool) -> str:
+def subject(asked_for: str | None, title: str, number: int, redactor: Redactor, *, conventional: bool) -> str:
     """Return the subject of a commit: what the agent asked for, else the title of the thread `number`.
 
     It is one line without a mention, and closes no other issue than `number`. `conventional`: it begins with a type.
     """
-    known = tuple(secrets)
-    chosen = _plain(asked_for or "", known) or _plain(title, known) or f"Work on #{number}"
+    chosen = _plain(asked_for or "", redactor) or _plain(title, redactor) or f"Work on #{number}"
     if conventional and not _CONVENTIONAL.match(chosen):
         chosen = _with_type(chosen)
     return _shortened(_CLOSING.sub(lambda found: _unlinked(found, number), chosen))
@@ -67,10 +66,10 @@ def message(subject_line: str, requested_by: str, url: str) -> str:
     return f"{subject_line}\n\nRequested by {requested_by}: {url}"
 
 
-def _plain(words: str, secrets: Iterable[str]) -> str:
+def _plain(words: str, redactor: Redactor) -> str:
     """Return the words as one harmless line, empty if there are none."""
     line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    line = redact(line, secrets).strip("`*\"'“” ").removesuffix(".")
+    line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
     line = _MENTION.sub("", line)
     return line if re.search(r"\w", line) else ""
 

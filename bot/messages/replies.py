@@ -37,15 +37,8 @@ def unknown_command(words: str, names: Iterable[str]) -> str:
     return f"There is no command {inline_code(truncate(f'/{words}'))}. {advice}"
 
 
-def status(
-    branch: str | None,
-    running_for: timedelta | None,
-    waiting: int,
-    *,
-    session_active: bool,
-    not_posted: int | None = None,
-) -> str:
-    """Describe the conversation at a glance. `not_posted` is a turn whose answer GitHub refused."""
+def status(branch: str | None, running_for: timedelta | None, waiting: int, *, session_active: bool) -> str:
+    """Describe the conversation at a glance."""
     work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
     queued = f"{format_count(waiting, 'request')} queued." if waiting else "No requests queued."
     where = "There is no branch yet." if branch is None else f"The branch is {inline_code(branch)}."
@@ -54,13 +47,7 @@ def status(
         if session_active
         else "The next request starts a new conversation with the agent."
     )
-    refused = (
-        ""
-        if not_posted is None
-        else f"\n\nGitHub did not accept the answer of turn {not_posted}. The bot's operator finds the reason in "
-        "`threadtree turns list`."
-    )
-    return f"{work} {queued}\n\n{where} {memory}{refused}"
+    return f"{work} {queued}\n\n{where} {memory}"
 
 
 def delivery_failed(guid: str) -> str:

@@ -4,7 +4,7 @@ Code, prose, lists and links to the server stay as they are. What is changed rea
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -15,7 +15,6 @@ from markdown_it.utils import EnvType
 
 from bot.messages.formatting import code_block
 from bot.messages.marker import without_markers
-from bot.messages.redact import redact
 from bot.messages.split import COMMENT_CHARACTERS, split
 
 WORD_JOINER = "\u2060"
@@ -47,11 +46,9 @@ _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 
 
-def answer_parts(
-    answer: str, *, secrets: Iterable[str], server_url: str, limit: int = COMMENT_CHARACTERS
-) -> tuple[str, ...]:
-    """Return the answer without secrets, in harmless parts of at most `limit` characters; none for an empty answer."""
-    clean = redact(answer, secrets).strip("\n")
+def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
+    """Return the answer in harmless parts of at most `limit` characters; none for an empty answer."""
+    clean = answer.strip("\n")
     if not clean.strip():
         return ()
     # Each part is made harmless by itself: a cut may turn code into text. That can make it longer.

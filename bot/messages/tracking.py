@@ -1,13 +1,12 @@
 """A turn's own comment, from its place in the queue to the answer: values in, Markdown out."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
 from bot.messages.formatting import (
-    clause,
     code_block,
     details,
     format_count,
@@ -149,17 +148,15 @@ def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta,
 def fetching(detail: str | None, *, first: bool) -> str:
     """Return the phase of the fetch; `first` is true for a new clone, `detail` is git's progress."""
     what = "Cloning the repository" if first else "Fetching new commits"
-    return f"{what}: {clause(detail[:1].lower() + detail[1:])}" if detail else f"{what}."
+    return f"{what}: {inline_text(truncate(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
 
 
-def final(
-    result: TurnResult, *, server_url: str = "", secrets: Iterable[str] = (), limit: int = COMMENT_CHARACTERS
-) -> tuple[str, ...]:
+def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
     """Return the finished comment in as many parts as the answer needs, each of at most `limit` characters.
 
-    The answer loses the `secrets` and leads to no other server than `server_url`.
+    The answer leads to no other server than `server_url`.
     """
-    parts = list(answer_parts(result.answer, secrets=secrets, server_url=server_url, limit=limit))
+    parts = list(answer_parts(result.answer, server_url=server_url, limit=limit))
     parts = parts or [_headline(result)]
     tail = _below_the_answer(result, answered=bool(result.answer.strip()))
     return tuple(parts[:-1] + _joined_if_short(parts[-1], tail, limit))

@@ -15,6 +15,7 @@ from bot.github.client import GitHub
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, NetworkMode, open_network
 from bot.node.context import NodeContext
+from bot.redaction import Redactor
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind, Cage
 from bot.sandbox.disk import DiskWatch
@@ -45,7 +46,7 @@ class TurnContext(NodeContext):
     network: NetworkMode
     allow_workflow_changes: bool
     limits: Limits
-    secrets: tuple[str, ...]
+    redactor: Redactor
     setup_script: bool = False
     include_outsiders: bool = False
     purge_on_success: bool = False

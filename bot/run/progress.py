@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
@@ -33,7 +34,8 @@ _log = structlog.get_logger()
 class Progress:
     """The phase, plan and steps of a turn; `shown` keeps the tracking comment up to date with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
         self.plan: tuple[PlanEntry, ...] = ()
         self.steps: list[str] = []
         self.phase: str | None = None
@@ -61,12 +63,12 @@ class Progress:
         """Take in one event of the agent."""
         match event:
             case PlanChanged(entries=entries):
-                self.plan = entries
+                self.plan = tuple(replace(entry, text=self._redact(entry.text)) for entry in entries)
             case ToolStarted(title=title):
-                self.steps.append(title)
+                self.steps.append(self._redact(title))
             case ToolEnded(title=title, ok=ok):
                 if not ok:
-                    self.steps.append(f"{title} (failed)")
+                    self.steps.append(f"{self._redact(title)} (failed)")
             case _:
                 assert_never(event)
         del self.steps[:-MAX_STEPS]

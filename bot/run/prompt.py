@@ -65,5 +65,13 @@ async def prompt_of(
         include_outsiders=ctx.include_outsiders,
         since=since,
     )
+
+    def build() -> Prompt:
+        prompt = build_prompt(task, fetched.thread if fetched else None, scope)
+        *context, request = prompt.blocks
+        # Only the bot's own secrets are left out of the request: it may be about tokens.
+        redacted = (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request))
+        return replace(prompt, blocks=redacted)
+
     # In a thread: a long Markdown text takes the parser seconds.
-    return await asyncio.to_thread(build_prompt, task, fetched.thread if fetched else None, scope)
+    return await asyncio.to_thread(build)

@@ -34,7 +34,7 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
     if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
         protected.add(ready.branch)
     bases = dict.fromkeys(filter(None, (ready.base_branch, turn.worktree.repository.default_branch)))
-    return Guard(frozenset(protected), ctx.secrets, tuple(bases), ctx.allow_workflow_changes)
+    return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes)
 
 
 async def publish(
@@ -158,7 +158,7 @@ async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: s
         subject,
         turn.title,
         turn.number,
-        ctx.secrets,
+        ctx.redactor,
         conventional=commit_message.is_conventional(await recent_subjects(clone, turn.worktree)),
     )
     request = tracking.asked(

@@ -19,7 +19,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, failure
 from bot.messages.notices import PushRule
-from bot.messages.redact import holds_secret
+from bot.redaction import Redactor
 from bot.worktrees.commit import has_published
 
 MAX_SEARCHED_BYTES = 512 << 20
@@ -50,13 +50,13 @@ class _TooMuchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The rules of this bot: the `protected` branches that it never pushes to, and the `secrets` that it knows.
+    """The rules of this bot: the `protected` branches that it never pushes to; `redactor` knows the secrets.
 
     `bases` are the branches on GitHub whose workflows a branch may have.
     """
 
     protected: frozenset[str]
-    secrets: tuple[str, ...]
+    redactor: Redactor
     bases: tuple[str, ...]
     allow_workflow_changes: bool
 
@@ -72,7 +72,7 @@ class Guard:
         try:
             if missing := await _unpublished_submodules(clone, path, branch, commit, self.bases):
                 raise PushWithheldError("submodule", missing)
-            if self.secrets and await _holds_secret(clone, commit, self.secrets):
+            if await _holds_secret(clone, commit, self.redactor):
                 raise PushWithheldError("secret")
         except _TooMuchError as error:
             raise PushWithheldError("too-much") from error
@@ -171,11 +171,11 @@ async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[
 # Secrets
 
 
-async def _holds_secret(clone: Clone, commit: str, secrets: Sequence[str]) -> bool:
+async def _holds_secret(clone: Clone, commit: str, redactor: Redactor) -> bool:
     """Search all that a push of `commit` sends: files whole, names, messages and authors. Raises _TooMuchError."""
     objects = ("rev-list", "--objects", commit, "--not", "--remotes=origin")
     contents = ("cat-file", "--batch=%(objectname) %(objecttype) %(objectsize) %(rest)")
-    return await _streamed(clone, lambda pieces: holds_secret(_limited(pieces), secrets), objects, contents)
+    return await _streamed(clone, lambda pieces: redactor.holds_secret(_limited(pieces)), objects, contents)
 
 
 async def _streamed(clone: Clone, read: Callable[[Iterator[bytes]], T], *commands: Sequence[str]) -> T:

@@ -20,9 +20,9 @@ from bot.clones import entries
 from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
 from bot.git import refs
 from bot.messages import notices, tracking
-from bot.messages.redact import redact
 from bot.process import OutputTail, ProcessGroup, start
 from bot.prompt import remarks
+from bot.redaction import Redactor
 from bot.run.context import Script, TurnContext
 from bot.run.progress import Progress
 from bot.sandbox.disk import watched
@@ -111,9 +111,9 @@ async def script_of(lock: CloneLock) -> bytes | Unusable | None:
     return (await clone.run("cat-file", "blob", blob)).stdout
 
 
-def shown(output: str, secrets: tuple[str, ...]) -> str:
+def shown(output: str, redactor: Redactor) -> str:
     """Return the end of an output, without secrets, as long as a comment has room for."""
-    lines = redact(output, secrets).split("\n")[-_SHOWN_LINES:]
+    lines = redactor.redact(output).split("\n")[-_SHOWN_LINES:]
     return "\n".join(lines)[-_SHOWN_CHARACTERS:]
 
 
@@ -128,7 +128,7 @@ async def _run(
     # A git that it started may have been killed.
     await entries.clear_stale_locks(clone, path)
     left = [name for _, name in await entries.changed_files(clone, path) if name not in before]
-    prepared = _outcome(ended, ctx.secrets)
+    prepared = _outcome(ended, ctx.redactor)
     if not left:
         return prepared
     return Prepared(
@@ -157,14 +157,14 @@ async def _ended(
     return ended
 
 
-def _outcome(ended: Ended | OutOfTime | OSError, secrets: tuple[str, ...]) -> Prepared:
+def _outcome(ended: Ended | OutOfTime | OSError, redactor: Redactor) -> Prepared:
     match ended:
         case Ended(status=0):
             return Prepared(done=True)
         case Ended(status=status, output=output):
-            return _failed(notices.setup_ended_with(status), shown(output, secrets))
+            return _failed(notices.setup_ended_with(status), shown(output, redactor))
         case OutOfTime(seconds=seconds, output=output):
-            return _failed(notices.setup_out_of_time(seconds), shown(output, secrets))
+            return _failed(notices.setup_out_of_time(seconds), shown(output, redactor))
         case OSError():
             return _failed(notices.setup_not_startable(ended.strerror or str(ended)), "")
         case _:

@@ -21,11 +21,11 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import commit_message, notices, reasons, tracking
-from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
 from bot.prompt.builder import Prompt
+from bot.redaction import Redactor
 from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
@@ -59,7 +59,7 @@ class TurnRun:
             self._notices.append(notices.RESUMED_AFTER_CUT_OFF)
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
-        self._progress = Progress()
+        self._progress = Progress(ctx.redactor.redact)
         self._read = turn.read
         self._disk_full: str | None = None
         self._use = turn.use
@@ -84,7 +84,7 @@ class TurnRun:
             if end is None:
                 return
             await self._finish(end)
-            self._log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
+            self._log.info("turn-ended", state=end.state, reason=end.reason)
         except TurnMovedError:
             self._log.info("turn-moved")
         except ClaimLostError:
@@ -165,6 +165,7 @@ class TurnRun:
             case Completed(text=text, usage=usage):
                 if usage is not None:
                     await self._note_use(usage)
+                text = await asyncio.to_thread(self._ctx.redactor.redact, text)
                 notices = tuple(self._notices)
                 await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, notices))
                 return await self._deliver(ready, head_before, text)
@@ -324,8 +325,11 @@ class TurnRun:
             model=self._model or ctx.agent,
         )
 
+        # In a thread: an answer can be long.
+        result = await asyncio.to_thread(_without_secrets, result, ctx.redactor)
+
         async def write(connection: Connection) -> None:
-            await turns.end(connection, turn.claim, end.state, end.reason and plain(end.reason), tuple(self._notices))
+            await turns.end(connection, turn.claim, result.state, result.reason, result.notices)
             await thread_comments.ended(
                 connection,
                 self._thread_ref,
@@ -333,7 +337,6 @@ class TurnRun:
                 turn.target,
                 result,
                 server_url=ctx.server_url,
-                secrets=ctx.secrets,
             )
             await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
             if ctx.purge_on_success and end.state == "done":
@@ -341,7 +344,7 @@ class TurnRun:
             await defer(connection, turns_bell(ctx.node))
 
         # Before the end is written: after it the worktree may be removed at any moment.
-        await asyncio.to_thread(_record_end, ctx, turn, end)
+        await asyncio.to_thread(_record_end, ctx, turn, result)
         await self._persist(write)
         failpoints.reached("turn-end-written")
         await _delete_old_sessions(ctx)
@@ -386,13 +389,28 @@ async def _denied(ctx: TurnContext, turn: ClaimedTurn) -> str | None:
     return reasons.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
 
 
+def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
+    """Return the end of a turn as it is stored and shown: no text of the agent, of git or of GitHub holds a secret."""
+    redact = redactor.redact
+    return replace(
+        result,
+        reason=result.reason and redact(result.reason),
+        answer=redact(result.answer),
+        changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
+        notices=tuple(map(redact, result.notices)),
+        steps=tuple(map(redact, result.steps)),
+        read=tuple(map(redact, result.read)),
+        last_words=redact(result.last_words),
+    )
+
+
 def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
     path = Path(turn.worktree.path)
     known = metadata.read(path)
     if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return
-    error = None if end.state == "done" or end.reason is None else plain(end.reason)
+    error = None if end.state == "done" else end.reason
     updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
     try:
         metadata.write(path, updated)

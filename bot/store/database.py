@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import asyncpg
 import psycopg
@@ -11,6 +11,7 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, WorktreeRow
+from bot.redaction import Redactor
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool: TypeAlias = asyncpg.Pool
@@ -65,9 +66,43 @@ def log_failure(task: str, problem: BaseException, **context: object) -> None:
         _log.error("task-failed", task=task, exc_info=problem, **context)
 
 
+def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
+    """Return the class of connections through which no known secret enters a row, and only text that can be stored."""
+
+    def clean(value: Any) -> Any:
+        match value:
+            case str():
+                # Postgres stores no NUL, UTF-8 has no surrogates.
+                return redactor.redact_known(value.encode(errors="replace").decode().replace("\0", ""))
+            case list():
+                return [clean(item) for item in value]
+            case _:
+                return value
+
+    class CleanConnection(asyncpg.Connection):
+        async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:
+            return await super().execute(query, *map(clean, args), timeout=timeout)
+
+        async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+            return await super().fetch(query, *map(clean, args), **options)
+
+        async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+            return await super().fetchrow(query, *map(clean, args), **options)
+
+        async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
+            return await super().fetchval(query, *map(clean, args), column=column, timeout=timeout)
+
+    return CleanConnection
+
+
 @asynccontextmanager
-async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) -> AsyncIterator[Pool]:
-    """Open a pool; wait up to `patience_seconds` for a Postgres that is starting, then raise its error."""
+async def database(
+    dsn: str, *, size: int = 10, patience_seconds: float = 30.0, redactor: Redactor | None = None
+) -> AsyncIterator[Pool]:
+    """Open a pool; wait up to `patience_seconds` for a Postgres that is starting, then raise its error.
+
+    All text that is written is cleaned: it can be stored, and holds no secret that the `redactor` knows.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
     pool, attempts = None, 0
@@ -79,6 +114,7 @@ async def database(dsn: str, *, size: int = 10, patience_seconds: float = 30.0) 
                 max_size=size,
                 timeout=CONNECT_TIMEOUT_SECONDS,
                 command_timeout=60,
+                connection_class=_clean_connection(redactor or Redactor()),
                 # A 202 means that the delivery is on the disk, whatever the server's default is.
                 server_settings={"synchronous_commit": "on"},
             )

@@ -2,9 +2,10 @@
 
 import base64
 import re
+from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
-from tests.support.world import World
+from tests.support.world import World, unseen
 
 CLOSING = re.compile(r"\b(fix(e[sd])?|close[sd]?|resolve[sd]?):?\s+#\d", re.IGNORECASE)
 
@@ -34,7 +35,7 @@ async def test_the_request_is_the_last_block_of_the_prompt_verbatim(world: World
 
     last_block = answer.rpartition("[block ")[2]
     assert request in last_block
-    assert "acme/shop#1: Line breaks" in answer.partition("[block 2]")[0]
+    assert "issue acme/shop#1." in answer.partition("[block 2]")[0]
 
 
 async def test_the_agents_text_mentions_no_one_closes_nothing_and_forges_no_marker(world: World) -> None:
@@ -60,13 +61,36 @@ async def test_secrets_in_the_agents_text_are_redacted(world: World) -> None:
     secret = world.pair.settings.webhook_secrets[0].decode()
     encoded = base64.b64encode(token.encode()).decode()
     issue = await world.maria.opens_issue("Leak")
-    await issue.says(f"@threadtree-bot say one {token}\nsay two {secret}\nsay three {encoded}")
+    await issue.says("@threadtree-bot" + unseen(f"say one {token}", f"say two {secret}", f"say three {encoded}"))
 
     answer = await issue.hears("one", "two", "three")
 
     assert token not in answer
     assert encoded not in answer
     assert secret not in answer
+
+
+async def test_what_is_stored_holds_no_secret(world: World) -> None:
+    token, unknown = world.github.bot_token, "glpat-" + "a1B2" * 6
+    issue = await world.maria.opens_issue(f"Leak {token}", f"It once was {unknown} or {token}.")
+    spread = " ".join(token)
+    await issue.says("@threadtree-bot" + unseen(f"plan see {token} | see {unknown}", f"say {spread} and {unknown}"))
+    await issue.hears("[redacted] and [redacted]")
+    await issue.says(f"@threadtree-bot {token}" + unseen(f"stderr last {token}", f"fail {unknown} {token}"))
+    await issue.hears("**Failed:**", "[redacted]")
+
+    for table in ("turns", "outbox", "conversations", "worktrees"):
+        stored = str([dict(row) for row in await world.database.fetch(f"select * from {table}")])  # noqa: S608
+        assert token not in stored, table
+        assert spread not in stored, table
+    outcomes = str(await world.turns("answer", "reason", "notices", "read"))
+    assert "[redacted]" in outcomes
+    assert unknown not in outcomes
+    [path] = await world.worktrees("path")
+    metadata = world.text_of(str(Path(path).parent), Path(path).name + ".json")
+    assert metadata is not None
+    assert "[redacted]" in metadata
+    assert unknown not in metadata
 
 
 async def test_the_agents_steps_and_reasons_are_harmless_too(world: World) -> None:

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.end_to_end.conftest import Worlds
-from tests.support.world import World
+from tests.support.world import World, unseen
 
 WORKFLOW = "write .github/workflows/ci.yml: on: push"
 
@@ -36,7 +36,7 @@ async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World, spell
     token = world.github.bot_token
     secret = spelled.format(token, base64.b64encode(token.encode()).decode())
     issue = await world.maria.opens_issue("Notes")
-    await issue.says(f"@threadtree-bot write notes.txt: see {secret} here\nsay Noted.")
+    await issue.says("@threadtree-bot" + unseen(f"write notes.txt: see {secret} here", "say Noted."))
 
     await issue.hears("Noted.", "Not pushed", "hold a secret")
 
@@ -46,7 +46,7 @@ async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World, spell
 async def test_a_secret_in_only_an_earlier_commit_is_found(world: World) -> None:
     issue = await world.maria.opens_issue("Notes")
     await issue.says(
-        f"@threadtree-bot write n.txt: {world.github.bot_token}\ncommit Add\n"
+        f"@threadtree-bot{unseen(f'write n.txt: {world.github.bot_token}')}\ncommit Add\n"
         "write n.txt: clean\ncommit Clean\nsay Ok so."
     )
 
@@ -57,7 +57,7 @@ async def test_a_secret_in_only_an_earlier_commit_is_found(world: World) -> None
 
 async def test_a_secret_in_a_commit_message_is_found(world: World) -> None:
     issue = await world.maria.opens_issue("Notes")
-    await issue.says(f"@threadtree-bot write n.txt: x\ncommit Use {world.github.bot_token}\nsay Ok so.")
+    await issue.says(f"@threadtree-bot write n.txt: x{unseen(f'commit Use {world.github.bot_token}')}\nsay Ok so.")
 
     await issue.hears("Ok so.", "Not pushed", "hold a secret")
 

@@ -1,10 +1,12 @@
 """A mention gets an answer: reaction, one tracking comment, worktree, commit, push; and which texts are mentions."""
 
+import base64
+
 import pytest
 
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
-from tests.support.world import World
+from tests.support.world import World, unseen
 
 
 async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> None:
@@ -219,3 +221,8 @@ async def test_a_github_app_answers_under_its_own_name(a_world: Worlds) -> None:
         assert issue.from_bot[0].author.login == "threadtree-bot[bot]"
         assert said.reactions == ["👀"]
         assert "threadtree/issue-1" in await world.branches()
+
+        minted = [token for token in world.github.world.tokens if token.startswith("ghs_")]
+        assert minted
+        await issue.says("@threadtree-bot" + unseen("say It is " + base64.b64encode(minted[-1].encode()).decode()))
+        await issue.hears("It is [redacted]")

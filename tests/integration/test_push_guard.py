@@ -10,6 +10,7 @@ import pytest
 
 from bot.clones.clone import clone_lock
 from bot.messages.notices import PushRule
+from bot.redaction import Redactor
 from bot.run import push_guard
 from bot.run.push_guard import Guard, PushWithheldError
 from bot.worktrees.push import Parked, Pushed, PushResult, push
@@ -39,7 +40,7 @@ def guard_with(**rules: object) -> Guard:
     return Guard(
         **{
             "protected": frozenset({"main"}),
-            "secrets": (SECRET,),
+            "redactor": Redactor([SECRET]),
             "bases": ("main",),
             "allow_workflow_changes": False,
             **rules,

@@ -11,8 +11,9 @@ import asyncpg
 import pytest
 
 from bot.model import Target, ThreadRef
+from bot.redaction import Redactor
 from bot.store import conversations, requests, turns
-from bot.store.database import Connection, Pool
+from bot.store.database import Connection, Pool, database
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, request
@@ -142,6 +143,14 @@ async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: 
     assert (again.resuming, again.answer, again.notices) == (True, "all done", ("noticed",))
     assert again.started_at == turn.started_at
     assert (await world.row(turn.id))["cut_offs"] == 0
+
+
+async def test_text_is_cleaned_where_it_enters_a_row(world: TurnRows, turn: ClaimedTurn, database_url: str) -> None:
+    secret = "s3cr3t-of-the-bot"
+    async with database(database_url, size=1, redactor=Redactor([secret])) as pool, pool.acquire() as db:
+        await turns.save_answer(db, turn.claim, f"O\0K \ud800 {secret}", (f"see {secret}", "half \udfff\0"))
+    row = await world.row(turn.id)
+    assert (row["answer"], row["notices"]) == ("OK ? [redacted]", ["see [redacted]", "half ?"])
 
 
 async def test_a_requeue_never_counts_as_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:

@@ -1,5 +1,6 @@
 """A bot and a GitHub in one process, told as a conversation: comments, the bot's answers, the rows."""
 
+import codecs
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -43,6 +44,11 @@ WORKTREES = """
 select w.*, array(select c.number from conversations c where c.worktree_id = w.id order by c.number) as conversations
 from worktrees w order by w.id
 """
+
+
+def unseen(*lines: str) -> str:
+    """Return lines for the scripted agent in a form in which the bot does not see the secrets in them."""
+    return "".join(f"\nrot13 {codecs.encode(line, 'rot13')}" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)

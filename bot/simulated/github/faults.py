@@ -29,7 +29,6 @@ class FailBefore:
     """The request gets an error status and has no effect."""
 
     status: int = 502
-    message: str = "Simulated failure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from bot.github.events import Thread
 from bot.handlers.context import NodePaths
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
+from bot.redaction import Redactor
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
@@ -114,7 +115,7 @@ class HistoryNode:
             network="host",
             allow_workflow_changes=False,
             limits=Limits(PATIENCE_SECONDS, PATIENCE_SECONDS),
-            secrets=(),
+            redactor=Redactor(),
         )
         clone = ctx.clone("octo/hello").path
         ledger = Inventory(remote, clone, data, {})

@@ -1,0 +1,222 @@
+"""Secrets in text: none survives in any encoding, and no other text changes."""
+
+import base64
+import json
+import re
+import time
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.redaction import MINTED_SECONDS, REDACTED, SHORTEST_SECRET, Redactor
+
+SECRET = "s3cr3t/with+odd=chars"
+KEY_BODY = "\n".join("MIIEowIBAAKCAQEA" + "x9Kq" * 12 for _ in range(5))
+
+secrets = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=12, max_size=40).filter(
+    lambda text: not set(REDACTED) & set(text) and ">" not in text
+)
+prose = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=60)
+gaps = st.text(st.sampled_from(" \t\n\r>\u200b\u00ad"), max_size=4)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "ghp_" + "a1B2" * 9,
+        "ghs_" + "a1B2" * 9,
+        "github_pat_" + "a1B2_" * 12,
+        "sk-ant-api03-" + "abCD12-_" * 6,
+        "sk-proj-" + "abCD12" * 6,
+        "gsk_" + "a1B2" * 13,
+        "hf_" + "aBcD" * 9,
+        "AKIA" + "ABCDEFGH12345678",
+        "AIza" + "a" * 35,
+        "ya29." + "a1B2" * 9,
+        "xoxb-123456789012-abcdef",
+        "https://hooks.slack.com/services/T00000000/B00000000/a1B2a1B2a1B2a1B2a1B2a1B2",
+        "glpat-" + "a1B2" * 5,
+        "npm_" + "a1B2" * 9,
+        "pypi-AgEIcHlwaS5vcmc" + "a1B2" * 12,
+        "sk_live_" + "a1B2" * 6,
+        "SG." + "a" * 22 + "." + "b" * 43,
+        "dckr_pat_" + "a1B2" * 7,
+        "hvs." + "a1B2" * 7,
+        "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiIxMjM0NSJ9.c2lnbmF0dXJl",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{KEY_BODY}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN RSA PRIVATE KEY-----\\n{KEY_BODY}\\n-----END RSA PRIVATE KEY-----".replace("\n", "\\n"),
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n" + KEY_BODY,
+        f"> -----BEGIN EC PRIVATE KEY-----\n> {KEY_BODY}".replace("\n", "\n> "),
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk",
+    ],
+)
+def test_what_looks_like_a_token_or_a_key_is_redacted_though_nobody_knew_it(token: str) -> None:
+    cleaned = Redactor().redact(f"It is {token} here, and so on")
+    assert re.sub(r"https://|>| ", "", cleaned) == f"Itis{REDACTED}here,andsoon"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task-list sk- the AKIA prefix, eyJ and gl-something",
+        "risk-based-assessment-of-everything-here",
+        "sk-navigation-drawer-container--Wide, sk-learn-pipelines-and-other-words",
+        "ghp_this-is-not-a-token, npm_config_registry, hf_hub_download, xoxb-your-token-here",
+        "glpat-your-token-goes-here",
+        "a key begins with -----BEGIN PRIVATE KEY----- and ends with -----END PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+        "-----BEGIN CERTIFICATE-----\nMIIEowIBAAKCAQEAMIIEowIBAAKCAQEA\n-----END CERTIFICATE-----",
+        "postgresql://USER:PASSWORD@HOST:5432/DATABASE at 0123456789abcdef0123456789abcdef01234567",
+        "100% of `a\\nb`, 50%25, &amp; and <b>; c:\\users\\name\\x\n\n> quoted\n\n\n",
+    ],
+)
+def test_other_words_stay(text: str) -> None:
+    assert Redactor([SECRET]).redact(text) == text
+
+
+@given(text=prose)
+def test_text_without_secrets_stays(text: str) -> None:
+    assert Redactor([SECRET, "another-secret-of-the-bot"]).redact(text) == text
+
+
+def encodings(secret: str) -> dict[str, str]:
+    """Return every spelling of a secret that must not survive."""
+    raw = secret.encode()
+    percent = quote(secret, safe="")
+    return {
+        "whole": secret,
+        "percent": percent,
+        "percent, usual": quote_plus(secret),
+        "percent, lower case": re.sub("%..", lambda code: code[0].lower(), percent),
+        "percent, all": "".join(f"%{byte:02x}" for byte in raw),
+        "percent, twice": quote(percent, safe=""),
+        "JSON": json.dumps(secret)[1:-1],
+        "JSON, all": "".join(f"\\u{ord(one):04x}" for one in secret),
+        "JSON in JSON": json.dumps(json.dumps(secret))[3:-3],
+        "Markdown": re.sub(r"([^A-Za-z0-9])", r"\\\1", secret),
+        "HTML": "".join(f"&#{ord(one)};" for one in secret),
+        "hex": raw.hex(),
+        "HEX": raw.hex().upper(),
+        "UTF-16": secret.encode("utf-16-le").decode(),
+        "lines": "\n".join(secret),
+        "quoted": "\n> ".join(secret),
+    }
+
+
+STREAMED = sorted(encodings(SECRET).keys() - {"HTML"})
+
+
+@given(secret=secrets, before=prose, after=prose)
+def test_a_known_secret_survives_in_no_encoding(secret: str, before: str, after: str) -> None:
+    redactor = Redactor([secret])
+    for name, spelled in encodings(secret).items():
+        text = f"{before} {spelled} {after}"
+        cleaned = redactor.redact(text)
+        assert spelled not in cleaned, name
+        assert REDACTED in cleaned, name
+        assert len(cleaned) <= len(text) * 5 // 4 + len(REDACTED), name
+        if name in STREAMED and not set("%\\") & set(secret):
+            assert redactor.holds_secret([text.encode(errors="replace")]), name
+        assert not redactor.holds_secret([cleaned.encode(errors="replace")]), name
+
+
+@given(secret=secrets, data=st.data())
+def test_a_known_secret_survives_with_no_gaps_between_its_characters(secret: str, data: st.DataObject) -> None:
+    assert not secret.endswith(" ")
+    spread = "".join(character + data.draw(gaps) for character in secret[:-1]) + secret[-1]
+    assert Redactor([secret]).redact(f"It is\n{spread}\nhere") == f"It is\n{REDACTED}\nhere"
+
+
+@given(secret=secrets, before=st.binary(max_size=7), after=st.binary(max_size=7), urlsafe=st.booleans())
+def test_a_known_secret_survives_in_no_base64_text(secret: str, before: bytes, after: bytes, urlsafe: bool) -> None:
+    encode = base64.urlsafe_b64encode if urlsafe else base64.b64encode
+    encoded = encode(before + secret.encode() + after).decode()
+    redactor = Redactor([secret])
+    assert redactor.redact(f"x: {encoded}.") == f"x: {REDACTED}."
+    assert redactor.redact(f"x: {quote(encoded, safe='')}.").endswith(f"{REDACTED}.")
+    assert redactor.holds_secret([f"x: {encoded}.".encode()])
+
+
+def test_base64_that_was_wrapped_into_lines_is_redacted() -> None:
+    redactor = Redactor([SECRET])
+    encoded = base64.encodebytes(b"x" * 50 + SECRET.encode() + b"y" * 60).decode()
+    for text in (encoded, encoded.replace("\n", "\n> ")):
+        left = re.sub(r"[\s>]", "", redactor.redact(text)).split(REDACTED)
+        assert not any(SECRET[:4].encode() in base64.b64decode(part[: len(part) // 4 * 4]) for part in left)
+
+
+def test_the_words_after_a_base64_secret_stay() -> None:
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    cleaned = Redactor([SECRET]).redact(f"It is {encoded}\nNext I will test.")
+    assert cleaned == f"It is {REDACTED}\nNext I will test."
+
+
+@given(text=prose, known=st.lists(secrets, max_size=3), encoding=st.sampled_from(sorted(encodings(SECRET))))
+def test_redacting_twice_changes_nothing_more(text: str, known: list[str], encoding: str) -> None:
+    redactor = Redactor(known)
+    once = redactor.redact(text + "".join(encodings(secret)[encoding] for secret in known))
+    assert redactor.redact(once) == once
+
+
+@given(secret=secrets, encoding=st.sampled_from(STREAMED), size=st.integers(1, 30), at=st.integers(0, 30))
+def test_a_secret_in_a_stream_is_found_wherever_it_was_cut(secret: str, encoding: str, size: int, at: int) -> None:
+    text = ("x" * at + " " + encodings(secret)[encoding] + " and more").encode()
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert Redactor([secret]).holds_secret(pieces)
+    assert not Redactor([SECRET]).holds_secret(pieces)
+
+
+def test_words_and_short_secrets_are_left_alone() -> None:
+    text = "the pass word is 'a b c d e f'"
+    assert Redactor(["word", "x" * (SHORTEST_SECRET - 1), "a b c d e f"]).redact(text) == text
+
+
+def test_each_line_of_a_private_key_is_a_secret() -> None:
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{KEY_BODY}\n-----END RSA PRIVATE KEY-----\n"
+    redactor = Redactor([key])
+    assert redactor.redact(f"see {KEY_BODY.splitlines()[1]} there") == f"see {REDACTED} there"
+    assert redactor.redact("-----BEGIN RSA PRIVATE KEY-----") == "-----BEGIN RSA PRIVATE KEY-----"
+
+
+def test_a_token_that_was_minted_is_known_for_an_hour_after_its_end() -> None:
+    now = 0.0
+    redactor = Redactor(clock=lambda: now)
+    redactor.learn("v1.0123456789abcdef")
+    now = MINTED_SECONDS - 1
+    redactor.learn("v1.another-token-of-later")
+    assert redactor.redact("v1.0123456789abcdef") == REDACTED
+    now = MINTED_SECONDS + 1
+    redactor.learn("v1.a-third-token")
+    assert redactor.redact("v1.0123456789abcdef v1.another-token-of-later") == f"v1.0123456789abcdef {REDACTED}"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "prose, 100% of it\n",
+        SECRET,
+        "\n> ".join(SECRET),
+        "\\",
+        "%25",
+        "sk-",
+        "ghp_",
+        "eyJaaaaaaaa-",
+        "eyJaaaaaaaa.",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\n" + "A" * 60,
+        base64.b64encode(SECRET.encode()).decode(),
+    ],
+)
+def test_the_time_grows_with_the_text_only(piece: str) -> None:
+    redactor = Redactor([SECRET, "aaaaaaaab"])
+
+    def seconds(size: int) -> float:
+        text = piece * (size // len(piece)) + "-----END PRIVATE KEY-----"
+        started = time.process_time()
+        redactor.redact(text)
+        return time.process_time() - started
+
+    # Sixteen times the text: a quadratic search would take 256 times as long.
+    assert seconds(320_000) < 50 * max(seconds(20_000), 0.002)
