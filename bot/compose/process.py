@@ -31,6 +31,7 @@ from bot.github.errors import Transient, Unauthenticated
 from bot.handlers.context import NodePaths
 from bot.health import health_routes
 from bot.node.process_lock import worker_lock
+from bot.node.transactions import persist
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
@@ -224,8 +225,7 @@ async def _run_loops(
 
     app = engine(dsn, Handlers(decider.decide, send, ring))
     async with open_engine(app):
-        async with ctx.pool.acquire() as connection:
-            await upkeep.heartbeat(connection, settings.node_name)
+        await persist(ctx.pool, lambda connection: upkeep.heartbeat(connection, settings.node_name))
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
             group.create_task(run_pool(app, turns_queue(settings.node_name), 1, stopping), name="doorbell")

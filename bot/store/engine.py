@@ -17,6 +17,8 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
 from procrastinate.worker import Worker
 
+from bot.store.database import log_failure
+
 HEARTBEAT_SECONDS = 3.0
 STALLED_AFTER_SECONDS = 12.0
 POLL_SECONDS = 1.0
@@ -142,9 +144,9 @@ async def run_pool(
                 stop.cancel()
                 await _end(worker, working)
             failures = 0
-        except (ConnectorException, OSError, TimeoutError) as problem:
-            failures += 1
-            _log.warning("queue-waits-for-database", queue=queue, problem=type(problem).__name__)
+        except Exception as problem:  # noqa: BLE001 - an error of one queue restarts its worker and nothing else
+            failures = min(failures + 1, 4)
+            log_failure(f"queue {queue}", problem)
         if not stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), timeout=min(0.5 * 2**failures, 5))

@@ -488,3 +488,25 @@ async def test_a_worker_ends_although_its_cancellation_is_lost_during_the_start(
     monkeypatch.setattr(JobManager, "register_worker", swallowing)
     async with working(database_url, unused):
         await asyncio.wait_for(registering.wait(), PATIENCE_SECONDS)
+
+
+@pytest.mark.expects_errors
+async def test_an_unexpected_error_of_the_engine_restarts_its_worker(
+    database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = False
+    run = Worker.run
+
+    async def run_or_fail(self: Worker) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise ValueError("a bug of the engine")
+        await run(self)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(Worker, "run", run_or_fail)
+    record = Record()
+    await put(pool, job("a"))
+    async with working(database_url, record.handle):
+        assert await record.until(1) == ["a"]
+    assert failed
