@@ -13,7 +13,17 @@ from acp.schema import SessionNotification
 
 from bot.agents.acp_link import Link, as_object, error_text
 from bot.agents.acp_progress import AcpProgress, Answered
-from bot.agents.driver import AgentEvent, Cancelled, Failed, Launch, Limits, Opened, OpenFailed, Outcome
+from bot.agents.driver import (
+    AgentEvent,
+    Block,
+    Cancelled,
+    Failed,
+    Launch,
+    Limits,
+    Opened,
+    OpenFailed,
+    Outcome,
+)
 from bot.agents.presets import SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import INBOX_ITEMS, follow
@@ -91,7 +101,7 @@ class AcpDriver:
 
     async def prompt(
         self,
-        blocks: Sequence[str],
+        blocks: Sequence[Block],
         limits: Limits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],
@@ -102,7 +112,8 @@ class AcpDriver:
         if stop.is_set():
             return Cancelled()
         inbox = Inbox(INBOX_ITEMS)
-        asking = asyncio.create_task(_ask(link, session, blocks, inbox))
+        content = await asyncio.to_thread(_content, blocks, link.capabilities)
+        asking = asyncio.create_task(_ask(link, session, content, inbox))
         try:
             ended = await follow(inbox, limits, stop, AcpProgress(), on_event)
             if not asking.done():
@@ -257,8 +268,20 @@ def _continue_method(capabilities: dict[str, Any]) -> str | None:
     return "session_load" if capabilities.get("loadSession") is True else None
 
 
-async def _ask(link: Link, session: str, blocks: Sequence[str], inbox: Inbox) -> None:
-    params = {"sessionId": session, "prompt": [{"type": "text", "text": block} for block in blocks]}
+def _content(blocks: Sequence[Block], capabilities: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the blocks for this agent: https://agentclientprotocol.com/protocol/content. Raises OSError."""
+    takes_images = as_object(capabilities.get("promptCapabilities")).get("image") is True
+    content = []
+    for block in blocks:
+        if isinstance(block, str):
+            content.append({"type": "text", "text": block})
+        elif takes_images:
+            content.append({"type": "image", "mimeType": block.media_type, "data": block.base64()})
+    return content
+
+
+async def _ask(link: Link, session: str, content: list[dict[str, str]], inbox: Inbox) -> None:
+    params = {"sessionId": session, "prompt": content}
     link.listen(session, inbox.put_nowait)
     item: Answered | Failed
     try:

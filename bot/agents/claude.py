@@ -14,7 +14,18 @@ import structlog
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage, Transport
 
 from bot.agents.claude_progress import ClaudeProgress
-from bot.agents.driver import AgentEvent, Cancelled, Failed, Launch, Limits, Opened, OpenFailed, Outcome, TimedOut
+from bot.agents.driver import (
+    AgentEvent,
+    Block,
+    Cancelled,
+    Failed,
+    Launch,
+    Limits,
+    Opened,
+    OpenFailed,
+    Outcome,
+    TimedOut,
+)
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import INBOX_ITEMS, follow
 from bot.messages import reasons
@@ -101,11 +112,11 @@ class _Running:
         self._receiving = asyncio.create_task(self._receive())
         return None
 
-    async def ask(self, blocks: Sequence[str]) -> None:
-        """Send one prompt. Raises ConnectionError."""
+    async def ask(self, blocks: Sequence[Block]) -> None:
+        """Send one prompt. Raises ConnectionError, OSError."""
+        content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
 
         async def message() -> AsyncIterator[dict[str, Any]]:
-            content = [{"type": "text", "text": block} for block in blocks]
             yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
 
         await self.client.query(message(), self.session)
@@ -144,6 +155,13 @@ class _Running:
             await self._inbox.put(self._broken)
 
 
+def _content(block: Block) -> dict[str, Any]:
+    """Return a block as the Messages API takes it: https://docs.claude.com/en/api/messages. Raises OSError."""
+    if isinstance(block, str):
+        return {"type": "text", "text": block}
+    return {"type": "image", "source": {"type": "base64", "media_type": block.media_type, "data": block.base64()}}
+
+
 class ClaudeDriver:
     """See `AgentDriver`."""
 
@@ -171,7 +189,7 @@ class ClaudeDriver:
 
     async def prompt(
         self,
-        blocks: Sequence[str],
+        blocks: Sequence[Block],
         limits: Limits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],

@@ -1,6 +1,7 @@
 """The interface of a turn to every agent and protocol: types only."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,24 @@ class ToolEnded:
 
 
 AgentEvent = PlanChanged | ToolStarted | ToolEnded
+
+
+# What an agent is prompted with.
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture on the disk. Agents that take no pictures find it by its path, which the text names."""
+
+    path: Path
+    media_type: str
+
+    def base64(self) -> str:
+        """Return the file's content for JSON. Raises OSError."""
+        return b64encode(self.path.read_bytes()).decode()
+
+
+Block = str | Image
 
 
 # How opening a session ends.
@@ -130,7 +149,7 @@ class AgentDriver(Protocol):
 
     async def prompt(
         self,
-        blocks: Sequence[str],
+        blocks: Sequence[Block],
         limits: Limits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],

@@ -21,6 +21,7 @@ from bot.github.answers import (
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport, reading
+from bot.github.uploads import Uploads
 from bot.model import Repository, Target
 
 T = TypeVar("T")
@@ -292,6 +293,16 @@ class GitHub:
         return await self._authorised(
             repository, lambda token: self._api.end_of_text(REPOSITORY + path, expanded, most_bytes, token=token)
         )
+
+    async def download(self, repository: Repository, url: str, most_bytes: int, uploads: Uploads) -> bytes:
+        """Return an attachment of the repository's threads. Only the server itself gets a token, for this repository.
+
+        It needs one where the repository is private. Elsewhere a link must not open what only the bot may read.
+        """
+        token = None
+        if uploads.wants_token(url):
+            token = await self._tokens.of(repository, only_this_repository=True)
+        return await self._api.download(url, most_bytes, token=token, may_lead_to=uploads.may_lead_to)
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
         """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""

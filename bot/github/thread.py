@@ -9,13 +9,17 @@ from bot.model import Actor
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A description or a comment, as written. `edited_at` is None for a text that was never edited."""
+    """A description or a comment, as written. `edited_at` is None for a text that was never edited.
+
+    `id` is the number in web addresses, `node_id` the id in GraphQL.
+    """
 
     author: Actor
     body: str
     created_at: datetime
     edited_at: datetime | None = None
     id: int | None = None
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

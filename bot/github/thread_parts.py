@@ -3,7 +3,7 @@
 GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ MOST_LOGS = 3
 LOG_BYTES = 4_000
 
 _AUTHOR = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } }"
-_TEXT = f"fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
+_TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
 _PAGE_BEFORE = "pageInfo { hasPreviousPage startCursor }"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
@@ -80,6 +80,9 @@ query({_ARGUMENTS}, $before: String) {{
 """
 
 
+RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
+
+
 async def read_overview(github: GitHub, repository: Repository, number: int) -> Thread:
     """Return the thread without what people said on it, and without the files and checks: one request."""
     found = await github.query(repository, OVERVIEW, number=number)
@@ -118,6 +121,12 @@ async def read_review_threads(github: GitHub, repository: Repository, number: in
     """Return the unresolved threads of inline comments, oldest first."""
     pages = _pages(github, repository, number, REVIEW_THREADS, "pullRequest", "reviewThreads")
     return _oldest_first([[_review_thread(one) for one in page if not one["isResolved"]] async for page in pages])
+
+
+async def read_rendered(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return GitHub's HTML of these texts, in which the addresses of attachments hold for minutes without a session."""
+    found = await github.query(repository, RENDERED, ids=list(node_ids))
+    return tuple(node["bodyHTML"] for node in found["nodes"] if node)
 
 
 async def read_files(github: GitHub, repository: Repository, number: int) -> tuple[ChangedFile, ...]:
@@ -211,6 +220,7 @@ def _text(node: Any) -> Text:
         datetime.fromisoformat(node["createdAt"]),
         datetime.fromisoformat(edited) if edited else None,
         int(node["fullDatabaseId"]) if node["fullDatabaseId"] else None,
+        node["id"],
     )
 
 

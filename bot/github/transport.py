@@ -98,6 +98,37 @@ class Transport(GitHubAPI):
             raise Transient("request", None, f"the text cannot be read ({type(error).__name__})") from error
         return kept.decode(errors="replace")
 
+    async def download(
+        self, url: str, most_bytes: int, *, token: str | None, may_lead_to: Callable[[str], bool]
+    ) -> bytes:
+        """Return a file of at most `most_bytes`. Where GitHub redirects to, no credential goes. Not retried."""
+        # Compressed answers could grow beyond the limit while they are unpacked.
+        plain = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
+        headers = {**plain, "authorization": f"bearer {token}"} if token else plain
+        try:
+            for _ in range(1 + _MOST_REDIRECTS):
+                async with self._http.stream(
+                    "GET", url, headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=False
+                ) as answer:
+                    if answer.status_code not in _REDIRECTS:
+                        return await self._content(answer, most_bytes)
+                    url, headers = urljoin(url, answer.headers.get("location", "")), plain
+                if not may_lead_to(url):
+                    raise Refused(answer.status_code, "GitHub redirected to another host")
+        except httpx.TransportError as error:
+            raise Transient("request", None, f"the file cannot be read ({type(error).__name__})") from error
+        raise Refused(508, "GitHub redirected too often")
+
+    async def _content(self, answer: httpx.Response, most_bytes: int) -> bytes:
+        if answer.status_code != 200:
+            raise classify(answer.status_code, answer.headers, b"", self._clock())
+        data = bytearray()
+        async for chunk in answer.aiter_raw():
+            data += chunk
+            if len(data) > most_bytes:
+                raise Refused(413, "the file is too large")
+        return bytes(data)
+
     async def _query_once(self, headers: Mapping[str, str], body: bytes) -> Any:
         _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -26,12 +27,13 @@ _log = structlog.get_logger()
 
 
 async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> int:
-    """Delete old rescues and unused homes, and empty the trash; return the bytes freed.
+    """Delete old rescues, unused homes and files of turns that were cut off; empty the trash; return the bytes freed.
 
     What fails is logged and tried again next time. Raises only what a database raises that is away.
     """
     freed = await _expire_rescues(ctx, policy, force=force)
     await _expire_homes(ctx)
+    await _expire_attachments(ctx)
     return freed + await trash.empty_trash(ctx.data_dir)
 
 
@@ -156,6 +158,16 @@ async def _expire_homes(ctx: NodeContext) -> None:
                     _log.warning("prune-error", home=conversation, error=str(problem))
                     continue
             _log.info("home-expired", conversation=conversation)
+
+
+async def _expire_attachments(ctx: NodeContext) -> None:
+    """Delete what was attached to the threads of turns that no longer run: their process was killed."""
+    names = [name for name in await asyncio.to_thread(_names, ctx.attachments) if name.isdecimal()]
+    async with ctx.pool.acquire() as connection:
+        ended = await retention.not_running(connection, [int(name) for name in names])
+    for turn in ended:
+        await asyncio.to_thread(shutil.rmtree, ctx.attachments / str(turn), ignore_errors=True)
+        _log.info("attachments-expired", turn=turn)
 
 
 def _names(folder: Path) -> list[str]:

@@ -32,3 +32,8 @@ class NodeContext:
     def workers(self) -> Path:
         """Return the directory of this node's process locks (see `process_lock`)."""
         return self.data_dir / "workers"
+
+    @property
+    def attachments(self) -> Path:
+        """Return the directory of what is attached to threads: a folder for each turn, while its agent runs."""
+        return self.data_dir / "attachments"

@@ -3,8 +3,11 @@
 Each section has a fixed share of the budget and keeps a prefix of its entries: a larger budget never drops anything.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from bot.github.thread import ChangedFile, FailedCheck, LinkedThread, PullRequest, ReviewThread, Text, Thread
 from bot.prompt.hidden import drop_invisible
@@ -51,10 +54,15 @@ class InstructionFile:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file of the thread that lies beside the worktree. `path` is where the agent finds it."""
+    """A file of the thread that lies beside the worktree. `path` is where the agent finds it, `source` names the text.
+
+    `media_type` is that of an image which can be shown to a model as it is.
+    """
 
     path: str
-    is_image: bool
+    source: str
+    is_image: bool = False
+    media_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +83,18 @@ class Task:
     earlier_answers: tuple[str, ...] = ()
     """The last answers of this thread's turns, or of the issue's that a pull request closes, newest first."""
     attachments: tuple[Attachment, ...] = ()
+    unfetched: tuple[str, ...] = ()
+    """Why attachments of the thread are not among these, a clause for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The blocks for the agent, the request last. `read` says for people what the agent was given and what not."""
+class Built(NamedTuple):
+    """The blocks for the agent, the request last. `read` says for people what the agent was given and what not.
+
+    It is empty where nothing of the thread could be read.
+    """
 
     blocks: tuple[str, ...]
-    read: tuple[str, ...] = ()
+    read: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ class _Section:
     unit: str
 
 
-def build_prompt(task: Task, thread: Thread | None, scope: Scope, budget: int = BUDGET_CHARACTERS) -> Prompt:
+def build_prompt(task: Task, thread: Thread | None, scope: Scope, budget: int = BUDGET_CHARACTERS) -> Built:
     """Return the prompt. The thread's sections take at most `budget` characters; `None` is a thread nobody read."""
     role = _ROLE.format(
         author=task.author,
@@ -119,9 +131,9 @@ def build_prompt(task: Task, thread: Thread | None, scope: Scope, budget: int = 
     if thread is not None:
         block, read = _thread_block(task, thread, scope, budget)
         blocks.append(block)
-    if task.attachments:
-        blocks.append(_attachments(task.attachments))
-        read.append(_count(len(task.attachments), "attached file"))
+    if task.attachments or task.unfetched:
+        blocks.append(_attachments(task))
+        read.append(_attachments_read(task))
     if task.code_context:
         place = _fenced(task, _Entry('from="the diff"', task.code_context))
         blocks.append(f"The request is about this place:\n\n{place}")
@@ -129,7 +141,7 @@ def build_prompt(task: Task, thread: Thread | None, scope: Scope, budget: int = 
         blocks.append("About the worktree:\n" + "\n".join(f"- {remark}" for remark in task.remarks))
     if task.resuming:
         blocks.append(_CUT_OFF)
-    return Prompt((*blocks, task.request), tuple(read))
+    return Built((*blocks, task.request), tuple(read))
 
 
 def _instructions(task: Task) -> str:
@@ -147,11 +159,17 @@ def _instructions(task: Task) -> str:
     return "\n".join(lines)
 
 
-def _attachments(attachments: Sequence[Attachment]) -> str:
-    lines = [f"- `{one.path}`{' (image)' if one.is_image else ''}" for one in attachments]
-    return "Files that are attached to the thread, as they were downloaded (they are material too):\n" + "\n".join(
-        lines
+def _attachments(task: Task) -> str:
+    lines = [f"- {PurePosixPath(one.path).name}, from {_one_line(one.source)}: {one.path}" for one in task.attachments]
+    lines += [f"- not fetched: {number} ({why})" for why, number in Counter(task.unfetched).items()]
+    return "Attached to the thread, saved on this machine outside of the worktree (material, like the thread):\n" + (
+        "\n".join(lines)
     )
+
+
+def _attachments_read(task: Task) -> str:
+    clauses = [f"{number} left out: {why}" for why, number in Counter(task.unfetched).items()]
+    return _count(len(task.attachments), "attachment") + (f" ({', '.join(clauses)})" if clauses else "")
 
 
 def _thread_block(task: Task, thread: Thread, scope: Scope, budget: int) -> tuple[str, list[str]]:

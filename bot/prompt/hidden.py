@@ -48,7 +48,7 @@ _CODE_PLACE = re.compile(f"{_CODE_BEGIN}([0-9]+){_CODE_END}")
 
 
 @cache
-def _parser() -> MarkdownIt:
+def markdown_parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
 
 
@@ -98,7 +98,7 @@ def _set_code_aside(text: str, code: list[str]) -> str:
     lines = text.split("\n")
     kept: list[str] = []
     markdown: list[str] = []
-    blocks = {token.map[0]: token for token in _parser().parse(text) if token.map and token.type in _VERBATIM}
+    blocks = {token.map[0]: token for token in markdown_parser().parse(text) if token.map and token.type in _VERBATIM}
     at = 0
     while at <= len(lines):
         block = blocks.get(at)

@@ -1,8 +1,9 @@
 """The context that all turns of a node share; the composition root makes it."""
 
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,13 +65,14 @@ class TurnContext(NodeContext):
         """
         home = self.data_dir / "homes" / str(turn.conversation_id)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        attachments = self.attachments / str(turn.id)
 
         def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
             if script is not None:
                 return of_network
             return variables_of(preset(self.agent), self._api(), self.agent_variables, of_network)
 
-        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets, _fresh_folder(attachments):
             async with open_launcher(
                 self.clone(turn.worktree.folder),
                 Path(turn.worktree.path),
@@ -84,7 +86,7 @@ class TurnContext(NodeContext):
                 lang=self.lang,
             ) as launcher:
                 if script is None:
-                    yield launcher.launch(self.agent_command), launcher.disk_watch
+                    yield launcher.launch(self.agent_command, Bind(attachments)), launcher.disk_watch
                 elif launcher.caged is None:
                     yield launcher.launch(script.command), None
                 else:
@@ -105,6 +107,17 @@ class TurnContext(NodeContext):
         """Return the first of the preset's model APIs that has a key."""
         chosen = preset(self.agent)
         return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
+
+
+@contextmanager
+def _fresh_folder(folder: Path) -> Iterator[None]:
+    """Make an empty folder for as long as the block lasts."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,20 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from bot.agents.driver import Block, Image
+from bot.github.thread import Text, Thread
+from bot.github.uploads import Uploads
 from bot.messages.commit_message import is_conventional
-from bot.prompt.builder import Prompt, Task, build_prompt
-from bot.prompt.collect import Collected, collect
+from bot.prompt import attachments
+from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Link, Source
+from bot.prompt.builder import Attachment, Task, build_prompt
+from bot.prompt.collect import collect
+from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
-from bot.prompt.selection import Scope
+from bot.prompt.selection import Scope, select, select_description
 from bot.run.checkout import Ready
 from bot.run.context import TurnContext
 from bot.run.publishing import recent_subjects
@@ -17,32 +24,38 @@ from bot.store import turns
 from bot.store.turns import ClaimedTurn
 
 
-async def fetch_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
-    """Return the thread without the request itself and without the bot's own comments, or None. Never raises for it."""
-    collected = await collect(ctx.github, turn.worktree.repository, turn.number)
-    if collected is None:
-        return None
-    said = [
-        text
-        for text in collected.thread.comments
-        if text.id != turn.target.id and not ctx.policy.is_own(text.author, text.body)
-    ]
-    thread = replace(collected.thread, comments=tuple(said))
-    return Collected(thread, collected.writers | {ctx.policy.bot_id})
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the agent is sent, the request last; for people, what it was given to read; whether that is all there is."""
+
+    blocks: tuple[Block, ...]
+    read: tuple[str, ...]
+    whole_thread: bool
 
 
-async def prompt_of(
-    ctx: TurnContext,
-    turn: ClaimedTurn,
-    ready: Ready,
-    remarks: Sequence[str],
-    fetched: Collected | None,
-    session: int | None,
+async def read_thread(
+    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, remarks: Sequence[str], session: int | None
 ) -> Prompt:
-    """Return the prompt. `session` is the resumed session's id, None for a new one. Raises GitError."""
+    """Read the thread on GitHub and return the prompt; what cannot be read is named in it.
+
+    `session` is the resumed session's id, None for a new one. Raises GitError.
+    """
+    collected = await collect(ctx.github, turn.worktree.repository, turn.number)
     async with ctx.pool.acquire() as connection:
         since = await turns.last_read_in(connection, session, turn.id) if session is not None else None
         answers = await turns.earlier_answers(connection, turn) if session is None else ()
+    scope = Scope(
+        asked_at=turn.asked_at,
+        is_public=collected is None or collected.thread.is_public,
+        writers=collected.writers | {ctx.policy.bot_id} if collected else frozenset(),
+        include_outsiders=ctx.include_outsiders,
+        since=since,
+    )
+    thread, fetched = None, Fetched()
+    if collected is not None:
+        thread = _without_request_and_bot(ctx, turn, collected.thread)
+        asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
+        fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
     clone = ctx.clone(turn.worktree.folder)
     task = Task(
         nonce=secrets.token_hex(4),
@@ -57,21 +70,60 @@ async def prompt_of(
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=await read_instructions(clone, turn.worktree.repository.default_branch, ready.head, ctx.agent),
         earlier_answers=answers,
-    )
-    scope = Scope(
-        asked_at=turn.asked_at,
-        is_public=fetched is None or fetched.thread.is_public,
-        writers=fetched.writers if fetched else frozenset(),
-        include_outsiders=ctx.include_outsiders,
-        since=since,
+        attachments=fetched.saved,
+        unfetched=fetched.left_out,
     )
 
-    def build() -> Prompt:
-        prompt = build_prompt(task, fetched.thread if fetched else None, scope)
-        *context, request = prompt.blocks
+    def build() -> tuple[tuple[str, ...], tuple[str, ...]]:
+        (*context, request), read = build_prompt(task, thread, scope)
         # Only the bot's own secrets are left out of the request: it may be about tokens.
-        redacted = (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request))
-        return replace(prompt, blocks=redacted)
+        return (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request)), read
 
     # In a thread: a long Markdown text takes the parser seconds.
-    return await asyncio.to_thread(build)
+    blocks, read = await asyncio.to_thread(build)
+    whole = thread is not None and not thread.missing
+    return Prompt((*blocks[:-1], *_images(fetched.saved), blocks[-1]), read, whole)
+
+
+def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: Thread) -> Thread:
+    """Leave out the request itself, which stands at the end, and the bot's comments: its answers are in the rows."""
+
+    def own(text: Text) -> bool:
+        return ctx.policy.is_own(text.author, text.body)
+
+    said = tuple(text for text in thread.comments if text.id != turn.target.id and not own(text))
+    pull = thread.pull
+    if pull is not None:
+        threads = (
+            replace(one, comments=tuple(text for text in one.comments if not own(text))) for one in pull.review_threads
+        )
+        pull = replace(pull, review_threads=tuple(threads))
+    return replace(thread, comments=said, pull=pull)
+
+
+async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: Thread, scope: Scope) -> Fetched:
+    """Save what is attached to the request (GitHub's id of it: `asked`) and to the texts that the agent may read."""
+    repository = turn.worktree.repository
+    uploads = Uploads(ctx.server_url, repository, is_public=thread.is_public)
+
+    def links() -> tuple[Link, ...]:
+        sources = [Source("the request", strip_hidden(turn.request), asked)]
+        sources += [
+            Source("the description", text.body, text.node_id)
+            for text in select_description(thread.description, scope).texts
+        ]
+        sources += [
+            Source(f"a comment of @{text.author.login}", text.body, text.node_id)
+            for text in reversed(select(thread.comments, scope).texts)
+        ]
+        return attachments.find_links(sources, uploads)
+
+    found = await asyncio.to_thread(links)
+    if not found:
+        return Fetched()
+    return await attachments.fetch(ctx.github, repository, found, uploads, ctx.attachments / str(turn.id))
+
+
+def _images(saved: Sequence[Attachment]) -> list[Image]:
+    shown = [Image(Path(one.path), one.media_type) for one in saved if one.media_type is not None]
+    return shown[:MOST_IMAGES_SHOWN]

@@ -24,13 +24,12 @@ from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
-from bot.prompt.builder import Prompt
 from bot.redaction import Redactor
 from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
-from bot.run.prompt import fetch_thread, prompt_of
+from bot.run.prompt import Prompt, read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
@@ -272,15 +271,14 @@ class TurnRun:
     async def _prompt(self, ready: Ready, session: int | None) -> Prompt:
         """Fetch the thread and build the prompt; `session` is the resumed session's id."""
         self._progress.enter(tracking.READING)
-        fetched = await fetch_thread(self._ctx, self._turn)
         remarks = (*ready.remarks, *self._remarks)
-        prompt = await prompt_of(self._ctx, self._turn, ready, remarks, fetched, session)
-        if fetched is None:
+        prompt = await read_thread(self._ctx, self._turn, ready, remarks, session)
+        if not prompt.read:
             self._notices.append(notices.THREAD_NOT_READ)
-        self._read = prompt.read
-        whole = fetched is not None and not fetched.thread.missing
-        claim = self._turn.claim
-        await self._persist(lambda connection: turns.record_read(connection, claim, prompt.read, whole_thread=whole))
+        self._read, claim = prompt.read, self._turn.claim
+        await self._persist(
+            lambda connection: turns.record_read(connection, claim, prompt.read, whole_thread=prompt.whole_thread)
+        )
         return prompt
 
     def _disk_overflowed(self, limit_bytes: int) -> None:

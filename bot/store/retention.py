@@ -43,6 +43,11 @@ LOCK_CONVERSATION = """
 select id from conversations where id = $1 for update
 """
 
+NOT_RUNNING = """
+select given.id from unnest($1::bigint[]) as given (id)
+where not exists (select from turns t where t.id = given.id and t.state = 'running')
+"""
+
 UNUSED_HOMES = """
 -- Those of these conversations whose agents' HOME is no longer needed.
 select c.id from conversations c
@@ -115,6 +120,11 @@ async def count_rescues(connection: Connection, node: str) -> int:
 async def unused_homes(connection: Connection, conversations: Sequence[int]) -> list[int]:
     """Return those of the conversations that are closed and have neither a session nor an unfinished turn."""
     return [row["id"] for row in await connection.fetch(UNUSED_HOMES, list(conversations))]
+
+
+async def not_running(connection: Connection, turns: Sequence[int]) -> list[int]:
+    """Return those of the turns that do not run, or are no turns any more."""
+    return [row["id"] for row in await connection.fetch(NOT_RUNNING, list(turns))]
 
 
 async def lock_unused_home(connection: Connection, conversation_id: int) -> bool:

@@ -9,7 +9,10 @@ import pytest
 
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
+from bot.github.uploads import Uploads
 from bot.model import Repository
+from bot.prompt import attachments
+from bot.prompt.attachments import MOST_BYTES, MOST_FILES, Fetched, Source, find_links
 from bot.prompt.collect import Collected, collect
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
@@ -154,3 +157,75 @@ async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedR
     repository = Repository("github", shop.id, shop.owner.login, shop.name)
 
     assert await collect(github, repository, 404) is None
+
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+
+
+async def attached(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, folder: Path, *sources: Source
+) -> Fetched:
+    repository = Repository("github", shop.id, shop.owner.login, shop.name)
+    uploads = Uploads(simulated.server_url, repository, is_public=not shop.private)
+    return await attachments.fetch(github, repository, find_links(sources, uploads), uploads, folder)
+
+
+def contents(found: Fetched) -> list[bytes]:
+    return [Path(one.path).read_bytes() for one in found.saved]
+
+
+async def test_attachments_are_saved_under_names_of_the_bots_own(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person, tmp_path: Path
+) -> None:
+    image, log = simulated.upload(PNG, private=True), simulated.upload(b"line\n", "..%20evil.log", private=True)
+    issue = await maria.open_issue(shop, "Wrong total", f"![]({image})\n\n[log]({log})")
+
+    found = await attached(
+        github, simulated, shop, tmp_path, Source("the description", issue.body or "", issue.node_id)
+    )
+
+    assert found.left_out == ()
+    assert [(Path(one.path).name, one.source, one.is_image) for one in found.saved] == [
+        ("image-1.png", "the description", True),
+        ("file-2.log", "the description", False),
+    ]
+    assert contents(found) == [PNG, b"line\n"]
+
+
+async def test_what_is_not_fetched_is_named_with_its_reason(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, tmp_path: Path
+) -> None:
+    shop.private = False
+    elsewhere = simulated.server_url.replace("127.0.0.1", "localhost")
+    addresses = [
+        simulated.upload(b"x" * (MOST_BYTES + 1), "long.txt"),
+        simulated.upload(b"\x7fELF\x02\x01\0\xff", "program.png"),
+        simulated.upload(PNG, store_url=elsewhere),
+        f"{simulated.server_url}/user-attachments/files/1/gone.txt",
+        simulated.upload(b"here", "here.txt"),
+    ]
+
+    found = await attached(github, simulated, shop, tmp_path, Source("a comment", " ".join(addresses), None))
+
+    assert contents(found) == [b"here"]
+    assert found.left_out == (
+        "over 10 MB",
+        "of a type that is not taken",
+        "GitHub redirected to another host",
+        "not found, or not readable with the bot's token",
+    )
+    assert all(request.login is None for request in simulated.requests), "a public thread needs no token"
+
+
+async def test_files_beyond_the_limits_are_left_out(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, tmp_path: Path
+) -> None:
+    shop.private = False
+    many = [simulated.upload(b"%d" % number, f"{number}.txt") for number in range(MOST_FILES + 1)]
+    large = [simulated.upload(b"x" * 9_000_000, f"{number}.txt") for number in range(4)]
+
+    found = await attached(github, simulated, shop, tmp_path, Source("a comment", " ".join(many), None))
+    large_found = await attached(github, simulated, shop, tmp_path, Source("a comment", " ".join(large), None))
+
+    assert (len(found.saved), found.left_out) == (MOST_FILES, ("more than 20",))
+    assert (len(large_found.saved), large_found.left_out) == (3, ("over 30 MB in all",))

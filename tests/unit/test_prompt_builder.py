@@ -197,10 +197,15 @@ def test_instructions_of_the_default_branch_come_before_the_thread() -> None:
 
 
 def test_attachments_are_named_by_their_path() -> None:
-    prompt = build_prompt(replace(TASK, attachments=(Attachment("/files/1.png", is_image=True),)), issue(), SCOPE)
+    saved = (Attachment("/files/image-1.png", "the description", is_image=True),)
+    task = replace(TASK, attachments=saved, unfetched=("over 10 MB", "over 10 MB"))
 
-    assert "- `/files/1.png` (image)" in "\n".join(prompt.blocks)
-    assert "1 attached file" in prompt.read
+    prompt = build_prompt(task, issue(), SCOPE)
+
+    told = "\n".join(prompt.blocks)
+    assert "- image-1.png, from the description: /files/image-1.png" in told
+    assert "- not fetched: 2 (over 10 MB)" in told
+    assert "1 attachment (2 left out: over 10 MB)" in prompt.read
 
 
 def test_a_request_on_a_line_of_code_shows_the_line() -> None:

@@ -6,11 +6,13 @@ request is the last block of the prompt, without a leading `@name`. Each line ca
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)
     remember WORD        recall                env (names only)   echo prompt
-    permission           wait FILE             hang               hang deaf
+    save prompt FILE     look PATH             wait FILE          permission
+    hang                 hang deaf
     fail TEXT            crash STATUS          stop REASON        empty
     junk                 stderr TEXT
 
-`wait` ends when the file exists; `hang` ends when cancelled, `hang deaf` only when killed; `junk` goes to stdout.
+`look` says how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang deaf` only when killed;
+`junk` goes to stdout.
 Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions
 are kept in `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
 

@@ -1,5 +1,6 @@
 """The agent's side of the protocol: https://agentclientprotocol.com/protocol/overview"""
 
+import base64
 import uuid
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +88,11 @@ class ScriptedAgent:
 
     def _introduce(self) -> Message:
         resume: Message = {"resume": {}} if self._can_resume else {}
-        capabilities = {"loadSession": self._can_load, "sessionCapabilities": resume}
+        capabilities = {
+            "loadSession": self._can_load,
+            "promptCapabilities": {"image": True},
+            "sessionCapabilities": resume,
+        }
         return {"protocolVersion": PROTOCOL_VERSION, "agentCapabilities": capabilities}
 
     def _new(self, cwd: Path) -> Message:
@@ -128,6 +133,8 @@ def _text(block: Any) -> str:
     match block:
         case {"type": "text", "text": str(text)}:
             return text
+        case {"type": "image", "mimeType": str(kind), "data": str(data)}:
+            return f"[{kind}, {len(base64.b64decode(data))} bytes]"
         case _:
             raise _invalid(block)
 

@@ -70,6 +70,11 @@ class Work:
             case "switch" if rest:
                 known, _ = _git(self.cwd, "show-ref", "--verify", "--quiet", f"refs/heads/{rest}")
                 self._git(f"Switch to {rest}", ("switch", rest) if known == 0 else ("switch", "-c", rest))
+            case "save" if rest.startswith("prompt "):
+                self._edit(self.cwd / rest.removeprefix("prompt "), self._prompt() + "\n", mode="w")
+            case "look" if rest:
+                path = self.cwd / rest
+                self._say(f"{path.name} has {path.stat().st_size} bytes." if path.is_file() else f"No {path.name}.")
             case "wait" if rest:
                 self._wait_for(self.cwd / rest, self._start_tool(f"Wait for {rest}", "other"))
             case _:
@@ -95,12 +100,15 @@ class Work:
             case "env", "":
                 self._say(", ".join(sorted(os.environ)))  # noqa: TID251 - it tells what environment it was given
             case "echo", "prompt":
-                self._say("\n".join(f"[block {n}]\n{block}" for n, block in enumerate(self.blocks, 1)))
+                self._say(self._prompt())
             case "permission", "":
                 self._ask_permission()
             case _:
                 return False
         return True
+
+    def _prompt(self) -> str:
+        return "\n".join(f"[block {n}]\n{block}" for n, block in enumerate(self.blocks, 1))
 
     def _troubles(self, word: str, rest: str) -> None:
         match word, rest:

@@ -16,12 +16,15 @@ from bot.simulated.github.errors import RefusedError
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, ReviewComment, User
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import answer, refusal
+from bot.simulated.github.uploads import rendered
 
 MAX_PAGE = 100
 
 SCHEMA = """
-type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node }
+type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node
+  nodes(ids: [ID!]!): [Node]! }
 interface Node { id: ID! }
+interface Comment { body: String!  bodyHTML: String! }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
@@ -36,15 +39,16 @@ enum RepositoryVisibility { PRIVATE PUBLIC INTERNAL }
 scalar DateTime
 enum IssueState { OPEN CLOSED }
 enum PullRequestState { OPEN CLOSED MERGED }
-type Issue implements Node {
-  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: IssueState!
+type Issue implements Node & Comment {
+  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
   comments(last: Int, before: String): IssueCommentConnection!
   closedByPullRequestsReferences(first: Int, after: String, includeClosedPrs: Boolean): PullRequestConnection
 }
-type PullRequest implements Node {
-  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  state: PullRequestState!
+type PullRequest implements Node & Comment {
+  id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!
+  state: PullRequestState!
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
@@ -60,17 +64,20 @@ union IssueOrPullRequest = Issue | PullRequest
 type Label { name: String! }
 type LabelConnection { nodes: [Label] }
 type Milestone { title: String! }
-type IssueComment implements Node {
-  id: ID!  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+type IssueComment implements Node & Comment {
+  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
+  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
-type PullRequestReviewComment implements Node {
-  id: ID!  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+type PullRequestReviewComment implements Node & Comment {
+  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
+  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
-type PullRequestReview {
-  fullDatabaseId: String  body: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+type PullRequestReview implements Node & Comment {
+  id: ID!
+  fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread {
@@ -130,6 +137,7 @@ class _Resolvers:
         return {
             "viewer": self._user(self._viewer),
             "repository": lambda _info, owner, name: self._repository_named(f"{owner}/{name}"),
+            "nodes": lambda _info, ids: [self._node(wanted) for wanted in ids],
             "node": lambda _info, id: self._node(id),  # noqa: A006
         }
 
@@ -153,6 +161,7 @@ class _Resolvers:
             comments: Sequence[Comment] = thread.comments
             if isinstance(thread, Pull):
                 comments = [*comments, *thread.review_comments]
+                found += [self._review(review) for review in thread.reviews]
             found += [self._pull(thread) if isinstance(thread, Pull) else self._issue(thread)]
             found += [self._comment(comment) for comment in comments]
         return found
@@ -219,6 +228,7 @@ class _Resolvers:
             "number": thread.number,
             "title": thread.title,
             "body": thread.body or "",
+            "bodyHTML": lambda _info: rendered(self._acts.world, thread.body or ""),
             "author": self._user(thread.author),
             "createdAt": thread.created_at.isoformat(),
             "lastEditedAt": thread.edited_at.isoformat() if thread.edited_at else None,
@@ -234,6 +244,7 @@ class _Resolvers:
             "id": comment.node_id,
             "fullDatabaseId": str(comment.id),
             "body": comment.body,
+            "bodyHTML": lambda _info: rendered(self._acts.world, comment.body),
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(),
             "lastEditedAt": comment.updated_at.isoformat() if comment.edits else None,
@@ -242,8 +253,11 @@ class _Resolvers:
 
     def _review(self, review: Review) -> Node:
         return {
+            "__typename": "PullRequestReview",
+            "id": review.node_id,
             "fullDatabaseId": str(review.id),
             "body": review.body or "",
+            "bodyHTML": lambda _info: rendered(self._acts.world, review.body or ""),
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(),
             "lastEditedAt": None,

@@ -135,6 +135,16 @@ class Check:
     log: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that was dropped into a comment. `address` is what the comment then holds, `store` where the bytes are."""
+
+    address: str
+    store: str
+    content: bytes
+    private: bool
+
+
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Issue:
     """An issue, and what a pull request shares with one."""

@@ -29,6 +29,7 @@ from bot.simulated.github.rest_accounts import bot_account
 from bot.simulated.github.rest_call import refusal
 from bot.simulated.github.serving import listen, serving
 from bot.simulated.github.traffic import LoggedRequest, Traffic
+from bot.simulated.github.uploads import Uploads, upload
 from bot.simulated.github.webhooks import ContentType, Delivery, Hook, Webhooks
 from bot.simulated.github.world import World
 
@@ -139,6 +140,13 @@ class SimulatedGitHub:
         await self._acts.push(repository.owner, repository, default_branch, first, "Initial commit")
         return repository
 
+    def upload(
+        self, content: bytes, name: str | None = None, *, private: bool = False, store_url: str | None = None
+    ) -> str:
+        """Return the address of a new attachment, an image if it has no name; `store_url` is where it redirects to."""
+        store_url = store_url or self.server_url
+        return upload(self.world, self.server_url, content, name, private=private, store_url=store_url).address
+
     async def fork(self, repository: Repository, owner: Account) -> Repository:
         """Copy the repository to another account."""
         fork = await self.world.create_repository(
@@ -211,6 +219,7 @@ def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Await
         Route("/rate_limit", rate_limit, methods=["GET"]),
         *rest_routes(acts),
         *Pages(acts.world).routes(),
+        *Uploads(acts.world).routes(),
         Route("/{owner}/{repo}.git/{path:path}", git.endpoint, methods=["GET", "POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})

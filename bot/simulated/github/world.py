@@ -11,7 +11,7 @@ from bot.simulated.github.app import App
 from bot.simulated.github.changes import Changes
 from bot.simulated.github.errors import RefusedError, invalid, not_found
 from bot.simulated.github.git import BareRepository
-from bot.simulated.github.model import Account, Issue, Permission, Pull, Repository, User, UserType
+from bot.simulated.github.model import Account, Issue, Permission, Pull, Repository, Upload, User, UserType
 
 # On the real GitHub, ids of comments need more than 32 bits; ids of accounts and repositories do not.
 FIRST_ID = 3_000_000_001
@@ -42,6 +42,7 @@ class World:
         self.users: dict[str, User] = {}
         self.repositories: dict[int, Repository] = {}
         self.tokens: dict[str, Token] = {}
+        self.uploads: list[Upload] = []
         self.late_closing_references = False
         self._repository_ids: dict[str, int] = {}
         self._ids = itertools.count(FIRST_ID)

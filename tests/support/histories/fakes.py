@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bot.agents.driver import AgentDriver, AgentEvent, Cancelled, Launch, Limits, Opened, Outcome
+from bot.agents.driver import AgentDriver, AgentEvent, Block, Cancelled, Launch, Limits, Opened, Outcome
+from bot.github.errors import NotFound
 from bot.model import Repository
 
 
@@ -17,6 +18,9 @@ class QuietGitHub:
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         return False
+
+    async def query(self, repository: Repository, document: str, **variables: object) -> Any:
+        raise NotFound("no thread is told here")
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         return None
@@ -33,7 +37,7 @@ class ManualAgent:
         return Opened(resume or "a session", resumed=resume is not None, lost=None)
 
     async def prompt(
-        self, blocks: Sequence[str], limits: Limits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
+        self, blocks: Sequence[Block], limits: Limits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
     ) -> Outcome:
         self._arrival.set_result(self)
         stopped = asyncio.ensure_future(stop.wait())
