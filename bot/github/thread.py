@@ -63,22 +63,26 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True)
 class LinkedThread:
-    """Another thread that this one names as related: the issue a pull request closes, or a pull request of an issue."""
+    """Another thread that this one names as related: the issue a pull request closes, or a pull request of an issue.
+
+    The description of a pull request is not told.
+    """
 
     kind: Literal["issue", "pull"]
     number: int
     title: str
     state: str
-    description: Text | None = None
+    description: Text
 
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What only a pull request has."""
+    """What only a pull request has, as of a request. `pushed_since`: the branch has a newer head by now."""
 
     base: str
     head: str
     head_sha: str
+    pushed_since: bool = False
     commits: tuple[Commit, ...] = ()
     files: tuple[ChangedFile, ...] = ()
     review_threads: tuple[ReviewThread, ...] = ()

@@ -4,15 +4,27 @@ GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pu
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
-from bot.github.client import GitHub
+from bot.github.client import PER_PAGE, GitHub
 from bot.github.errors import GitHubError, NotFound
 from bot.github.thread import ChangedFile, Commit, FailedCheck, LinkedThread, PullRequest, ReviewThread, Text, Thread
 from bot.model import Actor, Repository
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a request was made. `head_sha`: the head of a fork then; `bot_id`: whose pushes since then are no news."""
+
+    asked_at: datetime
+    bot_id: int
+    head_sha: str | None = None
+
+
 MOST_PAGES = 10
 """Pages of one part that are read, a hundred items each: the newest thousand comments."""
 MOST_LOGS = 3
@@ -20,6 +32,9 @@ LOG_BYTES = 4_000
 
 _AUTHOR = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } }"
 _TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
+_RENAMES = """timelineItems(itemTypes: [RENAMED_TITLE_EVENT], last: 20) {
+  nodes { ... on RenamedTitleEvent { createdAt previousTitle } }
+}"""
 _PAGE_BEFORE = "pageInfo { hasPreviousPage startCursor }"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
@@ -30,16 +45,18 @@ query({_ARGUMENTS}) {{
     issueOrPullRequest(number: $number) {{
       __typename
       ... on Issue {{
-        title {_TEXT} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
         closedByPullRequestsReferences(first: 20, includeClosedPrs: true) {{
-          nodes {{ number title state repository {{ databaseId }} }}
+          nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }}
         }}
       }}
       ... on PullRequest {{
-        title {_TEXT} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
-        baseRefName headRefName headRefOid
+        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        baseRefName headRefName headRefOid headRepository {{ databaseId }}
         commits(last: 100) {{ nodes {{ commit {{ oid messageHeadline committedDate }} }} }}
-        closingIssuesReferences(first: 20) {{ nodes {{ number title state {_TEXT} repository {{ databaseId }} }} }}
+        closingIssuesReferences(first: 20) {{
+          nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }}
+        }}
       }}
     }}
   }}
@@ -83,8 +100,8 @@ query({_ARGUMENTS}, $before: String) {{
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
 
-async def read_overview(github: GitHub, repository: Repository, number: int) -> Thread:
-    """Return the thread without what people said on it, and without the files and checks: one request."""
+async def read_overview(github: GitHub, repository: Repository, number: int, moment: Moment) -> Thread:
+    """Return the thread as of a moment, without what people said on it, and without the files and checks."""
     found = await github.query(repository, OVERVIEW, number=number)
     thread = found["repository"]["issueOrPullRequest"]
     if thread is None:
@@ -93,9 +110,18 @@ async def read_overview(github: GitHub, repository: Repository, number: int) -> 
     if thread["__typename"] == "PullRequest":
         related = thread["closingIssuesReferences"]
         commits = tuple(_commit(one["commit"]) for one in _nodes(thread["commits"]))
-        pull = PullRequest(thread["baseRefName"], thread["headRefName"], thread["headRefOid"], commits)
+        head = await _head_at(github, repository, thread, commits, moment)
+        at = next((at for at, commit in enumerate(commits) if commit.sha == head), len(commits) - 1)
+        pull = PullRequest(
+            thread["baseRefName"],
+            thread["headRefName"],
+            head,
+            pushed_since=head != thread["headRefOid"],
+            commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
+        )
+    later = (one["previousTitle"] for one in _nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
     return Thread(
-        title=thread["title"],
+        title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
         labels=tuple(label["name"] for label in _nodes(thread["labels"])),
@@ -103,6 +129,34 @@ async def read_overview(github: GitHub, repository: Repository, number: int) -> 
         linked=tuple(_linked(one) for one in _nodes(related) if one["repository"]["databaseId"] == repository.id),
         pull=pull,
     )
+
+
+async def _head_at(
+    github: GitHub, repository: Repository, thread: Any, commits: Sequence[Commit], moment: Moment
+) -> str:
+    """Return the head of the pull request at the moment. What the bot itself pushed since counts as well.
+
+    https://docs.github.com/rest/repos/repos#list-repository-activities
+    """
+    head: str = thread["headRefOid"]
+    if moment.head_sha is not None or (thread["headRepository"] or {}).get("databaseId") != repository.id:
+        return moment.head_sha or head
+    try:
+        path, ref = "/activity{?ref,per_page}", f"refs/heads/{thread['headRefName']}"
+        newest_first = await github.get(repository, path, ref=ref, per_page=str(PER_PAGE))
+    except GitHubError:
+        # An older Enterprise Server: the dates of the commits have to do.
+        known = [commit.sha for commit in commits if commit.committed_at <= moment.asked_at]
+        return known[-1] if known else head
+    later = [one for one in reversed(newest_first) if datetime.fromisoformat(one["timestamp"]) > moment.asked_at]
+    if not later:
+        return head
+    head = later[0]["before"]
+    for push in later:
+        if (push["actor"] or {}).get("id") != moment.bot_id:
+            break
+        head = push["after"]
+    return head
 
 
 async def read_comments(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
@@ -129,9 +183,15 @@ async def read_rendered(github: GitHub, repository: Repository, node_ids: Sequen
     return tuple(node["bodyHTML"] for node in found["nodes"] if node)
 
 
-async def read_files(github: GitHub, repository: Repository, number: int) -> tuple[ChangedFile, ...]:
-    """https://docs.github.com/rest/pulls/pulls#list-pull-requests-files"""
-    found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=str(number))
+async def read_files(github: GitHub, repository: Repository, number: int, pull: PullRequest) -> tuple[ChangedFile, ...]:
+    """https://docs.github.com/rest/pulls/pulls#list-pull-requests-files; of an older head,
+    https://docs.github.com/rest/commits/commits#compare-two-commits
+    """
+    if pull.pushed_since:
+        span = f"{pull.base}...{pull.head_sha}"
+        found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page="1"))["files"]
+    else:
+        found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=str(number))
     return tuple(
         ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
         for one in found
@@ -196,10 +256,12 @@ def _nodes(connection: Any) -> list[Any]:
 
 
 def _linked(node: Any) -> LinkedThread:
-    is_issue = "body" in node  # only of an issue more than the title is asked
-    description = _text(node) if is_issue else None
-    kind: Literal["issue", "pull"] = "issue" if is_issue else "pull"
-    return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), description)
+    kind: Literal["issue", "pull"] = "issue" if node["__typename"] == "Issue" else "pull"
+    return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), _text(node))
+
+
+def _time(node: Any) -> datetime:
+    return datetime.fromisoformat(node["createdAt"])
 
 
 def _commit(node: Any) -> Commit:

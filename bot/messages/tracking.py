@@ -234,7 +234,7 @@ def _below_the_answer(result: TurnResult, *, answered: bool) -> str:
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
         sections.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
     if result.read:
-        sections.append(details("What the agent read", f"Read: {inline_text('; '.join(result.read))}."))
+        sections.append(details("What the agent read", f"Read: {inline_text(', '.join(result.read))}."))
     if facts := _facts(result):
         sections.append(f"<sub>{' · '.join(facts)}</sub>")
     return "\n\n".join([RULE, *sections] if answered and len(sections) > bool(facts) else sections)

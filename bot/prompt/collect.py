@@ -11,10 +11,12 @@ from bot.github import thread_parts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.thread import Thread
+from bot.github.thread_parts import Moment
 from bot.model import Actor, Repository
 
 PART_SECONDS = 20.0
 """How long one part may take with all its pages; the parts are fetched side by side."""
+SECONDS_IN_ALL = 30.0
 MOST_AUTHORS = 40
 """Permissions that are asked for one prompt. Further authors count as outsiders."""
 
@@ -30,39 +32,45 @@ class Collected:
     writers: frozenset[int]
 
 
-async def collect(github: GitHub, repository: Repository, number: int) -> Collected | None:
-    """Fetch the thread. None where not even its title can be had; a part that cannot be had is named in `missing`."""
+async def collect(github: GitHub, repository: Repository, number: int, moment: Moment) -> Collected | None:
+    """Fetch the thread. None where not even its title can be had; a part that cannot be had is named in `missing`.
+
+    What stood there at the moment of the request is told apart by the dates of the texts (see `selection`).
+    """
     missing: list[str] = []
-    thread = await _part("the thread", thread_parts.read_overview(github, repository, number), missing)
+    until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
+    thread = await _part("the thread", thread_parts.read_overview(github, repository, number, moment), missing, until)
     if thread is None:
         return None
-    comments = _part("the comments", thread_parts.read_comments(github, repository, number), missing)
-    if thread.pull is None:
+    comments = _part("the comments", thread_parts.read_comments(github, repository, number), missing, until)
+    if (pull := thread.pull) is None:
         thread = replace(thread, comments=await comments or ())
     else:
         said, reviews, threads, files, checks = await asyncio.gather(
             comments,
-            _part("the reviews", thread_parts.read_reviews(github, repository, number), missing),
-            _part("the review threads", thread_parts.read_review_threads(github, repository, number), missing),
-            _part("the changed files", thread_parts.read_files(github, repository, number), missing),
-            _part("the checks", thread_parts.read_failed_checks(github, repository, thread.pull.head_sha), missing),
+            _part("the reviews", thread_parts.read_reviews(github, repository, number), missing, until),
+            _part("the review threads", thread_parts.read_review_threads(github, repository, number), missing, until),
+            _part("the changed files", thread_parts.read_files(github, repository, number, pull), missing, until),
+            _part("the checks", thread_parts.read_failed_checks(github, repository, pull.head_sha), missing, until),
         )
         texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
-        pull = replace(thread.pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
+        pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
         thread = replace(thread, comments=tuple(texts), pull=pull)
-    writers = await _writers(github, repository, _authors(thread), missing)
+    writers = await _writers(github, repository, _authors(thread), missing, until)
     return Collected(replace(thread, missing=tuple(missing)), writers)
 
 
-async def _part(name: str, reading: Awaitable[T], missing: list[str]) -> T | None:
-    """Return what is read, or None with its name in `missing`."""
+async def _part(name: str, reading: Awaitable[T], missing: list[str], until: float) -> T | None:
+    """Return what is read, or None with its name in `missing`. `until` is a time of the event loop's clock."""
     try:
-        async with asyncio.timeout(PART_SECONDS):
+        async with asyncio.timeout_at(until), asyncio.timeout(PART_SECONDS):
             return await reading
     except (GitHubError, TimeoutError) as problem:
         _log.warning("thread-part-missing", part=name, problem=f"{type(problem).__name__}: {problem}")
-        missing.append(name)
-        return None
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        _log.warning("thread-part-unreadable", part=name, problem=f"{type(problem).__name__}: {problem}")
+    missing.append(name)
+    return None
 
 
 def _authors(thread: Thread) -> list[Actor]:
@@ -70,12 +78,12 @@ def _authors(thread: Thread) -> list[Actor]:
     texts = [thread.description, *reversed(thread.comments)]
     for remarks in thread.pull.review_threads if thread.pull else ():
         texts += remarks.comments
-    texts += [linked.description for linked in thread.linked if linked.description is not None]
+    texts += [linked.description for linked in thread.linked]
     return list({text.author.id: text.author for text in texts if text.author.id}.values())
 
 
 async def _writers(
-    github: GitHub, repository: Repository, authors: Sequence[Actor], missing: list[str]
+    github: GitHub, repository: Repository, authors: Sequence[Actor], missing: list[str], until: float
 ) -> frozenset[int]:
     """Return the ids of those who may write. Who cannot be asked about may not: it fails closed."""
     limit = asyncio.Semaphore(4)
@@ -86,7 +94,7 @@ async def _writers(
 
     asked = authors[:MOST_AUTHORS]
     unknown: list[str] = []
-    answers = await asyncio.gather(*(_part(author.login, may_write(author), unknown) for author in asked))
+    answers = await asyncio.gather(*(_part(author.login, may_write(author), unknown, until) for author in asked))
     if unknown:
         missing.append(f"the permission of {len(unknown)} of the authors")
     return frozenset(author.id for author, may in zip(asked, answers, strict=True) if may)

@@ -1,51 +1,78 @@
 """The repository's instructions for agents, always as they are on the default branch."""
 
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import PurePosixPath
 
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.prompt.builder import InstructionFile
+from bot.prompt.builder import InstructionFile, Instructions
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 NAMES_OF_AGENT = {"gemini": ("GEMINI.md",)}
 MOST_FILES = 20
+MOST_LISTED = 50
 FILE_BYTES = 32_000
 TOTAL_BYTES = 64_000
 _REGULAR_FILES = {"100644", "100755"}
 
 
 async def read_instructions(
-    clone: Clone, default_branch: str | None, head: str, agent: str
-) -> tuple[InstructionFile, ...]:
-    """Return the instruction files of the default branch, those nearest to the root first. Raises GitError.
+    clone: Clone, default_branch: str | None, head: str, agent: str, changed: Sequence[str], since: datetime | None
+) -> Instructions | None:
+    """Return the instructions, those nearest to the root first; None if there are none. Raises GitError.
 
-    `head` is the commit in the worktree: a file that differs there is marked. Links are not followed.
+    A file in a folder is told whole where the `changed` files of a pull request are in that folder. `head` is the
+    commit in the worktree. A session that was told the instructions before, at `since`, gets those that changed.
     """
     if default_branch is None:
-        return ()
-    names = NAMES + NAMES_OF_AGENT.get(agent, ())
-    there = await _files(clone, refs.remote(default_branch), names)
-    here = await _files(clone, head, names)
+        return None
+    names, branch = NAMES + NAMES_OF_AGENT.get(agent, ()), refs.remote(default_branch)
+    there, here = await _files(clone, branch, names), await _files(clone, head, names)
+    before = {}
+    if since is not None:
+        known = (await clone.run("rev-list", "-1", "--first-parent", f"--before={int(since.timestamp())}", branch)).text
+        before = await _files(clone, known, names) if known else {}
     found: list[InstructionFile] = []
-    room = TOTAL_BYTES
-    for path in sorted(there, key=lambda path: (path.count("/"), path))[:MOST_FILES]:
+    elsewhere, told, room = list[str](), set[str](), TOTAL_BYTES
+    for path in sorted(there, key=lambda path: (path.count("/"), path)):
         blob = there[path]
-        if any(there[known.path] == blob for known in found):
-            continue  # CLAUDE.md is often a copy of AGENTS.md
-        text = (await clone.run("cat-file", "blob", blob)).stdout[: min(FILE_BYTES, room)]
-        room -= len(text)
-        if text.strip():
-            found.append(InstructionFile(path, text.decode(errors="replace"), here.get(path) != blob))
-    return tuple(found)
+        # CLAUDE.md is often a copy of AGENTS.md.
+        if blob in told or before.get(path) == blob:
+            continue
+        if len(found) == MOST_FILES or not _applies(path, changed):
+            elsewhere.append(path)
+            continue
+        told.add(blob)
+        content = (await clone.run("cat-file", "blob", blob)).stdout
+        kept = content[: min(FILE_BYTES, room)]
+        room -= len(kept)
+        text = kept.decode(errors="replace").strip()
+        if len(kept) < len(content):
+            text += f"\n[{len(content) - len(kept)} more bytes did not fit: git show {branch}:{path}]"
+        if text:
+            found.append(InstructionFile(path, text, here.get(path) != blob))
+    added = () if since is not None else tuple(sorted(here.keys() - there.keys()))[:MOST_LISTED]
+    if not (found or elsewhere or added):
+        return None
+    return Instructions(default_branch, tuple(found), tuple(elsewhere[:MOST_LISTED]), added)
+
+
+def _applies(path: str, changed: Iterable[str]) -> bool:
+    """Return whether a file of instructions is about the whole repository or a folder with changes."""
+    folder = PurePosixPath(path).parent
+    return folder == PurePosixPath() or any(folder in PurePosixPath(file).parents for file in changed)
 
 
 async def _files(clone: Clone, revision: str, names: tuple[str, ...]) -> dict[str, str]:
     """Return the blobs of the files with one of these names, by path."""
-    listed = await clone.run("ls-tree", "-r", "-z", "--full-tree", revision)
-    blobs = {}
-    for entry in listed.fields:
-        facts, _, path = entry.partition("\t")
-        mode, _, blob = facts.partition(" blob ")
-        if mode in _REGULAR_FILES and PurePosixPath(path).name in names and path.isprintable():
-            blobs[path] = blob
+    listed = (await clone.run("ls-tree", "-r", "-z", "--full-tree", revision)).stdout
+    endings, blobs = tuple(name.encode() for name in names), {}
+    for entry in listed.split(b"\0"):
+        if entry.endswith(endings):
+            facts, _, path = os.fsdecode(entry).partition("\t")
+            mode, _, blob = facts.partition(" blob ")
+            if mode in _REGULAR_FILES and PurePosixPath(path).name in names and path.isprintable():
+                blobs[path] = blob
     return blobs

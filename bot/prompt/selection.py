@@ -62,7 +62,7 @@ def select(texts: Iterable[Text], scope: Scope) -> Selected:
             continue
         if scope.since is not None and _changed_at(text) <= scope.since:
             continue
-        if text.edited_at is not None and text.edited_at > scope.asked_at:
+        if _edited_after(text, scope):
             left_out.edited_since += 1
         elif scope.is_public and not scope.include_outsiders and not scope.trusts(text):
             left_out.outsiders += 1
@@ -71,13 +71,18 @@ def select(texts: Iterable[Text], scope: Scope) -> Selected:
     return Selected(tuple(kept), left_out)
 
 
-def select_description(text: Text | None, scope: Scope) -> Selected:
+def select_description(text: Text, scope: Scope) -> Selected:
     """Return the description, whoever wrote it; on a resumed session only when it changed."""
-    if text is None or (scope.since is not None and _changed_at(text) <= scope.since):
+    if text.created_at > scope.asked_at or (scope.since is not None and _changed_at(text) <= scope.since):
         return Selected(())
-    if text.edited_at is not None and text.edited_at > scope.asked_at:
+    if _edited_after(text, scope):
         return Selected((), LeftOut(edited_since=1))
     return Selected((_visible(text),))
+
+
+def _edited_after(text: Text, scope: Scope) -> bool:
+    """Return whether the text that was there at the request may be lost. GitHub's times are whole seconds."""
+    return text.edited_at is not None and text.edited_at >= scope.asked_at
 
 
 def _changed_at(text: Text) -> datetime:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bot.agents.driver import Block, Image
 from bot.github.thread import Text, Thread
+from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.messages.commit_message import is_conventional
 from bot.prompt import attachments
@@ -40,10 +41,11 @@ async def read_thread(
 
     `session` is the resumed session's id, None for a new one. Raises GitError.
     """
-    collected = await collect(ctx.github, turn.worktree.repository, turn.number)
+    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha)
+    collected = await collect(ctx.github, turn.worktree.repository, turn.number, moment)
     async with ctx.pool.acquire() as connection:
         since = await turns.last_read_in(connection, session, turn.id) if session is not None else None
-        answers = await turns.earlier_answers(connection, turn) if session is None else ()
+        answers = await turns.earlier_answers(connection, turn, since)
     scope = Scope(
         asked_at=turn.asked_at,
         is_public=collected is None or collected.thread.is_public,
@@ -56,7 +58,9 @@ async def read_thread(
         thread = _without_request_and_bot(ctx, turn, collected.thread)
         asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
         fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
-    clone = ctx.clone(turn.worktree.folder)
+    clone, default_branch = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch
+    changed = [file.path for file in thread.pull.files] if thread is not None and thread.pull is not None else []
+    instructions = await read_instructions(clone, default_branch, ready.head, ctx.agent, changed, since)
     task = Task(
         nonce=secrets.token_hex(4),
         author=turn.requested_by,
@@ -68,7 +72,7 @@ async def read_thread(
         remarks=tuple(remarks),
         resuming=turn.resuming,
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
-        instructions=await read_instructions(clone, turn.worktree.repository.default_branch, ready.head, ctx.agent),
+        instructions=instructions,
         earlier_answers=answers,
         attachments=fetched.saved,
         unfetched=fetched.left_out,
@@ -92,13 +96,15 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: Thread
         return ctx.policy.is_own(text.author, text.body)
 
     said = tuple(text for text in thread.comments if text.id != turn.target.id and not own(text))
-    pull = thread.pull
+    pull, description = thread.pull, thread.description
+    if turn.target.id is None:  # the thread's own text is the request
+        description = replace(description, body="")
     if pull is not None:
         threads = (
             replace(one, comments=tuple(text for text in one.comments if not own(text))) for one in pull.review_threads
         )
         pull = replace(pull, review_threads=tuple(threads))
-    return replace(thread, comments=said, pull=pull)
+    return replace(thread, description=description, comments=said, pull=pull)
 
 
 async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: Thread, scope: Scope) -> Fetched:

@@ -72,9 +72,12 @@ select max(asked_at) from turns where session_id = $1 and id < $2 and read_whole
 """
 
 EARLIER_ANSWERS = """
--- The answers that a new session of this worktree should know, newest first.
-select t.answer from turns t join conversations c on c.id = t.conversation_id
-where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id < $2 order by t.id desc limit 3
+-- The answers that the session does not know, newest first: to a new one all, to a resumed one ($4: since when) those
+-- of other threads that share its worktree.
+select c.number, t.answer from turns t join conversations c on c.id = t.conversation_id
+where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id <> $2
+  and ($4::timestamptz is null or (c.id <> $3 and t.finished_at > $4))
+order by t.id desc limit 3
 """
 
 RECORD_USE = """
@@ -309,10 +312,15 @@ async def last_read_in(connection: Connection, session: int, turn_id: int) -> da
     return last
 
 
-async def earlier_answers(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
-    """Return the last answers of the threads that share the turn's worktree, newest first."""
-    rows = await connection.fetch(EARLIER_ANSWERS, turn.worktree.id, turn.id)
-    return tuple(row["answer"] for row in rows)
+async def earlier_answers(
+    connection: Connection, turn: ClaimedTurn, since: datetime | None
+) -> tuple[tuple[int, str], ...]:
+    """Return the last answers in the turn's worktree that its session does not know, each with its thread's number.
+
+    `since` is None for a new session. The newest comes first.
+    """
+    rows = await connection.fetch(EARLIER_ANSWERS, turn.worktree.id, turn.id, turn.conversation_id, since)
+    return tuple((row["number"], row["answer"]) for row in rows)
 
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:

@@ -1,7 +1,8 @@
 """What is fetched of a thread, against a simulated GitHub over real HTTP."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
+from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.model import Repository
 from bot.prompt import attachments
@@ -24,9 +26,21 @@ async def no_wait(seconds: float) -> None:
     """Read retries wait by the clock; here they do not."""
 
 
+@dataclass
+class Clock:
+    """GitHub's clock, which a test moves."""
+
+    now: datetime
+
+
 @pytest.fixture
-async def simulated(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
-    async with SimulatedGitHub.running(tmp_path / "github", lambda: datetime.now(UTC)) as running:
+def clock() -> Clock:
+    return Clock(datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1))
+
+
+@pytest.fixture
+async def simulated(tmp_path: Path, clock: Clock) -> AsyncIterator[SimulatedGitHub]:
+    async with SimulatedGitHub.running(tmp_path / "github", lambda: clock.now) as running:
         yield running
 
 
@@ -55,9 +69,9 @@ def maria(simulated: SimulatedGitHub, shop: SimulatedRepository) -> Person:
     return maria
 
 
-async def collected(github: GitHub, shop: SimulatedRepository, number: int) -> Collected:
+async def collected(github: GitHub, shop: SimulatedRepository, number: int, moment: Moment | None = None) -> Collected:
     repository = Repository("github", shop.id, shop.owner.login, shop.name)
-    found = await collect(github, repository, number)
+    found = await collect(github, repository, number, moment or Moment(datetime.now(UTC), bot_id=0))
     assert found is not None
     return found
 
@@ -115,9 +129,51 @@ async def test_a_pull_request_comes_with_its_diff_reviews_checks_and_the_issue_i
     assert (check.name, check.summary) == ("tests", "1 failed\nSee the log")
     assert (check.log[-3:], len(check.log)) == ("END", 4000)
     assert [text.body for text in found.comments] == ["Two remarks"]
-    assert [(one.number, one.description.body if one.description else None) for one in found.linked] == [
-        (1, "It says 0.")
-    ]
+    assert [(one.number, one.description.body) for one in found.linked] == [(1, "It says 0.")]
+
+
+@pytest.mark.parametrize("activity", ["told", "refused"])
+async def test_a_pull_request_is_told_as_it_was_at_the_request(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person, clock: Clock, activity: str
+) -> None:
+    await maria.push(shop, "fix", {"cart.py": "total = 1\n"}, "Count")
+    pull = await maria.open_pull(shop, head="fix", title="Count")
+    asked, before = clock.now, pull.head_sha
+    clock.now += timedelta(minutes=1)
+    await maria.push(shop, "fix", {"cart.py": "total = 2\n"}, "LATE")
+    maria.acts.edit_thread(maria.user, pull, title="LATE")
+    shop.report_check(before, Check(1, "early", "failure"))
+    shop.report_check(pull.head_sha, Check(2, "late", "failure"))
+    if activity == "refused":
+        simulated.faults.add(FailBefore(404), path="*/activity", times=None)
+
+    found = (await collected(github, shop, pull.number, Moment(asked, simulated.bot.id))).thread
+    now = (await collected(github, shop, pull.number, Moment(clock.now, simulated.bot.id))).thread
+
+    assert found.missing == now.missing == ()
+    assert found.pull is not None
+    assert now.pull is not None
+    assert (found.title, found.pull.head_sha, found.pull.pushed_since) == ("Count", before, True)
+    assert [commit.subject for commit in found.pull.commits] == ["Count"]
+    assert [file.patch for file in found.pull.files] == ["@@ -1 +1 @@\n-total = 0\n+total = 1"]
+    assert [check.name for check in found.pull.failed_checks] == ["early"]
+    assert (now.title, now.pull.head_sha, now.pull.pushed_since) == ("LATE", pull.head_sha, False)
+    assert [commit.subject for commit in now.pull.commits] == ["Count", "LATE"]
+
+
+async def test_what_the_bot_pushed_after_a_request_that_waited_is_no_news(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person, clock: Clock
+) -> None:
+    await maria.push(shop, "fix", {"cart.py": "total = 1\n"}, "Count")
+    pull = await maria.open_pull(shop, head="fix", title="Count")
+    asked = clock.now
+    clock.now += timedelta(minutes=1)
+    await maria.push(shop, "fix", {"cart.py": "total = 2\n"}, "Count twice")
+
+    found = (await collected(github, shop, pull.number, Moment(asked, bot_id=maria.id))).thread
+
+    assert found.pull is not None
+    assert (found.pull.head_sha, found.pull.pushed_since) == (pull.head_sha, False)
 
 
 async def test_an_edited_text_says_when_it_was_edited(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
@@ -156,7 +212,7 @@ async def test_a_person_whose_permission_is_unknown_may_not_write(
 async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedRepository) -> None:
     repository = Repository("github", shop.id, shop.owner.login, shop.name)
 
-    assert await collect(github, repository, 404) is None
+    assert await collect(github, repository, 404, Moment(datetime.now(UTC), bot_id=0)) is None
 
 
 PNG = b"\x89PNG\r\n\x1a\n rest"

@@ -115,6 +115,7 @@ class IssueActs:
         changes: dict[str, dict[str, str | None]] = {}
         if title is not None and title != thread.title:
             changes["title"] = {"from": thread.title}
+            thread.renames.append((self.now, thread.title))
             thread.title = title
         if body is not None and body != thread.body:
             changes["body"] = {"from": thread.body}

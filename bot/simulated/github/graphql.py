@@ -43,6 +43,7 @@ type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
+  timelineItems(itemTypes: [TimelineItems!], last: Int): TimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   closedByPullRequestsReferences(first: Int, after: String, includeClosedPrs: Boolean): PullRequestConnection
 }
@@ -50,8 +51,10 @@ type PullRequest implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!
   state: PullRequestState!
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
+  baseRefOid: ID!  headRepository: Repository
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
+  timelineItems(itemTypes: [TimelineItems!], last: Int): TimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   commits(last: Int, before: String): PullRequestCommitConnection!
   reviews(last: Int, before: String): PullRequestReviewConnection
@@ -61,6 +64,10 @@ type PullRequest implements Node & Comment {
 type IssueConnection { nodes: [Issue]  pageInfo: PageInfo!  totalCount: Int! }
 type PageInfo { hasNextPage: Boolean!  endCursor: String  hasPreviousPage: Boolean!  startCursor: String }
 union IssueOrPullRequest = Issue | PullRequest
+enum TimelineItems { RENAMED_TITLE_EVENT }
+type RenamedTitleEvent { createdAt: DateTime!  previousTitle: String!  currentTitle: String! }
+union TimelineItem = RenamedTitleEvent
+type TimelineItemsConnection { nodes: [TimelineItem] }
 type Label { name: String! }
 type LabelConnection { nodes: [Label] }
 type Milestone { title: String! }
@@ -215,6 +222,8 @@ class _Resolvers:
             "headRefName": pull.head_ref,
             "headRefOid": pull.head_sha,
             "baseRefName": pull.base_ref,
+            "baseRefOid": pull.base_sha,
+            "headRepository": lambda _info: self._repository(pull.head_repository),
             "closingIssuesReferences": lambda _info, **page: self._closing_issues(pull, **page),
             "commits": lambda _info, **page: self._commits(pull, **page),
             "reviews": lambda _info, **page: _newest(pull.reviews, self._review, **page),
@@ -230,8 +239,19 @@ class _Resolvers:
             "body": thread.body or "",
             "bodyHTML": lambda _info: rendered(self._acts.world, thread.body or ""),
             "author": self._user(thread.author),
-            "createdAt": thread.created_at.isoformat(),
-            "lastEditedAt": thread.edited_at.isoformat() if thread.edited_at else None,
+            "timelineItems": {
+                "nodes": [
+                    {
+                        "__typename": "RenamedTitleEvent",
+                        "createdAt": at.isoformat(timespec="seconds"),
+                        "previousTitle": before,
+                        "currentTitle": thread.title,
+                    }
+                    for at, before in thread.renames
+                ]
+            },
+            "createdAt": thread.created_at.isoformat(timespec="seconds"),
+            "lastEditedAt": thread.edited_at.isoformat(timespec="seconds") if thread.edited_at else None,
             "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
@@ -246,8 +266,8 @@ class _Resolvers:
             "body": comment.body,
             "bodyHTML": lambda _info: rendered(self._acts.world, comment.body),
             "author": self._user(comment.author),
-            "createdAt": comment.created_at.isoformat(),
-            "lastEditedAt": comment.updated_at.isoformat() if comment.edits else None,
+            "createdAt": comment.created_at.isoformat(timespec="seconds"),
+            "lastEditedAt": comment.updated_at.isoformat(timespec="seconds") if comment.edits else None,
             "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
         }
 
@@ -259,7 +279,7 @@ class _Resolvers:
             "body": review.body or "",
             "bodyHTML": lambda _info: rendered(self._acts.world, review.body or ""),
             "author": self._user(review.author),
-            "createdAt": review.submitted_at.isoformat(),
+            "createdAt": review.submitted_at.isoformat(timespec="seconds"),
             "lastEditedAt": None,
         }
 

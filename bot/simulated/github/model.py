@@ -136,6 +136,17 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Push:
+    """A move of a branch; `before` and `after` are None for a new and a deleted one."""
+
+    ref: str
+    before: str | None
+    after: str | None
+    pusher: User
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
     """A file that was dropped into a comment. `address` is what the comment then holds, `store` where the bytes are."""
 
@@ -161,6 +172,7 @@ class Issue:
     closed_at: datetime | None = None
     closed_by: User | None = None
     edited_at: datetime | None = None
+    renames: list[tuple[datetime, str]] = field(default_factory=list)
     milestone: str | None = None
     labels: list[Label] = field(default_factory=list)
     assignees: list[User] = field(default_factory=list)
@@ -226,6 +238,7 @@ class Repository:
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_number: int = 0
     pushed_at: datetime | None = None
+    pushes: list[Push] = field(default_factory=list)
 
     @property
     def full_name(self) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 from bot.simulated.github.acts import IssueActs, check_body, check_title
 from bot.simulated.github.errors import RefusedError, invalid
 from bot.simulated.github.git import NO_COMMIT, Files, MergeConflictError, NewCommit
-from bot.simulated.github.model import Pull, Repository, Review, ReviewComment, ReviewState, User
+from bot.simulated.github.model import Pull, Push, Repository, Review, ReviewComment, ReviewState, User
 
 MergeMethod = Literal["merge", "squash"]
 
@@ -147,6 +147,7 @@ class Acts(IssueActs):
             old, new = before.get(branch), after.get(branch)
             if old != new:
                 repository.pushed_at = self.now
+                repository.pushes.append(Push(f"refs/heads/{branch}", old, new, pusher, self.now))
                 await self._emit_push(pusher, repository, branch, old, new)
                 await self._move_pulls(pusher, repository, branch, new)
 

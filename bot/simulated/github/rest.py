@@ -55,6 +55,8 @@ IN_REPOSITORY: Table = [
     ("PATCH", "/pulls/{number}", pulls.update_pull),
     ("PUT", "/pulls/{number}/merge", pulls.merge_pull),
     ("GET", "/pulls/{number}/files", pulls.list_files),
+    ("GET", "/compare/{span:path}", pulls.compare),
+    ("GET", "/activity", accounts.list_activity),
     ("GET", "/commits/{sha}/check-runs", checks.list_check_runs),
     ("GET", "/commits/{sha}/status", checks.get_combined_status),
     ("GET", "/actions/jobs/{job_id}/logs", checks.get_job_log),

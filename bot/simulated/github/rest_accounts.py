@@ -1,10 +1,13 @@
 """REST: users, repositories, branches and the app."""
 
+from functools import partial
+
 from starlette.responses import Response
 
 from bot.simulated.github.app import App
 from bot.simulated.github.errors import RefusedError, not_found
-from bot.simulated.github.model import User
+from bot.simulated.github.git import NO_COMMIT
+from bot.simulated.github.model import Push, User
 from bot.simulated.github.payloads import timestamp
 from bot.simulated.github.rest_call import Call, answer
 from bot.simulated.github.world import World
@@ -96,3 +99,22 @@ def as_app(call: Call) -> App:
 def bot_account(world: World) -> User:
     """Return the bot's account."""
     return world.user("threadtree-bot") if world.app is None else world.user(world.app.login, "Bot")
+
+
+async def list_activity(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/repos#list-repository-activities"""
+    repository, ref = call.repository(), call.request.query_params.get("ref")
+    call.world.demand(repository, call.user, "read", "Not Found")
+    found = [push for push in reversed(repository.pushes) if ref in (None, push.ref)]
+    return call.paginate(found, partial(_activity, call))
+
+
+def _activity(call: Call, push: Push) -> dict[str, object]:
+    return {
+        "ref": push.ref,
+        "before": push.before or NO_COMMIT,
+        "after": push.after or NO_COMMIT,
+        "timestamp": timestamp(push.at),
+        "activity_type": "push",
+        "actor": call.payloads.user(push.pusher),
+    }

@@ -65,9 +65,19 @@ async def merge_pull(call: Call) -> Response:
 
 
 async def list_files(call: Call) -> Response:
-    """The files that differ from the merge base, with their patch."""
     pull = _pull(call)
-    git, span = pull.repository.git, f"{pull.base_sha}...refs/pull/{pull.number}/head"
+    span = f"{pull.base_sha}...refs/pull/{pull.number}/head"
+    return call.paginate(await _changed_files(pull.repository, span), dict)
+
+
+async def compare(call: Call) -> Response:
+    """The files are on the first page: https://docs.github.com/rest/commits/commits#compare-two-commits."""
+    return answer({"files": await _changed_files(call.repository(), call.request.path_params["span"])})
+
+
+async def _changed_files(repository: Repository, span: str) -> list[dict[str, object]]:
+    """Return the files that differ from the merge base, with their patch."""
+    git = repository.git
     names = [row.split("\t") for row in (await git.run("diff", "--numstat", "--no-renames", span)).splitlines()]
     letters = [row.split("\t") for row in (await git.run("diff", "--name-status", "--no-renames", span)).splitlines()]
     statuses = {name: letter for letter, name in letters}
@@ -84,7 +94,7 @@ async def list_files(call: Call) -> Response:
                 **({"patch": f"@@ {text}"} if hunks else {}),
             }
         )
-    return call.paginate(found, dict)
+    return found
 
 
 async def list_review_comments(call: Call) -> Response:
