@@ -26,7 +26,7 @@ async def read_instructions(
     A file in a folder is told whole where the `changed` files of a pull request are in that folder. `head` is the
     commit in the worktree. A session that was told the instructions before, at `since`, gets those that changed.
     """
-    if default_branch is None:
+    if default_branch is None or await clone.commit_at(refs.remote(default_branch)) is None:
         return None
     names, branch = NAMES + NAMES_OF_AGENT.get(agent, ()), refs.remote(default_branch)
     there, here = await _files(clone, branch, names), await _files(clone, head, names)
