@@ -90,11 +90,14 @@ def retention_policy(settings: Settings, now: datetime, older_than: timedelta | 
 
 
 async def send_due(sender: Sender, writer: str) -> None:
-    """Send what is due now or soon. What is due later is left to housekeeping: a waiting job would block the writer."""
+    """Send what is due now or soon. What is due later is left to housekeeping: a waiting job would block the writer.
+
+    So is a writer that GitHub's limit pauses: it would take the place of others.
+    """
     try:
-        while (next_due := (await sender.drain(writer)).next_due) is not None:
-            wait = (next_due - sender.clock()).total_seconds()
-            if wait > LONGEST_ROUND_SECONDS:
+        while (drained := await sender.drain(writer)).next_due is not None:
+            wait = (drained.next_due - sender.clock()).total_seconds()
+            if wait > LONGEST_ROUND_SECONDS or drained.paused:
                 return
             # Short, because something more urgent may come meanwhile.
             await sender.sleep(min(max(wait, 0.05), 1.0))

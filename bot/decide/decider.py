@@ -140,15 +140,17 @@ class Decider:
             case Request():
                 if denied is not None:
                     if denied.visible:
-                        await _decline(connection, action)
+                        await _decline_outsider(connection, action, action.author, self._clock())
                     return f"denied: {denied.why}"
                 await handle_request(
                     connection, self._paths, self._policy, self._server_url, self._clock(), action, facts
                 )
                 return "accepted"
             case Unreadable(why=why, addressed=addressed):
-                if addressed is not None and (denied is None or denied.visible):
-                    await _decline(connection, addressed, None if denied else replies.delivery_unreadable(guid))
+                if addressed is not None and denied is None:
+                    await _decline(connection, addressed, replies.delivery_unreadable(guid))
+                elif addressed is not None and denied is not None and denied.visible:
+                    await _decline_outsider(connection, addressed, addressed.sender, self._clock())
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at):
                 await close(connection, self._server_url, repository, thread.number, at)
@@ -179,7 +181,7 @@ class Decider:
             thread_ref, _ = await _save_thread(connection, request)
             has_worktree = await conversations.has_live_worktree(connection, thread_ref.conversation_id)
             if text is not None:
-                await thread_comments.react(connection, thread_ref, request.target, "eyes")
+                await thread_comments.acknowledge(connection, thread_ref, request.target)
         if text is not None:
             # The payload may be older than a close that was handled before it.
             with contextlib.suppress(NotFound):
@@ -245,12 +247,16 @@ async def handle_request(
         await request_agent(ctx, facts.asked)
 
 
-async def _decline(connection: Connection, request: Request | Addressed, sentence: str | None = None) -> None:
-    """Tell the thread that the request will not be done: 😕, and one sentence if there is more to say."""
+async def _decline(connection: Connection, request: Request | Addressed, sentence: str) -> None:
+    """Tell the thread that the request cannot be done: 😕 and one sentence."""
     thread_ref, _ = await _save_thread(connection, request)
-    await thread_comments.react(connection, thread_ref, request.target, "confused")
-    if sentence is not None:
-        await thread_comments.reply(connection, thread_ref, request.target, sentence)
+    await thread_comments.decline(connection, thread_ref, request.target)
+    await thread_comments.reply(connection, thread_ref, request.target, sentence)
+
+
+async def _decline_outsider(connection: Connection, request: Request | Addressed, person: Actor, now: datetime) -> None:
+    thread_ref, _ = await _save_thread(connection, request)
+    await thread_comments.decline_outsider(connection, thread_ref, request.target, person.id, now)
 
 
 async def _save_thread(connection: Connection, request: Request | Addressed) -> tuple[ThreadRef, str]:

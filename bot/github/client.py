@@ -241,14 +241,14 @@ class GitHub:
 
     async def _app_identity(self, app: AppCredentials) -> Identity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
-        slug = (await reading(self._api.getitem("/app", jwt=app.app_token(self._clock()))))["slug"]
+        slug = (await self._api.as_app(app, lambda jwt: self._api.getitem("/app", jwt=jwt)))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
             user = await reading(self._api.getitem("/users/{login}", login))
         except GitHubError:
             # A private server wants a token, and a shared address may have used up its anonymous requests.
             # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
-            installations = await reading(self._api.getitem("/app/installations", jwt=app.app_token(self._clock())))
+            installations = await self._api.as_app(app, lambda jwt: self._api.getitem("/app/installations", jwt=jwt))
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
             token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
@@ -258,7 +258,7 @@ class GitHub:
     async def _installation(self, app: AppCredentials, repository: dict[str, str]) -> Any:
         """Return https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app."""
         path = REPOSITORY + "/installation"
-        return await reading(self._api.getitem(path, repository, jwt=app.app_token(self._clock())))
+        return await self._api.as_app(app, lambda jwt: self._api.getitem(path, repository, jwt=jwt))
 
     async def get(self, repository: Repository, path: str, **variables: str) -> Any:
         """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""

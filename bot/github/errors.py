@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 300
 
 
 class GitHubError(Exception):
-    """One of the four below; `bot.github` raises nothing else."""
+    """One of those below; `bot.github` raises nothing else."""
 
 
 @dataclass(eq=False)
@@ -36,6 +36,10 @@ class Transient(GitHubError):  # noqa: N818 - named for what it means
 
 class NotFound(GitHubError):  # noqa: N818 - named for what it means
     """It does not exist, or these credentials may not see it: GitHub does not say which."""
+
+
+class Gone(NotFound):
+    """It was deleted: https://docs.github.com/rest/issues/issues#get-an-issue"""
 
 
 @dataclass(eq=False)
@@ -59,7 +63,11 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime
     if status == 401:
         return Unauthenticated(message)
     if status in (404, 410):
-        return NotFound(message)
+        return NotFound(message) if status == 404 else Gone(message)
+    if status == 422 and "submitted too quickly" in message.lower():
+        # A limit on new content that GitHub does not document; it is for all that these credentials write.
+        seconds = _retry_after_seconds(headers) or SECONDARY_LIMIT_SECONDS
+        return Transient("installation", seconds, message, may_have_happened=False)
     if status in (403, 429) and (wait := _limit_seconds(status, headers, message, now)) is not None:
         return Transient("installation", wait, message, may_have_happened=False)
     if status == 408 or status >= 500:

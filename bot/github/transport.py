@@ -1,5 +1,7 @@
 """One request to GitHub: gidgethub's sans-I/O client on our httpx client. Errors are classified, reads retried."""
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -14,8 +16,8 @@ import structlog
 from gidgethub.abc import GitHubAPI
 from gidgethub.sansio import format_url
 
-from bot.github.auth import AppCredentials, InstallationToken, TokenKey
-from bot.github.errors import Refused, Transient, classify, classify_graphql
+from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken, TokenKey
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify, classify_graphql
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
@@ -26,6 +28,7 @@ USER_AGENT = "threadtree"
 API_VERSION = "2022-11-28"
 # GitHub ends a request after 10 s (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts)
 TIMEOUT_SECONDS = 15.0
+LONGEST_ANSWER_SECONDS = 60.0
 # GitHub answers for renamed and transferred repositories with redirects that keep the method
 # (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects).
 _REDIRECTS = frozenset({301, 302, 307, 308})
@@ -33,8 +36,34 @@ _MOST_REDIRECTS = 3
 _MOST_TEXT_BYTES = 20_000_000
 _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
+_MOST_KNOWN = 1000
+_MOST_KNOWN_BYTES = 8 * 1024 * 1024
+_LARGEST_KNOWN_BYTES = 256 * 1024
 
 _log = structlog.get_logger()
+
+
+class _KnownAnswers:
+    """The last answers (headers, body) by URL and credentials, within a budget of bytes."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[tuple[str, str], tuple[Mapping[str, str], bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, str]) -> tuple[Mapping[str, str], bytes] | None:
+        return self._answers.get(key)
+
+    def keep(self, key: tuple[str, str], headers: Mapping[str, str], body: bytes) -> None:
+        """Keep an answer as the newest, and forget the oldest ones over the budget."""
+        _, before = self._answers.pop(key, ({}, b""))
+        self._bytes -= len(before)
+        if len(body) > _LARGEST_KNOWN_BYTES:
+            return
+        self._answers[key] = headers, body
+        self._bytes += len(body)
+        while self._bytes > _MOST_KNOWN_BYTES or len(self._answers) > _MOST_KNOWN:
+            _, (_, oldest) = self._answers.popitem(last=False)
+            self._bytes -= len(oldest)
 
 
 class Transport(GitHubAPI):
@@ -46,6 +75,7 @@ class Transport(GitHubAPI):
         self._graphql_url = graphql_url
         self._clock = clock
         self._sleep = sleep
+        self._answers = _KnownAnswers()
         self.clock_skew: timedelta | None = None
         """How far GitHub's clock was ahead of ours in its latest answer; None before the first."""
 
@@ -53,16 +83,31 @@ class Transport(GitHubAPI):
         await self._sleep(seconds)
 
     async def installation_token(self, app: AppCredentials, key: TokenKey) -> InstallationToken:
-        """Issue a token: https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
-        answer = await reading(
-            self.post(
-                "/app/installations/{id}/access_tokens",
-                {"id": str(key.installation_id)},
-                data={} if key.repository_id is None else {"repository_ids": [key.repository_id]},
-                jwt=app.app_token(self._clock()),
-            )
-        )
+        """Issue a token: https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app
+
+        Raises Unauthenticated where the App was uninstalled or suspended, NotFound where it may not see the repository.
+        """
+        path, variables = "/app/installations/{id}/access_tokens", {"id": str(key.installation_id)}
+        data = {} if key.repository_id is None else {"repository_ids": [key.repository_id]}
+        try:
+            answer = await self.as_app(app, lambda jwt: self.post(path, variables, data=data, jwt=jwt))
+        except NotFound as problem:
+            raise Unauthenticated("the GitHub App is no longer installed there") from problem
+        except Refused as problem:
+            if problem.status == 422:
+                raise NotFound(problem.message) from problem
+            raise Unauthenticated(problem.message) from problem
         return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]))
+
+    async def as_app(self, app: AppCredentials, request: Callable[[str], Awaitable[T]]) -> T:
+        """Make a request of the App itself; it is made again by GitHub's clock where ours is too far from it."""
+        try:
+            return await reading(request(app.app_token(self._clock())))
+        except Unauthenticated:
+            if self.clock_skew is None or abs(self.clock_skew) < APP_TOKEN_BACKDATED:
+                raise
+            _log.warning("clock-is-wrong", github_is_ahead_seconds=round(self.clock_skew.total_seconds()))
+            return await reading(request(app.app_token(self._clock() + self.clock_skew)))
 
     async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
         """Return `data` of a GraphQL query. Not for mutations: it is retried like a read."""
@@ -143,10 +188,29 @@ class Transport(GitHubAPI):
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = {**headers, "x-github-api-version": API_VERSION}
-        # A second installation token does no harm; a write that is retried could happen twice.
-        if method == "GET" or url.endswith("/access_tokens"):
+        if method == "GET":
+            return await self._get_or_known(url, headers)
+        # A second installation token does no harm; another write that is retried could happen twice.
+        if url.endswith("/access_tokens"):
             return await self._retried(lambda: self._once(method, url, headers, body))
         return await self._once(method, url, headers, body)
+
+    async def _get_or_known(self, url: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """GET; an answer that GitHub says is unchanged comes from memory and costs nothing of the rate limit.
+
+        https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#use-conditional-requests-if-appropriate
+        """
+        key = (url, headers.get("authorization", ""))
+        known = self._answers.get(key)
+        if known is not None:
+            headers = {**headers, "if-none-match": known[0]["etag"]}
+        status, answer_headers, body = await self._retried(lambda: self._once("GET", url, headers, b""))
+        if status == 304 and known is not None:
+            self._answers.keep(key, *known)
+            return 200, *known
+        if "etag" in answer_headers:
+            self._answers.keep(key, answer_headers, body)
+        return status, answer_headers, body
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         for backoff in _READ_BACKOFF_SECONDS:
@@ -171,7 +235,7 @@ class Transport(GitHubAPI):
                 raise Refused(answer.status_code, "GitHub redirected to another host; the credentials stay here")
             url = target
             answer = await self._exchange(method, url, headers, body)
-        if 200 <= answer.status_code < 300:
+        if 200 <= answer.status_code < 300 or answer.status_code == 304:
             return answer.status_code, answer.headers, answer.content
         raise classify(answer.status_code, answer.headers, answer.content, self._clock())
 
@@ -179,10 +243,12 @@ class Transport(GitHubAPI):
         started = perf_counter()
         request = _log.bind(method=method, path=urlsplit(url).path)
         try:
-            answer = await self._http.request(
-                method, url, headers=dict(headers), content=body, timeout=TIMEOUT_SECONDS, follow_redirects=False
-            )
-        except httpx.TransportError as error:
+            # httpx limits each wait; an answer that trickles must end too.
+            async with asyncio.timeout(LONGEST_ANSWER_SECONDS):
+                answer = await self._http.request(
+                    method, url, headers=dict(headers), content=body, timeout=TIMEOUT_SECONDS, follow_redirects=False
+                )
+        except (httpx.TransportError, TimeoutError) as error:
             request.warning("github-unreachable", error=type(error).__name__, detail=str(error))
             never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
             detail = f"GitHub cannot be reached ({type(error).__name__})"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
 from bot.messages import reasons, tracking
+from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
@@ -115,7 +116,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     """Write the turn and its tracking comment and ring its node, or write a refused turn."""
     connection, thread_ref = ctx.connection, ctx.thread_ref
     if (reason := await _refusal(ctx, turn)) is not None:
-        turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=reason)
+        turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=plain(reason))
         asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, turn_id)
         result = TurnResult("refused", reason, asked=asked)
         await thread_comments.ended(connection, thread_ref, turn_id, turn.target, result)
@@ -125,7 +126,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
-    await thread_comments.react(connection, thread_ref, turn.target, "eyes")
+    await thread_comments.acknowledge(connection, thread_ref, turn.target)
     turns_ahead = await requests.place_in_line(connection, turn_id)
     await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(turns_ahead))
     await defer(connection, turns_bell(assigned.node))

@@ -26,9 +26,10 @@ async def close(
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
     await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before)
-    for verb, target in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
-        if target is not None:
-            await thread_comments.reply(connection, thread_ref, target, worktree_replies.thread_was_closed(verb))
+    for gone in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
+        if gone.target is not None:
+            words = worktree_replies.thread_was_closed(gone.kind)
+            await thread_comments.reply(connection, thread_ref, gone.target, words, instead_of=gone.reply_id)
     if conversation.worktree_id is not None:
         await conversations.release_worktree(connection, conversation.worktree_id)
 

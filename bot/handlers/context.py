@@ -62,9 +62,9 @@ class RequestContext(ThreadContext):
     target: Target
     now: datetime
 
-    async def reply(self, text: str) -> None:
-        """Answer with a comment that belongs to no turn."""
-        await thread_comments.reply(self.connection, self.thread_ref, self.target, text)
+    async def reply(self, text: str) -> int:
+        """Answer with a comment that belongs to no turn; return its row in the outbox."""
+        return await thread_comments.reply(self.connection, self.thread_ref, self.target, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

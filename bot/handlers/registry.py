@@ -21,7 +21,7 @@ HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (help_handl
 
 async def run_command(ctx: RequestContext, command: Command | UnknownCommand) -> None:
     """Run one command of a comment, in the caller's transaction."""
-    await thread_comments.react(ctx.connection, ctx.thread_ref, ctx.target, "eyes")
+    await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, ctx.target)
     match command:
         case Command(name=name, argument=argument):
             await HANDLERS[name].run(ctx, argument)

@@ -10,7 +10,10 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
     running_for = ctx.now - now.running_since if now.running_since else None
     branch = now.branch and (next_branch or now.branch)
-    await ctx.reply(replies.status(branch, running_for, now.waiting, session_active=now.session_active))
+    words = replies.status(
+        branch, running_for, now.waiting, session_active=now.session_active, not_posted=now.not_posted
+    )
+    await ctx.reply(words)
 
 
 STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_run)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from bot.handlers.command import one_of
 from bot.handlers.context import Handler, RequestContext
 from bot.messages import reasons, replies, tracking
+from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import ThreadRef
 from bot.reply import thread_comments
@@ -43,7 +44,7 @@ async def stop_turns(
     time after that; return how many there were.
     """
     conversation_id = thread_ref.conversation_id
-    stopped = await requests.stop_queued(connection, conversation_id, reason, asked_before, put_back_at)
+    stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at)
     for turn_id, login, target in stopped:
         asked = tracking.asked(login, server_url, thread_ref.repository, number, target, turn_id)
         result = TurnResult("stopped", reason, asked=asked)

@@ -78,7 +78,8 @@ async def queue_operation(ctx: RequestContext, kind: Literal["reset", "remove", 
     operation_id = await operations.enqueue(connection, worktree_id, kind, asker)
     turns_ahead = (await operations.status_of(connection, operation_id)).turns_ahead
     if turns_ahead:
-        await ctx.reply(worktree_replies.in_line(kind, turns_ahead))
+        reply_id = await ctx.reply(worktree_replies.in_line(kind, turns_ahead))
+        await operations.note_reply(connection, operation_id, reply_id)
 
 
 async def _worktree_to_restore_in(ctx: RequestContext, own: int | None) -> int | str:

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+
+from markdown_it import MarkdownIt
 
 LONGEST_LINE = 300
 MOST_LISTED = 10
@@ -11,6 +14,7 @@ _WHITESPACE = re.compile(r"\s+")
 # Only what is live inside a line: notification mails show the backslashes.
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~]|^[+=-]|(?<=^\d)[.)]|:(?=\S)|&(?=[#A-Za-z]))")
 _PLAIN_NAME = re.compile(r"(?!www\.)[A-Za-z0-9][A-Za-z0-9.-]{0,99}(?:\[bot\])?", re.IGNORECASE)
+_CODE_SPAN = re.compile(r"(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)")
 _WORD_JOINER = "\u2060"
 
 
@@ -73,9 +77,18 @@ def inline_code(value: str) -> str:
 
 
 def inline_text(value: str) -> str:
-    """Return the value as plain words on one line: no markup, no link, no mention."""
-    escaped = _MARKDOWN.sub(r"\\\1", _one_line(value))
+    """Return the value as words on one line, its code spans as code: no other markup, no link, no mention."""
+    line, done, out = _one_line(value), 0, []
+    for span in _CODE_SPAN.finditer(line):
+        out += [_escaped(line[done : span.start()]), inline_code(span["code"])]
+        done = span.end()
+    return "".join([*out, _escaped(line[done:])])
+
+
+def _escaped(text: str) -> str:
+    escaped = _MARKDOWN.sub(r"\\\1", text)
     escaped = re.sub(r"(?i)\bwww\.", f"www{_WORD_JOINER}.", escaped)
+    escaped = re.sub(r"(?i)\b(GH)-(?=\d)", rf"\1{_WORD_JOINER}-", escaped)
     return escaped.replace("@", f"@{_WORD_JOINER}")
 
 
@@ -85,8 +98,27 @@ def plain_name(name: str) -> str:
 
 
 def clause(words: str) -> str:
-    """Return foreign words as text within a sentence of ours, which brings the full stop."""
-    return inline_text(truncate(words.rstrip(" .")))
+    """Return foreign words within a sentence of ours, which brings the full stop: as code where Markdown reads them."""
+    line = _one_line(truncate(words.rstrip(" .")))
+    if _escaped(line) == line:
+        return line
+    head, colon, rest = line.partition(": ")
+    return f"{head}: {inline_code(rest)}" if colon and _escaped(head) == head else inline_code(line)
+
+
+def plain(markdown: str) -> str:
+    """Return a sentence of ours as people read it, for rows and terminals: without the marks of Markdown."""
+    inline = [token for token in _markdown().parse(markdown) if token.type == "inline"]
+    words = (
+        "".join(" " if child.type in ("softbreak", "hardbreak") else child.content for child in token.children or [])
+        for token in inline
+    )
+    return " ".join(words).replace(_WORD_JOINER, "")
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark")
 
 
 def capitalize(words: str) -> str:

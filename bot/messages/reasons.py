@@ -9,7 +9,6 @@ from bot.messages.formatting import (
     format_duration,
     format_moment,
     inline_code,
-    inline_text,
     truncate,
 )
 
@@ -144,12 +143,12 @@ def wrong_session(session: str) -> str:
 
 def model_key_refused(status: object) -> str:
     """`status` is the HTTP status."""
-    return f"The model API does not accept the key (HTTP status {inline_text(str(status))})."
+    return f"The model API does not accept the key (HTTP status {clause(str(status))})."
 
 
 def agent_not_started(why: str, next_step: str) -> str:
     """`why` is a sentence; `next_step` tells the operator what to do."""
-    return f"The agent could not start. {clause(why)}. {inline_text(truncate(next_step))}"
+    return f"The agent could not start. {clause(why)}. {clause(next_step)}."
 
 
 def trouble(what: str) -> str:

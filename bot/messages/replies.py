@@ -37,8 +37,15 @@ def unknown_command(words: str, names: Iterable[str]) -> str:
     return f"There is no command {inline_code(truncate(f'/{words}'))}. {advice}"
 
 
-def status(branch: str | None, running_for: timedelta | None, waiting: int, *, session_active: bool) -> str:
-    """Describe the conversation at a glance."""
+def status(
+    branch: str | None,
+    running_for: timedelta | None,
+    waiting: int,
+    *,
+    session_active: bool,
+    not_posted: int | None = None,
+) -> str:
+    """Describe the conversation at a glance. `not_posted` is a turn whose answer GitHub refused."""
     work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
     queued = f"{format_count(waiting, 'request')} queued." if waiting else "No requests queued."
     where = "There is no branch yet." if branch is None else f"The branch is {inline_code(branch)}."
@@ -47,7 +54,13 @@ def status(branch: str | None, running_for: timedelta | None, waiting: int, *, s
         if session_active
         else "The next request starts a new conversation with the agent."
     )
-    return f"{work} {queued}\n\n{where} {memory}"
+    refused = (
+        ""
+        if not_posted is None
+        else f"\n\nGitHub did not accept the answer of turn {not_posted}. The bot's operator finds the reason in "
+        "`threadtree turns list`."
+    )
+    return f"{work} {queued}\n\n{where} {memory}{refused}"
 
 
 def delivery_failed(guid: str) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal, assert_never
 
 from bot.messages.formatting import (
+    clause,
     code_block,
     details,
     format_count,
@@ -148,7 +149,7 @@ def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta,
 def fetching(detail: str | None, *, first: bool) -> str:
     """Return the phase of the fetch; `first` is true for a new clone, `detail` is git's progress."""
     what = "Cloning the repository" if first else "Fetching new commits"
-    return f"{what}: {inline_text(truncate(detail[:1].lower() + detail[1:]))}" if detail else f"{what}."
+    return f"{what}: {clause(detail[:1].lower() + detail[1:])}" if detail else f"{what}."
 
 
 def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:

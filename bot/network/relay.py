@@ -71,10 +71,14 @@ def connect(near: socket.socket, path: str, free: threading.Semaphore) -> None:
 
 
 def carry(source: socket.socket, sink: socket.socket) -> None:
-    """Pass bytes on until the source ends, then end the sink. A sink that takes no more can still be read."""
+    """Pass bytes on until either side ends or fails, then end the sink. A sink that takes no more can still be read."""
     try:
         while data := source.recv(CHUNK_BYTES):
             sink.sendall(data)
+    except OSError:  # a reset is an end like any other
+        pass
+    try:
+        # Also after a reset: otherwise the other side would wait for ever, and hold one of the connections.
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         return

@@ -11,6 +11,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
+from bot.messages.formatting import plain
 from bot.model import ThreadRef, WorktreeState
 from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
@@ -89,12 +90,13 @@ async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
 
 async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOperation, outcome: Outcome) -> None:
     """Write the end, the rows that change with it, and the answer, in one transaction."""
-    await operations.finish(connection, operation.claim, outcome.state, outcome.words, ctx.node)
+    await operations.finish(connection, operation.claim, outcome.state, plain(outcome.words), ctx.node)
     if outcome.write is not None:
         await outcome.write(connection)
     if operation.conversation_id is not None and operation.target is not None:
         thread_ref = ThreadRef(operation.worktree.repository, operation.conversation_id)
-        await thread_comments.reply(connection, thread_ref, operation.target, outcome.words)
+        reply_id = operation.reply_id
+        await thread_comments.reply(connection, thread_ref, operation.target, outcome.words, instead_of=reply_id)
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:

@@ -9,7 +9,7 @@ import structlog
 
 from bot.github.answers import Posted
 from bot.github.client import GitHub, ReactionContent
-from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
+from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.tracking import ANSWER_URL
 from bot.model import Target
@@ -32,9 +32,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more can go now; `next_due` is when to come back, None when nothing waits."""
+    """Nothing more can go now; `next_due` is when to come back, None when nothing waits.
+
+    `paused`: GitHub's limit holds the writer until then.
+    """
 
     next_due: datetime | None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +64,23 @@ class Sender:
         """Send one row, or wait before it; return a result if the writer must pause."""
         now = self.clock()
         if (until := await outbox.paused_until(connection, writer, now)) is not None:
-            return Drained(until)
+            return Drained(until, paused=True)
         created = await outbox.created_within(connection, writer, pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
         found = await outbox.next_to_send(connection, writer, now, only_edits=only_edits)
         if found is None:
-            due = await outbox.next_due(connection, writer, now)
+            due = await outbox.next_due(connection, writer, now, pacing.DECLINED)
             return Drained(opens if only_edits and due == now else due)
-        row_id, creates = found
+        row_id, urgency, creates = found
+        if urgency == pacing.DECLINED:
+            declined = await outbox.created_within(connection, writer, pacing.HOUR, now, first_urgency=urgency)
+            share_opens = pacing.next_creation(declined, now, share=pacing.DECLINED_SHARE)
+            if share_opens - now > LONGEST_WAIT:
+                # Nothing else is due now.
+                due = await outbox.next_due(connection, writer, now, pacing.PROGRESS)
+                return Drained(min(due, share_opens) if due else share_opens)
+            opens = max(opens, share_opens)
         if creates and opens > now:
             await self.sleep((opens - now).total_seconds())
             return None  # something more urgent may be due by now
@@ -92,7 +104,11 @@ class Sender:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
             await self._try_later(connection, writer, item, wait, unsure=to_be_looked_for)
         except (NotFound, Refused) as error:
-            await self._give_up(connection, item, error)
+            if _may_appear(item, error):
+                later = Transient("request", None, f"404: {error}", may_have_happened=False)
+                await self._try_later(connection, writer, item, later, unsure=to_be_looked_for)
+            else:
+                await self._give_up(connection, item, error)
         else:
             version = item.version if found is None or found.body.strip() == body else 0
             place = None if comment is None else (comment.id, comment.url)
@@ -138,7 +154,11 @@ class Sender:
             _log.info("outbox-posted-again", row=item.id, turn=item.turn_id, error=str(error))
             await outbox.post_anew(connection, item.id, elsewhere, str(error))
         else:
-            _log.warning("outbox-failed", row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))
+            failed = _log.bind(row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))
+            if item.kind == "comment" and item.urgency == pacing.FINAL and not item.is_linked:
+                failed.error("answer-not-posted")
+            else:
+                failed.warning("outbox-failed")
             await outbox.put_back(connection, item.id, "failed", self.clock(), str(error))
 
     def _body(self, item: OutboxItem) -> str:
@@ -156,13 +176,21 @@ def _marker(item: OutboxItem) -> str:
     return turn_marker(item.turn_id, item.part)
 
 
+def _may_appear(item: OutboxItem, error: NotFound | Refused) -> bool:
+    """Return whether something new was refused because GitHub did not find its place, which may pass."""
+    is_lost = isinstance(error, NotFound) and not isinstance(error, Gone)
+    is_new = item.comment_id is None and _elsewhere(item, error) is None
+    return is_lost and is_new and item.attempts < pacing.NOT_FOUND_ATTEMPTS
+
+
 def _elsewhere(item: OutboxItem, error: NotFound | Refused | Transient) -> Target | None:
     """Return where a refused comment can be posted instead, or None."""
     if item.kind == "reaction" or isinstance(error, Transient):
         return None
     gone = isinstance(error, NotFound)
     if item.comment_id is not None:
-        # The tracking comment was deleted: progress is then unwanted, an answer is not.
-        return item.target if gone and item.urgency < pacing.PROGRESS else None
+        # Somebody deleted the comment: progress and the link to the answer are then unwanted, an answer is not.
+        is_answer = item.urgency < pacing.PROGRESS and item.linked_url is None
+        return item.target if gone and is_answer else None
     unanswerable = gone or (isinstance(error, Refused) and error.status == 422)
     return Target("pull") if unanswerable and item.target.kind == "review-comment" else None

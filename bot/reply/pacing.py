@@ -10,8 +10,10 @@ MOST_A_MINUTE = 80
 MOST_AN_HOUR = 500
 HOUR = timedelta(hours=1)
 
-AT_ONCE, FINAL, PROGRESS = 0, 1, 2
-"""Urgencies, lowest first: reactions and command answers, then final answers, then progress."""
+AT_ONCE, FINAL, PROGRESS, DECLINED = 0, 1, 2, 3
+"""Urgencies, lowest first: 👀 and command answers, then final answers, then progress, then 😕."""
+DECLINED_SHARE = 10
+"""At most one in so many creations may be a 😕: anybody can cause one."""
 
 _FIRST_BACKOFF = timedelta(seconds=2)
 _LONGEST_BACKOFF = timedelta(minutes=15)
@@ -22,17 +24,23 @@ _PROGRESS_PAUSES = (
 _LONGEST_PROGRESS_PAUSE = timedelta(seconds=60)
 MOST_ATTEMPTS = 100
 """About a day of the longest backoff; after that the row fails."""
+NOT_FOUND_ATTEMPTS = 8
+"""About nine minutes. A 404 also comes from a replica that is behind, a token that is new, a suspended installation."""
 
 
-def next_creation(created: Sequence[datetime], now: datetime) -> datetime:
-    """Return when the next creation may go, `now` or later, after those of the last hour (oldest first)."""
+def next_creation(created: Sequence[datetime], now: datetime, *, share: int = 1) -> datetime:
+    """Return when the next creation may go, `now` or later, after those of the last hour (oldest first).
+
+    With `share`, `created` are those of one kind, which may use one part in so many of the budget.
+    """
+    a_minute, an_hour = MOST_A_MINUTE // share, MOST_AN_HOUR // share
     earliest = now
     if created:
         earliest = max(earliest, created[-1] + SPACING)
-    if len(created) >= MOST_A_MINUTE:
-        earliest = max(earliest, created[-MOST_A_MINUTE] + timedelta(minutes=1))
-    if len(created) >= MOST_AN_HOUR:
-        earliest = max(earliest, created[-MOST_AN_HOUR] + HOUR)
+    if len(created) >= a_minute:
+        earliest = max(earliest, created[-a_minute] + timedelta(minutes=1))
+    if len(created) >= an_hour:
+        earliest = max(earliest, created[-an_hour] + HOUR)
     return earliest
 
 

@@ -2,12 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from bot.github.client import ReactionContent
 from bot.messages import tracking
 from bot.messages.tracking import TurnResult
 from bot.model import Target, ThreadRef
 from bot.reply import pacing
-from bot.reply.pacing import AT_ONCE, FINAL, PROGRESS
+from bot.reply.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.store import outbox
 from bot.store.database import Connection
 from bot.store.jobs import defer, outbox_bell
@@ -16,16 +15,39 @@ NEW_COMMENT_AFTER = timedelta(seconds=60)
 """GitHub sends no notification of an edit, so the answer of a longer turn is a new comment."""
 
 
-async def react(connection: Connection, thread_ref: ThreadRef, target: Target, content: ReactionContent) -> None:
-    """React with 👀 (`eyes`) to a request that was received, with 😕 (`confused`) to one that will not be done."""
-    await outbox.enqueue_reaction(connection, thread_ref, target, content)
+async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
+    """React with 👀 to a request that was received."""
+    await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE)
     await _ring(connection, thread_ref)
 
 
-async def reply(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> None:
-    """Post a comment that belongs to no turn, such as a command's answer."""
-    await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE)
+async def decline(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
+    """React with 😕 to a request that will not be done. It goes after everything else."""
+    await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED)
     await _ring(connection, thread_ref)
+
+
+async def decline_outsider(
+    connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int, now: datetime
+) -> None:
+    """React with 😕 to a person who may not ask, once a thread and day, unless many such reactions wait."""
+    most = pacing.MOST_AN_HOUR // pacing.DECLINED_SHARE
+    if await outbox.may_decline(connection, thread_ref, person_id, most, DECLINED, now):
+        await decline(connection, thread_ref, target)
+
+
+async def reply(
+    connection: Connection, thread_ref: ThreadRef, target: Target, words: str, *, instead_of: int | None = None
+) -> int:
+    """Post a comment that belongs to no turn, such as a command's answer; return its row.
+
+    The comment of the row `instead_of` becomes this one by edit.
+    """
+    row_id = instead_of
+    if row_id is None or not await outbox.rewrite_comment(connection, row_id, words):
+        row_id = await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE)
+    await _ring(connection, thread_ref)
+    return row_id
 
 
 async def track(connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str) -> None:

@@ -21,6 +21,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import commit_message, notices, reasons, tracking
+from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.node.transactions import persist
@@ -83,7 +84,7 @@ class TurnRun:
             if end is None:
                 return
             await self._finish(end)
-            self._log.info("turn-ended", state=end.state, reason=end.reason)
+            self._log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
         except TurnMovedError:
             self._log.info("turn-moved")
         except ClaimLostError:
@@ -327,7 +328,8 @@ class TurnRun:
         result = await asyncio.to_thread(_without_secrets, result, ctx.redactor)
 
         async def write(connection: Connection) -> None:
-            await turns.end(connection, turn.claim, result.state, result.reason, result.notices)
+            reason = result.reason and plain(result.reason)
+            await turns.end(connection, turn.claim, result.state, reason, result.notices)
             await thread_comments.ended(
                 connection,
                 self._thread_ref,
@@ -408,7 +410,7 @@ def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     known = metadata.read(path)
     if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return
-    error = None if end.state == "done" else end.reason
+    error = None if end.state == "done" or end.reason is None else plain(end.reason)
     updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
     try:
         metadata.write(path, updated)

@@ -135,7 +135,9 @@ OVERVIEW = """
 select w.branch,
        exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
        (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
-       (select count(*) from turns t where t.conversation_id = c.id and t.state = 'queued') as waiting
+       (select count(*) from turns t where t.conversation_id = c.id and t.state = 'queued') as waiting,
+       (select max(t.id) from turns t join unposted_answers on turn_id = t.id
+        where t.conversation_id = c.id) as not_posted
 from conversations c
 left join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
 where c.id = $1
@@ -156,12 +158,16 @@ class ConversationRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn."""
+    """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn.
+
+    `not_posted` is the last turn whose answer GitHub refused.
+    """
 
     branch: str | None
     session_active: bool
     running_since: datetime | None
     waiting: int
+    not_posted: int | None
 
 
 def live_worktree_of(row: Record) -> LiveWorktree:
@@ -319,7 +325,7 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
 async def overview(connection: Connection, conversation_id: int) -> Overview:
     """Return what `/status` tells about a conversation."""
     row = await connection.fetchrow(OVERVIEW, conversation_id)
-    return Overview(row["branch"], row["session_active"], row["running_since"], row["waiting"])
+    return Overview(row["branch"], row["session_active"], row["running_since"], row["waiting"], row["not_posted"])
 
 
 async def first_seen(connection: Connection, effect: bytes) -> bool:

@@ -40,8 +40,10 @@ limit $1
 
 LIST_TURNS = """
 -- The tracking comment is the first part; later parts are the rest of a long answer.
-select turn.id, owner || '/' || name || '#' || number as conversation, turn.state, reason, requested_by,
-       comment_url, started_at, finished_at
+select turn.id, owner || '/' || name || '#' || number as conversation, turn.state,
+       nullif(concat_ws(' ', reason, (select 'GitHub did not accept the answer: ' || error || '.' from unposted_answers
+                                      where turn_id = turn.id order by part limit 1)), '') as reason,
+       requested_by, comment_url, started_at, finished_at
 from turns as turn
      join conversations on conversations.id = turn.conversation_id
      join codebases using (platform, repository_id)

@@ -23,6 +23,10 @@ select place.id, $2, $3, $4, $5, $6, $7,
 from place returning id, (select node from place)
 """
 
+NOTE_REPLY = """
+update operations set reply_id = $2 where id = $1
+"""
+
 RESTORE_BEFORE = """
 -- Before the newest turn that waits on the thread, in the worktree of that turn; not twice.
 insert into operations (worktree_id, kind, turn_id, requested_by, asked_at)
@@ -52,7 +56,7 @@ from next where operations.id = next.id returning operations.id
 """
 
 CLAIMED = """
-select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id,
+select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id, o.reply_id,
        o.requested_by, o.created_at,
        (select c.number from conversations c where c.id = o.conversation_id) as number,
        (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id, w.*
@@ -85,7 +89,7 @@ WITHDRAW = """
 update operations set state = 'failed', outcome = $3, finished_at = now()
 where state = 'queued' and asked_at < $2
   and (conversation_id = $1 or turn_id in (select id from turns where conversation_id = $1))
-returning kind, source_kind, source_id
+returning kind, source_kind, source_id, reply_id
 """
 
 IS_BUSY = """
@@ -117,8 +121,9 @@ class OperationClaim:
 class ClaimedOperation:
     """An operation with everything needed to carry it out, as it was when it was claimed.
 
-    The answer goes to `conversation_id`, at `target`; or into the reply of `turn_id`; or, without either, to the
-    operator who asked. `number` is that of the thread that asked.
+    The answer goes to `conversation_id`, at `target`, in the comment `reply_id` of the outbox where there is one
+    already; or into the reply of `turn_id`; or, without either, to the operator who asked. `number` is that of the
+    thread that asked.
     """
 
     claim: OperationClaim
@@ -127,6 +132,7 @@ class ClaimedOperation:
     conversation_id: int | None
     target: Target | None
     turn_id: int | None
+    reply_id: int | None
     requested_by: str
     created_at: datetime
     number: int | None
@@ -141,6 +147,15 @@ class ClaimedOperation:
     def others(self) -> tuple[int, ...]:
         """The numbers of the other threads that use the worktree."""
         return tuple(number for number in self.worktree.conversations if number != self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A queued operation that was ended; `target` asked for it, `reply_id` is the outbox's comment that tells of it."""
+
+    kind: OperationKind
+    target: Target | None
+    reply_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +196,11 @@ async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind,
     return operation_id
 
 
+async def note_reply(connection: Connection, operation_id: int, reply_id: int) -> None:
+    """Record the outbox's comment that tells of the queued operation."""
+    await connection.execute(NOTE_REPLY, operation_id, reply_id)
+
+
 async def restore_before_newest_turn(connection: Connection, conversation_id: int) -> None:
     """Enqueue a restore before the thread's newest waiting turn; that turn's reply tells of it. Rings no node."""
     await connection.execute(RESTORE_BEFORE, conversation_id)
@@ -203,6 +223,7 @@ async def claim_next(
         conversation_id=row["conversation_id"],
         target=Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None,
         turn_id=row["turn_id"],
+        reply_id=row["reply_id"],
         requested_by=row["requested_by"],
         created_at=row["created_at"],
         number=row["number"],
@@ -238,10 +259,15 @@ async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
 
 async def withdraw(
     connection: Connection, conversation_id: int, asked_before: datetime, outcome: str
-) -> list[tuple[OperationKind, Target | None]]:
-    """End the queued operations that the thread asked for before that time; return (kind, what asked for it)."""
+) -> list[Withdrawn]:
+    """End the queued operations that the thread asked for before that time, and return them."""
     rows = await connection.fetch(WITHDRAW, conversation_id, asked_before, outcome)
-    return [(row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None) for row in rows]
+    return [
+        Withdrawn(
+            row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None, row["reply_id"]
+        )
+        for row in rows
+    ]
 
 
 async def is_busy(connection: Connection, worktree_id: int) -> bool:

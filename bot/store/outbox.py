@@ -21,22 +21,39 @@ where (outbox.content, outbox.waits_for) is distinct from (excluded.content, exc
 returning id
 """
 
+REWRITE_COMMENT = """
+update outbox set content = $2, error = null, version = version + 1,
+                  state = case state when 'sending' then 'sending' else 'waiting' end
+where id = $1 returning id
+"""
+
 COMMENT_OF_PART = """
 select id from outbox where kind = 'comment' and turn_id = $1 and part = $2
 """
 
 ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
-values ($1, $2, 'reaction', 0, $3, $4, $5, '-infinity')
+values ($1, $2, 'reaction', $6, $3, $4, $5, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
 """
 
+MAY_DECLINE = """
+-- Once a person and thread a day, and not while $4 of them wait: anybody can cause them.
+insert into effects (key, seen_at)
+select sha256(convert_to(format('declined %s %s', $1::bigint, $2::bigint), 'UTF8')), $5
+where (select count(*) from outbox where writer = $3 and urgency = $6 and state in ('waiting', 'sending')) < $4
+on conflict (key) do update set seen_at = excluded.seen_at where effects.seen_at <= $5 - interval '1 day'
+returning key
+"""
+
 WRITERS_WITHOUT_A_JOB = """
--- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due.
+-- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due. Not those
+-- that GitHub's limit holds.
 select distinct writer from outbox o
 where state in ('waiting', 'sending') and due_at <= $1
   and not exists (select from procrastinate_jobs j
                   where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
+  and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
 """
 
 LOCK_WRITER = """
@@ -58,7 +75,7 @@ where o.writer = $1 and o.state in ('waiting', 'sending')
 
 NEXT = f"""
 -- If $3 is true, nothing new may be created now, so only edits count.
-select o.id, o.kind, o.comment_id
+select o.id, o.urgency, o.comment_id
 {SENDABLE}
   and o.due_at <= $2 and (not $3 or o.comment_id is not null)
 order by o.urgency, o.id limit 1
@@ -66,7 +83,7 @@ order by o.urgency, o.id limit 1
 
 NEXT_DUE = f"""
 select case when count(*) > 0 then greatest(min(o.due_at), $2::timestamptz) end
-{SENDABLE}
+{SENDABLE} and o.urgency <= $3
 """
 
 TAKE = """
@@ -79,7 +96,8 @@ returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind, o.target_id
           o.attempts, o.created_at, before.state = 'sending' as unsure,
           c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
           (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
-          (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content
+          (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content,
+          exists (select from outbox linking where linking.waits_for = o.id) as is_linked
 """
 
 SENT = """
@@ -113,14 +131,17 @@ where id = $1 and state = 'sending'
 CREATED_SINCE = """
 -- A request whose answer never came counts from when it was sent.
 select coalesce(posted_at, sending_at) as at from outbox
-where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2))
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and urgency >= $3
 order by 1
 """
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub."""
+    """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub.
+
+    `is_linked`: another comment links this one, and says its text where GitHub refuses this one.
+    """
 
     id: int
     kind: Literal["reaction", "comment"]
@@ -138,6 +159,7 @@ class OutboxItem:
     created_at: datetime
     linked_url: str | None
     linked_content: str | None
+    is_linked: bool
 
 
 async def enqueue_comment(
@@ -162,10 +184,25 @@ async def enqueue_comment(
     return int(changed)
 
 
-async def enqueue_reaction(connection: Connection, thread_ref: ThreadRef, target: Target, content: str) -> None:
+async def rewrite_comment(connection: Connection, row_id: int, content: str) -> bool:
+    """State another text for a comment that belongs to no turn; False if its row is gone."""
+    return await connection.fetchval(REWRITE_COMMENT, row_id, content) is not None
+
+
+async def enqueue_reaction(
+    connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int
+) -> None:
     """State a reaction by GitHub's name for it, such as `eyes`; asking again changes nothing."""
-    writer = thread_ref.repository.writer
-    await connection.execute(ENQUEUE_REACTION, writer, thread_ref.conversation_id, target.kind, target.id, content)
+    place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
+    await connection.execute(ENQUEUE_REACTION, *place, content, urgency)
+
+
+async def may_decline(
+    connection: Connection, thread_ref: ThreadRef, person_id: int, most_waiting: int, urgency: int, now: datetime
+) -> bool:
+    """Return whether the person may get a reaction of this lowest urgency on the thread now, and record it."""
+    who = (thread_ref.conversation_id, person_id, thread_ref.repository.writer)
+    return await connection.fetchval(MAY_DECLINE, *who, most_waiting, now, urgency) is not None
 
 
 async def ring_forgotten(connection: Connection, now: datetime) -> list[str]:
@@ -182,15 +219,15 @@ async def lock_writer(connection: Connection, writer: str) -> bool:
 
 async def next_to_send(
     connection: Connection, writer: str, now: datetime, *, only_edits: bool
-) -> tuple[int, bool] | None:
-    """Return the id of the most urgent, then oldest row that is due, and whether it creates something on GitHub."""
+) -> tuple[int, int, bool] | None:
+    """Return the most urgent, then oldest row that is due: its id, its urgency, and whether it creates something."""
     row = await connection.fetchrow(NEXT, writer, now, only_edits)
-    return None if row is None else (row["id"], row["comment_id"] is None)
+    return None if row is None else (row["id"], row["urgency"], row["comment_id"] is None)
 
 
-async def next_due(connection: Connection, writer: str, now: datetime) -> datetime | None:
-    """Return when the first row that can be sent is due, `now` at the earliest; None if there is no row."""
-    due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now)
+async def next_due(connection: Connection, writer: str, now: datetime, last_urgency: int) -> datetime | None:
+    """Return when the first row up to this urgency is due, `now` at the earliest; None if there is no row."""
+    due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now, last_urgency)
     return due
 
 
@@ -216,6 +253,7 @@ async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem
         created_at=row["created_at"],
         linked_url=row["linked_url"],
         linked_content=row["linked_content"],
+        is_linked=row["is_linked"],
     )
 
 
@@ -250,6 +288,8 @@ async def post_anew(connection: Connection, row_id: int, target: Target, error: 
     await connection.execute(POST_ANEW, row_id, error, target.kind, target.id)
 
 
-async def created_within(connection: Connection, writer: str, span: timedelta, now: datetime) -> list[datetime]:
+async def created_within(
+    connection: Connection, writer: str, span: timedelta, now: datetime, *, first_urgency: int = 0
+) -> list[datetime]:
     """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
-    return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span)]
+    return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span, first_urgency)]

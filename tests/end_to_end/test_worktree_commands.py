@@ -404,7 +404,7 @@ async def test_an_operator_resets_removes_and_restores(world: World, database_ur
         )
 
         restored, _ = await operate(world, ctx, worktree, "restore")
-        assert restored.outcome == "1 file was restored on `threadtree/issue-1`."
+        assert restored.outcome == "1 file was restored on threadtree/issue-1."
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
 
@@ -459,7 +459,7 @@ async def test_an_operator_continues_the_operation_of_a_dead_process(world: Worl
     async with node_context(world.pair.settings, database_url) as ctx:
         standing, _ = await operate(world, ctx, 1, "restore")
 
-    assert standing.outcome == "1 file was restored on `threadtree/issue-1`."
+    assert standing.outcome == "1 file was restored on threadtree/issue-1."
     assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
 
 

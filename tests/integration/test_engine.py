@@ -249,9 +249,10 @@ async def test_a_job_enqueued_during_a_fetch_does_not_wait_for_the_poll(
     monkeypatch.setattr(JobManager, "fetch_job", fetch_while_news_arrive)
     record = Record()
     async with working(database_url, record.handle):
-        while not told.is_set():  # until the worker listens
-            await put(pool, job("early"))
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not told.is_set():  # until the worker listens
+                await put(pool, job("early"))
+                await asyncio.sleep(0.01)
         late.set()
         await put(pool, job("first"))
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -23,6 +23,7 @@ from bot.worktrees.create import Created
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.patience import until_true
 
 BRANCH = "threadtree/issue-1"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -729,8 +730,8 @@ async def test_a_deletion_that_is_cancelled_ends_its_process_and_the_next_one_de
     (tmp_path / "rm").chmod(0o700)
     monkeypatch.setattr(trash, "_SEARCH_PATH", str(tmp_path))
     deleting = asyncio.create_task(trash.empty_trash(tmp_path))
-    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    pid = tmp_path / "pid"
+    await until_true(lambda: pid.is_file() and pid.read_text().endswith("\n"))
     deleting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await deleting

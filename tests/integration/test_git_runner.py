@@ -10,13 +10,11 @@ import pytest
 from bot.git.errors import GitError, GitProblem, redact
 from bot.git.runner import Git, Identity
 from tests.support.git_repositories import GIT, git
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_true
 
 
-async def until_exists(path: Path) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not path.exists() or not path.read_text().strip():  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0.01)
+async def until_written(path: Path) -> None:
+    await until_true(lambda: path.exists() and bool(path.read_text().strip()))
 
 
 def process_is_gone(pid: int) -> bool:
@@ -54,7 +52,7 @@ async def test_a_command_past_its_time_limit_ends_with_all_its_children(tmp_path
 async def test_a_cancelled_command_ends_with_all_its_children(tmp_path: Path) -> None:
     command, started = await hanging_git(tmp_path)
     task = asyncio.create_task(GIT.run(*command, cwd=tmp_path))
-    await until_exists(started)
+    await until_written(started)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -78,13 +76,11 @@ async def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     started = tmp_path / "started"
     stubborn = f"!trap '' TERM; echo $$ > {started}; while :; do sleep 1; done"
     task = asyncio.create_task(GIT.run("-c", f"alias.hang={stubborn}", "hang", cwd=tmp_path))
-    await until_exists(started)
+    await until_written(started)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not process_is_gone(int(started.read_text())):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_true(lambda: process_is_gone(int(started.read_text())))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,9 +11,11 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from bot.github import transport
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
+from bot.github.transport import _LARGEST_KNOWN_BYTES, _MOST_KNOWN_BYTES, _KnownAnswers
 from bot.model import Repository, Target
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
@@ -25,6 +27,7 @@ from bot.simulated.github.faults import (
     GraphQLError,
     PrimaryRateLimit,
     SecondaryRateLimit,
+    Trickle,
 )
 
 INSTALLATION = 77
@@ -404,6 +407,62 @@ async def test_an_app_that_is_not_installed_there_is_told_so(
     github = client(simulated_app, http, time, app_of(simulated_app))
     with pytest.raises(Unauthenticated, match="acme/shop"):
         await github.git_token(Repository("github.example", 1, "acme", "shop"))
+
+
+async def test_an_uninstalled_app_has_no_credentials_and_not_no_permission(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
+    assert simulated_app.world.app is not None
+    simulated_app.world.app = replace(simulated_app.world.app, installation_id=INSTALLATION + 1)
+    with pytest.raises(Unauthenticated, match="no longer installed"):
+        await github.permission(shop, "maria")
+    simulated_app.faults.add(FailBefore(403), path="*/access_tokens")
+    with pytest.raises(Unauthenticated):
+        await github.permission(shop, "maria")
+    simulated_app.faults.add(FailBefore(422), path="*/access_tokens")
+    with pytest.raises(NotFound):
+        await github.git_token(shop)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_an_app_whose_clock_is_wrong_goes_by_githubs(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, hours: int
+) -> None:
+    github = client(simulated_app, http, Time(datetime.now(UTC) + timedelta(hours=hours)), app_of(simulated_app))
+    assert (await github.identity()).id == simulated_app.bot.id
+
+
+async def test_an_answer_that_did_not_change_comes_from_memory(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, maria: Person
+) -> None:
+    issue = await maria.open_issue(shop, "First title")
+    for _ in range(2):
+        assert (await github.thread(ours(shop), issue.number)).title == "First title"
+    issue.title = "Second title"
+    assert (await github.thread(ours(shop), issue.number)).title == "Second title"
+    assert [request.status for request in simulated.requests] == [200, 304, 200]
+
+
+def test_answers_in_memory_have_a_budget() -> None:
+    known = _KnownAnswers()
+    for number in range(100):
+        known.keep((str(number), ""), {}, bytes(_LARGEST_KNOWN_BYTES))
+        known.keep((str(number), ""), {}, bytes(_LARGEST_KNOWN_BYTES))
+    most = _MOST_KNOWN_BYTES // _LARGEST_KNOWN_BYTES
+    assert [number for number in range(100) if known.get((str(number), ""))] == list(range(100 - most, 100))
+    known.keep(("99", ""), {}, bytes(_LARGEST_KNOWN_BYTES + 1))
+    assert known.get(("99", "")) is None
+
+
+async def test_an_answer_that_trickles_ends(
+    github: GitHub, simulated: SimulatedGitHub, shop: SimulatedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LONGEST_ANSWER_SECONDS", 0.2)
+    simulated.faults.add(Trickle(1, 0.05), times=None)
+    with pytest.raises(Transient, match="TimeoutError"):
+        await github.is_protected(ours(shop), "main")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"errors": "x"}', b'{"message": null, "errors": [1]}'])

@@ -256,6 +256,7 @@ async def test_a_client_that_reads_late_gets_the_whole_answer(tmp_path: Path) ->
     with private_socket(path) as listener:
         async with sockets.serving(listener, answer):
             with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(PATIENCE_SECONDS)
                 client.connect(str(path))
                 client.shutdown(socket.SHUT_WR)
                 await asyncio.wait_for(answered.wait(), PATIENCE_SECONDS)

@@ -166,6 +166,35 @@ for connection in connections:
     assert most <= relay.MAX_CONNECTIONS
 
 
+async def test_clients_that_reset_their_connection_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import socket, struct, sys
+def connect():
+    return socket.create_connection((sys.argv[1], 19501), timeout=60)
+for _ in range(300):
+    gone = connect()
+    gone.sendall(b"a")
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    gone.close()
+last = connect()
+last.sendall(b"b")
+last.shutdown(socket.SHUT_WR)
+print(last.recv(10))
+"""
+
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read())
+
+    monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1000)
+    host = own_loopback()
+    with private_socket(tmp_path / "e.sock") as listener:
+        async with serving(listener, answer_at_the_end):
+            ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "e.sock"), {})
+    assert (ended.out, ended.err) == (b"b'b'\n", "")
+
+
 async def test_the_forwarder_ends_with_the_command() -> None:
     host = own_loopback()
     process = await asyncio.create_subprocess_exec(*relayed(["cat"], host), stdin=asyncio.subprocess.PIPE)

@@ -347,7 +347,9 @@ async def test_operations_requested_before_the_close_are_withdrawn(world: TurnRo
     of_an_operator = await ask(world, worktree, "reset")
 
     assert await operations.withdraw(world.db, thread, NOON, "Closed.") == []
-    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [("remove", Target("comment", 5))]
+    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [
+        operations.Withdrawn("remove", Target("comment", 5), None)
+    ]
 
     found = [await state(world, one) for one in (begun, waiting, of_another, of_an_operator)]
     assert found == ["running", "failed", "queued", "queued"]
@@ -446,7 +448,9 @@ async def test_a_restore_ends_with_its_turn(world: TurnRows) -> None:
     await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
 
-    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [("restore", None)]
+    assert await operations.withdraw(world.db, thread, LATER, "Closed.") == [
+        operations.Withdrawn("restore", None, None)
+    ]
 
 
 async def test_a_removed_worktree_is_revived_at_its_path_with_the_threads_that_have_none(world: TurnRows) -> None:

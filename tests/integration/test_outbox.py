@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from bot.github.client import GitHub
 from bot.messages.marker import turn_marker
 from bot.model import Repository, Target, ThreadRef
 from bot.redaction import Redactor
+from bot.reply import thread_comments
 from bot.reply.outbox import Drained, Sender
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (
@@ -28,11 +29,12 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
 )
 from bot.simulated.github.model import Comment, Issue, Pull
-from bot.store import outbox
+from bot.store import listings, outbox
+from bot.store.conversations import overview
 from bot.store.database import Pool, database
 
 SECRET = "a-secret-of-the-bot"
-AT_ONCE, FINAL, PROGRESS = 0, 1, 2
+AT_ONCE, FINAL, PROGRESS, DECLINED = 0, 1, 2, 3
 
 
 @dataclass
@@ -115,9 +117,9 @@ class Bench:
         async with self.pool.acquire() as connection:
             return await outbox.enqueue_comment(connection, self.thread, Target("issue"), content, AT_ONCE)
 
-    async def react(self, target: Target, content: str = "eyes") -> None:
+    async def react(self, target: Target, content: str = "eyes", urgency: int = AT_ONCE) -> None:
         async with self.pool.acquire() as connection:
-            await outbox.enqueue_reaction(connection, self.thread, target, content)
+            await outbox.enqueue_reaction(connection, self.thread, target, content, urgency)
 
     async def row(self, identifier: int) -> asyncpg.Record:
         return await self.pool.fetchrow("select * from outbox where id = $1", identifier)
@@ -318,6 +320,112 @@ async def test_a_secondary_limit_pauses_the_writer_for_later_items_too(bench: Be
     await bench.drain_until_empty()
     assert bench.bodies == ["One", "Two"]
     assert bench.time.now >= started + timedelta(seconds=90)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        SecondaryRateLimit(retry_after=None),
+        SecondaryRateLimit(retry_after=None, status=429),
+        FailBefore(422, "Validation Failed: body was submitted too quickly"),
+    ],
+)
+async def test_a_limit_that_does_not_say_until_when_pauses_the_writer_for_a_minute(bench: Bench, limit: Fault) -> None:
+    bench.github.faults.add(limit, method="POST")
+    first, started = await bench.reply("One"), bench.time.now
+    await bench.reply("Two")
+    drained = await bench.drain()
+    assert (drained.next_due, drained.paused) == (started + timedelta(seconds=60), True)
+    assert len(bench.posts()) == 1
+    await bench.drain_until_empty()
+    assert bench.bodies == ["One", "Two"]
+    assert (await bench.row(first))["attempts"] == 0
+
+
+async def test_a_paused_installation_delays_no_other(bench: Bench) -> None:
+    bench.github.faults.add(SecondaryRateLimit(retry_after=3600), method="POST")
+    await bench.reply("Held")
+    await bench.drain()
+    other = replace(bench.repository, id=bench.repository.id + 1, name="other", installation_id=7)
+    conversation_id = await conversation(bench.pool, other, 1, "issue")
+    async with bench.pool.acquire() as connection:
+        await outbox.enqueue_comment(connection, ThreadRef(other, conversation_id), Target("issue"), "Free", AT_ONCE)
+        assert await outbox.ring_forgotten(connection, bench.time.now) == [other.writer]
+        assert await outbox.paused_until(connection, other.writer, bench.time.now) is None
+
+
+async def test_a_place_that_github_does_not_find_yet_is_tried_again_for_minutes(bench: Bench) -> None:
+    bench.github.faults.add(FailBefore(404), method="POST", times=4)
+    started = bench.time.now
+    await bench.reply("Hello.")
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Hello."]
+    assert bench.time.now - started >= timedelta(seconds=2 + 4 + 8 + 16)
+
+
+@pytest.mark.expects_errors
+@pytest.mark.parametrize(("status", "minutes"), [(404, 8), (410, 0)])
+async def test_an_answer_that_cannot_be_posted_is_seen_by_the_operator(bench: Bench, status: int, minutes: int) -> None:
+    bench.github.faults.add(FailBefore(status), method="POST", times=None)
+    turn, started = await bench.turn(), bench.time.now
+    row = await bench.wish(turn, "Done.", urgency=FINAL)
+    await bench.drain_until_empty()
+    assert (await bench.row(row))["state"] == "failed"
+    assert timedelta(minutes=minutes) <= bench.time.now - started <= timedelta(minutes=minutes + 2)
+    async with bench.pool.acquire() as connection:
+        (listed,) = await listings.newest(connection, listings.LIST_TURNS, None)
+        assert "Simulated failure" in listed["reason"]
+        assert (await overview(connection, bench.conversation_id)).not_posted == turn
+
+
+async def test_a_link_to_the_answer_is_not_posted_again_where_somebody_deleted_the_comment(bench: Bench) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Working.")
+    await bench.drain_until_empty()
+    await bench.github.person("acme").delete(bench.said[0])
+    answer = await bench.wish(turn, "The answer.", part=2, urgency=FINAL)
+    await bench.wish(turn, "Moved to %ANSWER_URL%.", urgency=PROGRESS, waits_for=answer)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["The answer."]
+
+
+async def test_a_comment_without_a_turn_becomes_another_by_edit(bench: Bench) -> None:
+    async with bench.pool.acquire() as connection:
+        row = await thread_comments.reply(connection, bench.thread, Target("issue"), "Queued.")
+        await bench.drain_until_empty()
+        assert await thread_comments.reply(connection, bench.thread, Target("issue"), "Reset.", instead_of=row) == row
+        await bench.drain_until_empty()
+        assert bench.bodies == ["Reset."]
+        await bench.github.person("acme").delete(bench.said[0])
+        await thread_comments.reply(connection, bench.thread, Target("issue"), "Removed.", instead_of=row)
+    await bench.drain_until_empty()
+    assert bench.bodies == ["Removed."]
+
+
+async def test_an_outsider_is_told_once_a_day_and_after_everything_else(bench: Bench) -> None:
+    async with bench.pool.acquire() as connection:
+        for day in (0, 0.9, 1.1):
+            comment = await bench.maria.comment(bench.issue, "@bot do it")
+            now = bench.time.now + timedelta(days=day)
+            await thread_comments.decline_outsider(connection, bench.thread, Target("comment", comment.id), 5, now)
+    await bench.wish(await bench.turn(), "Working.", urgency=PROGRESS)
+    await bench.drain_until_empty()
+    posted = [request.path for request in bench.github.requests if request.method == "POST"][-3:]
+    assert [path.rpartition("/")[2] for path in posted] == ["comments", "reactions", "reactions"]
+
+
+async def test_reactions_to_outsiders_take_a_tenth_of_the_budget_at_most(bench: Bench) -> None:
+    comments = [await bench.maria.comment(bench.issue, "@bot do it") for _ in range(12)]
+    for comment in comments:
+        await bench.react(Target("comment", comment.id), "confused", DECLINED)
+    drained = await bench.drain()
+    assert len(bench.posts()) == 8
+    assert drained.next_due is not None
+    await bench.reply("Answered meanwhile.")
+    await bench.drain()
+    assert bench.bodies == ["Answered meanwhile."]
+    await bench.drain_until_empty()
+    assert len(bench.posts()) == 13
 
 
 async def test_a_later_part_never_comes_before_an_earlier_one_but_a_command_answer_may_pass(bench: Bench) -> None:

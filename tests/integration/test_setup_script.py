@@ -24,6 +24,7 @@ from bot.run.setup_script import (
 from bot.sandbox import agent_argv
 from bot.sandbox.cage import Bind
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
+from tests.support.patience import until_exists, until_true
 from tests.support.sleeping_processes import new_sleep, runs
 
 SCRIPT = Path(".threadtree", "setup")
@@ -100,7 +101,7 @@ async def test_processes_of_the_script_end_with_it(world: GitRepositories, tmp_p
     sleep = new_sleep()
     text = f"{sleep} &\necho begun\n"
     assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "begun")
-    assert not runs(sleep)
+    await until_true(lambda: not runs(sleep))
 
 
 async def test_a_script_over_its_limit_is_ended_with_its_processes(world: GitRepositories, tmp_path: Path) -> None:
@@ -108,29 +109,27 @@ async def test_a_script_over_its_limit_is_ended_with_its_processes(world: GitRep
     text = f"echo begun\n{sleep} & {sleep}\n"
     ended = await run_script(launch(world, text, tmp_path), 2, asyncio.Event())
     assert ended == OutOfTime(2, "begun")
-    assert not runs(sleep)
+    await until_true(lambda: not runs(sleep))
 
 
 async def test_a_stop_ends_it(world: GitRepositories, tmp_path: Path) -> None:
     sleep, stop = new_sleep(), asyncio.Event()
     running = asyncio.create_task(run_script(launch(world, f"touch begun\n{sleep}\n", tmp_path), 30, stop))
-    while not (world.path / "begun").exists():  # noqa: ASYNC110 - a file tells nobody that it is there
-        await asyncio.sleep(0.01)
+    await until_exists(world.path / "begun")
     stop.set()
     assert await running == Stopped()
-    assert not runs(sleep)
+    await until_true(lambda: not runs(sleep))
 
 
 async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"touch begun\n{sleep}\n"
     running = asyncio.create_task(run_script(launch(world, text, tmp_path), 30, asyncio.Event()))
-    while not (world.path / "begun").exists():  # noqa: ASYNC110 - a file tells nobody that it is there
-        await asyncio.sleep(0.01)
+    await until_exists(world.path / "begun")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not runs(sleep)
+    await until_true(lambda: not runs(sleep))
 
 
 async def test_an_output_without_end_is_kept_to_its_end(world: GitRepositories, tmp_path: Path) -> None:

@@ -575,7 +575,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     conversation, worktree = await world.home()
     await world.make(worktree)
     assert await conversations.overview(world.db, conversation) == conversations.Overview(
-        "threadtree/issue-1", session_active=False, running_since=None, waiting=0
+        "threadtree/issue-1", session_active=False, running_since=None, waiting=0, not_posted=None
     )
     for _ in range(3):
         await world.ask(conversation)
@@ -583,7 +583,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     await turns.start_session(world.db, turn.claim, "custom", "s1")
 
     assert await conversations.overview(world.db, conversation) == conversations.Overview(
-        "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2
+        "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2, not_posted=None
     )
     with pytest.raises(ClaimLostError):
         await turns.stop_requested(world.db, replace(turn.claim, turn_id=turn.id + 1))

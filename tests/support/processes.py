@@ -19,7 +19,7 @@ from bot.demo.pair import SCRIPTED_AGENT
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until_exists
 
 SECRET = "a webhook secret of this test"
 T = TypeVar("T")
@@ -31,15 +31,6 @@ async def until(condition: Callable[[], Awaitable[T]], seconds: float = PATIENCE
         while not (value := await condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return value
-
-
-async def until_exists(path: Path) -> None:
-    """Wait for a file that another process makes."""
-
-    async def exists() -> bool:
-        return await asyncio.to_thread(path.exists)
-
-    await until(exists)
 
 
 class BotProcess:

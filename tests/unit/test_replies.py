@@ -135,4 +135,6 @@ def test_a_name_can_hold_no_markup(name: str) -> None:
 
 def test_a_branch_named_like_markup_stays_a_name() -> None:
     assert notices.diverged("`@octocat](x)").startswith("`` `@octocat](x) ``")
-    assert "@octocat" not in reasons.agent_not_started("@octocat <b>", "")
+    assert reasons.agent_not_started("@octocat <b>", "Install it.") == (
+        "The agent could not start. `@octocat <b>`. Install it."
+    )

@@ -29,6 +29,7 @@ class FailBefore:
     """The request gets an error status and has no effect."""
 
     status: int = 502
+    message: str = "Simulated failure"
 
 
 @dataclass(frozen=True, slots=True)

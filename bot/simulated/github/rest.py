@@ -1,5 +1,7 @@
 """The routes of the REST API."""
 
+import hashlib
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -96,11 +98,19 @@ def _route(acts: Acts, method: str, path: str, handler: Handler) -> Route:
         try:
             caller = authenticate(acts.world, request.headers.get("authorization"))
             call = Call(request, caller, acts)
-            return _moved(call) or await handler(call)
+            return _moved(call) or _unless_known(request, await handler(call))
         except RefusedError as refused:
             return refusal(refused)
 
     return Route(path, endpoint, methods=[method])
+
+
+def _unless_known(request: Request, found: Response) -> Response:
+    """Answer 304 to a GET that names the entity tag of what it would get."""
+    if request.method != "GET" or found.status_code != 200:
+        return found
+    tag = found.headers["etag"] = f'W/"{hashlib.sha256(bytes(found.body)).hexdigest()}"'
+    return Response(status_code=304, headers={"etag": tag}) if request.headers.get("if-none-match") == tag else found
 
 
 def _moved(call: Call) -> Response | None:

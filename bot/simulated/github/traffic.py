@@ -138,8 +138,8 @@ class Traffic:
                 await self._app(scope, receive, send)
             case Trickle():
                 await self._app(scope, receive, self._trickling(fault, send))
-            case FailBefore(status):
-                await _failure(status)(scope, receive, send)
+            case FailBefore(status, message):
+                await _failure(status, message)(scope, receive, send)
             case FailAfter(status):
                 await self._app(scope, receive, _nowhere)
                 await _failure(status)(scope, receive, send)
@@ -177,10 +177,10 @@ class Traffic:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
 
-def _failure(status: int) -> Response:
+def _failure(status: int, message: str = "Simulated failure") -> Response:
     if status >= 500:
         return Response("<html><body><h1>Unicorn!</h1></body></html>", status, media_type="text/html")
-    return answer({"message": "Simulated failure", "status": str(status)}, status)
+    return answer({"message": message, "status": str(status)}, status)
 
 
 def _secondary_limit(retry_after: int | None, status: int) -> Response:
