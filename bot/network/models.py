@@ -18,6 +18,7 @@ import httpx
 import structlog
 
 from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
+from bot.network.usage_limit import MOST_BODY_BYTES, UsageLimit
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 REQUEST_SECONDS = 3600.0
@@ -40,6 +41,7 @@ class ModelRoute:
     """The address of an agent's model, with the real key, and the variables that point the agent to the proxy.
 
     `endpoints`: the method of each permitted request, and a regular expression for its whole path below `upstream`.
+    `limit` hears of the vendor's usage limit.
     """
 
     upstream: str
@@ -47,6 +49,7 @@ class ModelRoute:
     base_url_variable: str
     key_variable: str
     endpoints: tuple[tuple[str, str], ...]
+    limit: UsageLimit | None = None
 
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
@@ -194,10 +197,14 @@ class _ModelProxy:
             self.forwarded += 1
             headers = [(name.lower(), value) for name, value in response.headers.raw]
             await exchange.respond(response.status_code, self._for_agent(headers))
-            mask = KeyMask(self._key.encode())
+            mask, refusal_body = KeyMask(self._key.encode()), b""
             async for chunk in response.aiter_bytes():
                 await exchange.send(mask.feed(chunk))
+                if response.status_code == 429:
+                    refusal_body = (refusal_body + chunk)[:MOST_BODY_BYTES]
             await exchange.send(mask.rest())
+            if self._route.limit is not None:
+                self._route.limit.note(request.url.path, response.status_code, response.headers, refusal_body)
             exchange.finish()
         finally:
             await response.aclose()

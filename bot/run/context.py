@@ -15,6 +15,7 @@ from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, NetworkMode, open_network
+from bot.network.usage_limit import UsageLimit
 from bot.node.context import NodeContext
 from bot.redaction import Redactor
 from bot.sandbox import agent_argv, agent_environment
@@ -55,13 +56,13 @@ class TurnContext(NodeContext):
 
     @asynccontextmanager
     async def launching(
-        self, turn: ClaimedTurn, script: Script | None = None
+        self, turn: ClaimedTurn, script: Script | None = None, limit: UsageLimit | None = None
     ) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
         is one. The turn's network lasts as long as the context. Raises GitError, OSError, UnsafeCommandError.
 
         With `script`, the script starts in the agent's place, without access to a model and without the agent's
-        variables.
+        variables. `limit` hears of the model's usage limit.
         """
         home = self.data_dir / "homes" / str(turn.conversation_id)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ class TurnContext(NodeContext):
                 Path(sockets),
                 chosen=preset(self.agent),
                 mode=self.network,
-                route=None if script else self._route(),
+                route=None if script else self._route(limit),
                 variables=variables,
                 search_path=self.search_path,
                 lang=self.lang,
@@ -95,13 +96,13 @@ class TurnContext(NodeContext):
                     argv = (*launch.argv[: -len(self.agent_command)], *script.command)
                     yield replace(launch, argv=argv), launcher.disk_watch
 
-    def _route(self) -> ModelRoute | None:
+    def _route(self, limit: UsageLimit | None) -> ModelRoute | None:
         """Return the route to a preset's model: the agent gets a key of this turn, the proxy has the real one."""
         api = self._api()
         if api is None:
             return None
         upstream = self.agent_variables.get(api.base_url, api.upstream)
-        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints)
+        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints, limit)
 
     def _api(self) -> ModelApi | None:
         """Return the first of the preset's model APIs that has a key."""

@@ -24,6 +24,7 @@ from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
+from bot.network.usage_limit import UsageLimit
 from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.reply import thread_comments
@@ -34,7 +35,7 @@ from bot.run.prompt import Prompt, read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
-from bot.run.waiting import Wait, wait_for
+from bot.run.waiting import Wait, wait_for, wait_for_limit
 from bot.sandbox.disk import watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations, outbox, retention, turns, worktrees
@@ -64,6 +65,7 @@ class TurnRun:
         self._disk_full: str | None = None
         self._use = turn.use
         self._model: str | None = None
+        self._limit = UsageLimit(ctx.clock)
         self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
 
     @property
@@ -132,14 +134,14 @@ class TurnRun:
                 log_failure("turn-watch", problem, turn=self._turn.id)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    async def _work(self) -> TurnResult:
+    async def _work(self) -> TurnResult | Wait:
         turn = self._turn
         if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
             return TurnResult("refused", reason)
         async with self._progress.shown(self._ctx.pool, self._thread_ref, turn, self._ctx.clock):
             return await self._work_in_its_worktree()
 
-    async def _work_in_its_worktree(self) -> TurnResult:
+    async def _work_in_its_worktree(self) -> TurnResult | Wait:
         turn = self._turn
         ready = await self._prepared()
         if ready is None:
@@ -159,6 +161,12 @@ class TurnRun:
             if self._stop.is_set():
                 return await self._stopped()
         outcome = await self._ask_agent(ready)
+        if self._limit.until is not None and isinstance(outcome, (TurnResult, Failed, TimedOut)):
+            # An agent gives up after some attempts, or is silent until the limit's end.
+            wait = wait_for_limit(self._limit.until, turn.asked_at, self._ctx.clock())
+            if wait is not None and not self._stop.is_set():
+                self._log.warning("usage-limit-reached", until=wait.until.isoformat())
+                return wait
         if isinstance(outcome, TurnResult):
             return outcome
         match outcome:
@@ -236,7 +244,7 @@ class TurnRun:
     async def _ask_agent(self, ready: Ready) -> Outcome | TurnResult:
         turn, ctx = self._turn, self._ctx
         stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
-        async with ctx.launching(turn) as (launch, disk), driver_for(ctx.agent, launch) as agent:
+        async with ctx.launching(turn, limit=self._limit) as (launch, disk), driver_for(ctx.agent, launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 self._log.warning("agent-not-started", reason=opened.reason)

@@ -13,6 +13,9 @@ SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)
 PATIENCE = timedelta(hours=24)
 """After so long in a row the turn fails, with the problem as its reason."""
+SHORTEST_FOR_LIMIT = timedelta(minutes=1)
+LIMIT_PATIENCE = timedelta(days=8)
+"""After so long a turn no longer waits for a vendor: the longest quotas are of a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,13 @@ def wait_for(problem: BaseException, since: datetime | None, now: datetime) -> W
     if asked is not None:
         pause = max(pause, timedelta(seconds=asked))
     return Wait(why, now + pause, since, holds_writer=why == "github-limit")
+
+
+def wait_for_limit(reset: datetime, asked_at: datetime, now: datetime) -> Wait | None:
+    """Return the wait of a turn whose agent met its model's usage limit; None where the turn waited too long."""
+    if now - asked_at >= LIMIT_PATIENCE:
+        return None
+    return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), resumes=True)
 
 
 def _reason(problem: BaseException) -> WaitReason | None:

@@ -63,7 +63,7 @@ update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returnin
 """
 
 RECORD_READ = """
-update turns set read = $3, read_whole_thread = $4 where id = $1 and claim = $2 returning id
+update turns set read = $3, read_whole_thread = $4, waiting_since = null where id = $1 and claim = $2 returning id
 """
 
 LAST_READ_IN_SESSION = """
@@ -112,9 +112,9 @@ where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
 """
 
 PUT_BACK = """
--- The turn keeps its place. One whose agent has not begun counts its time from its next start.
+-- The turn keeps its place, and counts its time from its next start.
 update turns set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $5,
-                 notices = $6, resuming = resuming or $7, started_at = case when resuming or $7 then started_at end
+                 notices = $6, resuming = resuming or $7, started_at = null
 where id = $1 and claim = $2 and stop_requested_at is null returning id
 """
 

@@ -1,5 +1,11 @@
 """A request that meets a problem that passes waits for a time that its comment names, and then runs."""
 
+from datetime import timedelta
+
+import pytest
+
+from bot.network.usage_limit import UsageLimit
+from bot.run import turn
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
 from tests.support.world import World
 
@@ -50,3 +56,31 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
     await second.hears("elsewhere")
     held = await world.database.fetchval("select not_before - created_at > '5 minutes' from turns where id = 2")
     assert held
+
+
+async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reached(UsageLimit):
+        """The limit of a model that refuses the first request; the scripted agent has no model."""
+
+        until = world.clock() + timedelta(hours=3)
+
+    monkeypatch.setattr(turn, "UsageLimit", Reached)
+    issue = await world.maria.opens_issue("Too much")
+    await issue.says("@threadtree-bot write draft.txt: half\nfail too many requests")
+    await issue.sees("Queued. The usage limit of the agent's model is reached. This request continues at ")
+    assert await world.turns("state", "resuming") == [("queued", True)]
+
+    monkeypatch.undo()
+    world.clock.move(3 * 3600 + 60)
+    # The same request again, in the files as they were left.
+    answer = await issue.hears("**Failed:**", "too many requests")
+    assert "interrupted" not in answer
+
+    monkeypatch.setattr(turn, "UsageLimit", Reached)
+    Reached.until = world.clock() + timedelta(hours=3)
+    await issue.says("/retry")
+    await world.until(PUT_BACK)
+    await issue.says("@threadtree-bot stop")
+    await issue.hears("**Stopped** by `maria`.")

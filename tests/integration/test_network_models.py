@@ -4,6 +4,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
 from bot.network import models
 from bot.network.models import KeyMask, ModelRoute, UpstreamRequest, model_proxy, swap_key
 from bot.network.sockets import connect_private, private_socket
+from bot.network.usage_limit import UsageLimit
 from tests.support.network import site
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -25,10 +27,10 @@ HEADER = {"x-api-key": DUMMY}
 
 
 @asynccontextmanager
-async def agent_of(directory: Path, upstream: str) -> AsyncIterator[httpx.AsyncClient]:
+async def agent_of(directory: Path, upstream: str, limit: UsageLimit | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Yield an agent's HTTP client that connects only to the turn's model proxy."""
     path = directory / "model.sock"
-    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints)
+    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints, limit)
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     with private_socket(path) as listener:
         async with (
@@ -384,3 +386,15 @@ def test_a_query_leaves_with_the_real_key_or_not_at_all(names: list[str], value:
             assert swapped == f"/v1?{'&'.join(kept)}".encode()
         case None:
             assert not keys or value != DUMMY
+
+
+async def test_the_usage_limit_that_the_vendor_names_is_heard(tmp_path: Path) -> None:
+    now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    limit = UsageLimit(lambda: now)
+    upstream = Upstream(response(b'{"error": {}}', "429 Too Many Requests", "Retry-After: 7200\r\n"))
+    async with site(upstream) as there, agent_of(tmp_path, there.url, limit) as agent:
+        assert (await agent.post("/v1/messages", headers=HEADER, content=b"{}")).status_code == 429
+        assert limit.until == now + timedelta(hours=2)
+        upstream.answer = (response(b"{}"),)
+        await agent.post("/v1/messages", headers=HEADER, content=b"{}")
+        assert limit.until is None

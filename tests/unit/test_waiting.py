@@ -9,7 +9,7 @@ from bot.git.errors import GitError, GitProblem
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.messages import reasons
 from bot.messages.reasons import WaitReason
-from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for
+from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_limit
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -59,6 +59,16 @@ def test_waits_grow_up_to_a_limit_and_end_after_a_day() -> None:
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST
     assert now - NOON >= PATIENCE
+
+
+def test_an_agent_waits_for_its_vendor_at_least_a_minute_and_at_most_some_days() -> None:
+    wait = wait_for_limit(NOON + timedelta(hours=3), NOON, NOON)
+    assert wait is not None
+    assert (wait.why, wait.until, wait.resumes) == ("usage-limit", NOON + timedelta(hours=3), True)
+    wait = wait_for_limit(NOON, NOON, NOON)
+    assert wait is not None
+    assert wait.until == NOON + timedelta(minutes=1)
+    assert wait_for_limit(NOON, NOON - timedelta(days=8), NOON) is None
 
 
 def test_github_says_how_long_to_wait() -> None:
