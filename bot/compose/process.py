@@ -32,6 +32,7 @@ from bot.handlers.context import NodePaths
 from bot.health import health_routes
 from bot.node.process_lock import worker_lock
 from bot.node.transactions import persist
+from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
@@ -45,8 +46,6 @@ from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
-CONNECTIONS_AT_ONCE = 512
-"""Of all clients; above it they get 503. Half of the usual limit of open files."""
 WEB_CONNECTIONS = 6
 WORKER_CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
@@ -107,6 +106,7 @@ async def _run_web(
             access_log=False,
             lifespan="off",
             server_header=False,
+            http=LimitedHttp,
             limit_concurrency=CONNECTIONS_AT_ONCE,
             timeout_graceful_shutdown=10,
         )

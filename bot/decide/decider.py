@@ -96,6 +96,7 @@ class Decider:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
                 await self._record_attempt(guid, problem)
                 wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
+                log.warning("delivery-waits", seconds=round(wait), problem=f"{type(problem).__name__}: {problem}")
                 raise RetryLaterError(wait, f"{type(problem).__name__}: {problem}") from problem
             await self._fail(guid, request, problem)
             raise

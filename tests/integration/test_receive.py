@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
@@ -7,15 +8,19 @@ import asyncpg
 import httpx
 import orjson
 import pytest
+import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from uvicorn.server import ServerState
 
+from bot.receive import connections
 from bot.receive.delivery import delivery_of, sign
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
 from bot.receive.inbox import Inbox
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
 
 NAMED = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1", "X-Hub-Signature-256": "sha256=" + "0" * 64}
@@ -145,6 +150,31 @@ async def test_a_body_that_does_not_arrive_is_given_up(inbox: Inbox) -> None:
     transport = httpx.ASGITransport(receiving_app(inbox, body_seconds=0.05))
     async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
         assert (await client.post(PATH, content=chunks(), headers=NAMED)).status_code == 408
+
+
+async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    config = uvicorn.Config(receiving_app(inbox), http=connections.LimitedHttp, lifespan="off", log_config=None)
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: connections.LimitedHttp(config, state, {}), "127.0.0.1"
+    )
+    async with server, asyncio.timeout(PATIENCE_SECONDS):
+        port = server.sockets[0].getsockname()[1]
+        for sent in (b"", b"POST / HTTP/1.1\r\nX: y", b"POST / HTTP/1.1\r\nX: " + bytes([97]) * 10**6):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        # Two requests on one connection are answered.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
+            await reader.readexactly(9)
+        writer.close()
 
 
 async def test_large_bodies_in_flight_are_limited_and_leave_room_for_usual_ones(inbox: Inbox) -> None:

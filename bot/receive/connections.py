@@ -1,0 +1,57 @@
+"""Limits of the connections to the web part, which anybody may open."""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CONNECTIONS_AT_ONCE = 512
+"""Above it clients get 503. Half of the usual limit of open files."""
+HEAD_SECONDS = 10.0
+HEAD_BYTES = 64 * 1024
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """uvicorn's connection, closed where a request's head does not arrive in time or is too large.
+
+    uvicorn limits neither: a head that never ends would be kept in memory.
+    """
+
+    _head_due: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_due is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._give_up()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_due is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_due = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _end_head(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _give_up(self) -> None:
+        self._end_head()
+        self.transport.abort()
