@@ -12,7 +12,7 @@ from acp import PROTOCOL_VERSION, RequestError
 from acp.schema import SessionNotification
 
 from bot.agents.acp_link import Link, as_object, error_text
-from bot.agents.acp_progress import AcpProgress, Answered
+from bot.agents.acp_progress import AcpProgress, Answered, Asked
 from bot.agents.driver import (
     AgentEvent,
     Block,
@@ -31,7 +31,7 @@ from bot.messages import reasons
 from bot.sandbox import command_of
 
 Check = Callable[[str | None], Awaitable[OpenFailed | None]]
-Inbox = asyncio.Queue[SessionNotification | Answered | Failed]
+Inbox = asyncio.Queue[SessionNotification | Answered | Asked | Failed]
 
 _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")
@@ -40,6 +40,8 @@ _CLIENT = {
     "clientCapabilities": {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
+        # An agent may ask the person: the question ends the turn.
+        "elicitation": {"form": {}},
         # Without this, warnings about models and settings come as text of the answer.
         "session": {"notices": {}},
     },

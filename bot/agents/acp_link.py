@@ -1,6 +1,6 @@
 """A running ACP agent and the JSON-RPC connection to it.
 
-The bot is the client of the protocol and offers nothing: no file system, no terminal, no person to ask.
+The bot is the client of the protocol. It offers no file system and no terminal; a question to the person is passed on.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
+from bot.agents.acp_progress import Asked
 from bot.agents.process import AgentProcess
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
@@ -70,7 +71,7 @@ class Link:
         self.capabilities: dict[str, Any] = {}
         self.cancelling = False
         self._connection = Connection(self._handle, _Transport(process))
-        self._listener: tuple[str, Callable[[SessionNotification], None]] | None = None
+        self._listener: tuple[str, Callable[[SessionNotification | Asked], None]] | None = None
         self._heard = asyncio.Event()
 
     async def ask(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Link:
         self.cancelling = True
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": session})
 
-    def listen(self, session: str, listener: Callable[[SessionNotification], None]) -> None:
+    def listen(self, session: str, listener: Callable[[SessionNotification | Asked], None]) -> None:
         """Pass the updates of this session on. Those of other sessions, and all without a listener, are dropped."""
         self.cancelling = False
         self._listener = (session, listener)
@@ -121,9 +122,21 @@ class Link:
             self._take_update(params)
         elif method == CLIENT_METHODS["session_request_permission"]:
             return self._decide_permission(params)
+        elif method == CLIENT_METHODS["elicitation_create"]:
+            return self._pass_question_on(params)
         elif not is_notification:
             raise RequestError.method_not_found(method)
         return None
+
+    def _pass_question_on(self, params: object) -> dict[str, Any]:
+        """Pass the question of a tool call on; here is no answer (https://agentclientprotocol.com/protocol/elicitation)."""
+        match params:
+            case {"sessionId": session, "toolCallId": str(), "message": str(message), "requestedSchema": dict(schema)}:
+                if self._listener is not None and not self.cancelling and session == self._listener[0]:
+                    self._listener[1](Asked(message, as_object(schema.get("properties"))))
+                return {"action": "cancel"}
+            case _:
+                return {"action": "decline"}
 
     def _take_update(self, params: object) -> None:
         try:

@@ -20,6 +20,7 @@ from acp.schema import (
 from bot.agents.driver import AgentEvent, Cancelled, Failed, Outcome, Usage
 from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
+from bot.messages.questions import Question
 from bot.messages.tracking import PlanEntry
 
 
@@ -30,7 +31,18 @@ class Answered:
     result: dict[str, Any]
 
 
-class AcpProgress(PromptProgress[SessionNotification | Answered]):
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A form that a person should fill in, while the agent waits for it."""
+
+    message: str
+    fields: Mapping[str, Any]
+
+
+Item = SessionNotification | Answered | Asked
+
+
+class AcpProgress(PromptProgress[Item]):
     """See `PromptProgress`."""
 
     def __init__(self) -> None:
@@ -38,8 +50,10 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
         self._after_tool = False
         self._usage: Usage | None = None
 
-    def events(self, item: SessionNotification | Answered) -> Iterator[AgentEvent]:
-        if isinstance(item, Answered):
+    def events(self, item: Item) -> Iterator[AgentEvent]:
+        if isinstance(item, Asked):
+            self._questions = _questions(item)
+        if not isinstance(item, SessionNotification):
             return
         match item.update:
             case AgentMessageChunk(content=TextContentBlock(text=text)):
@@ -54,8 +68,13 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
             case _:
                 pass
 
-    def end(self, item: SessionNotification | Answered) -> Outcome | None:
-        """Return what a stop reason means: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons"""
+    def end(self, item: Item) -> Outcome | None:
+        """Return what a stop reason means: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons
+
+        A question ends the prompt, though the agent would wait for an answer.
+        """
+        if isinstance(item, Asked):
+            return self._completed(self._usage)
         if not isinstance(item, Answered):
             return None
         match item.result.get("stopReason"):
@@ -86,6 +105,33 @@ class AcpProgress(PromptProgress[SessionNotification | Answered]):
         counts = (value if isinstance(value := told.get(name), int) else None for name in names)
         inputs, outputs, total = counts
         return replace(self._usage or Usage(), input_tokens=inputs, output_tokens=outputs, total_tokens=total)
+
+
+def _questions(asked: Asked) -> tuple[Question, ...]:
+    """Return a form's choices as questions; of a single one the text is the form's message."""
+    choices = [(field, _options(field)) for field in asked.fields.values() if isinstance(field, dict)]
+    choices = [(field, options) for field, options in choices if options]
+    if len(choices) < 2:
+        options = choices[0][1] if choices else ()
+        return (Question(asked.message, options, many=bool(choices) and choices[0][0].get("type") == "array"),)
+    return tuple(
+        Question(str(field.get("description") or field.get("title")), options, many=field.get("type") == "array")
+        for field, options in choices
+    )
+
+
+def _options(field: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the choices of a form's field: https://agentclientprotocol.com/protocol/elicitation"""
+    items = field.get("items")
+    source = items if isinstance(items, dict) else field
+    listed = source.get("oneOf") or source.get("anyOf") or source.get("enum")
+    return tuple(_option(one) for one in listed) if isinstance(listed, list) else ()
+
+
+def _option(one: object) -> tuple[str, str]:
+    if isinstance(one, dict):
+        return str(one.get("title") or one.get("const") or ""), str(one.get("description") or "")
+    return str(one), ""
 
 
 def _nested(value: object, *keys: str) -> object:

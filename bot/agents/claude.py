@@ -11,9 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage, Transport
+from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    Message,
+    PermissionResultDeny,
+    ResultMessage,
+    ToolPermissionContext,
+    Transport,
+)
 
-from bot.agents.claude_progress import ClaudeProgress
+from bot.agents.claude_progress import ASKS_PERSON, ClaudeProgress
 from bot.agents.driver import (
     AgentEvent,
     Block,
@@ -37,13 +45,19 @@ _LOST_SESSION_ERRORS = ("no conversation found", "not a uuid", "requires a valid
 _STREAM_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
 # Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
 _NO_REPOSITORY_SETTINGS = ("--setting-sources=", "--strict-mcp-config")
-_UNATTENDED = ("--permission-mode", "bypassPermissions", "--disallowedTools", "AskUserQuestion")
+# Claude asks for no permission, but its questions to a person come as such.
+_UNATTENDED = ("--permission-mode", "bypassPermissions", "--permission-prompt-tool", "stdio")
 # A long answer counts as work while it is written.
 _PARTIAL_MESSAGES = ("--include-partial-messages",)
 
 Inbox = asyncio.Queue[Message | Failed]
 
 _log = structlog.get_logger()
+
+
+async def _permission(tool: str, _: dict[str, Any], __: ToolPermissionContext) -> PermissionResultDeny:
+    """Deny what needs a person. A question ends Claude's work: the person answers in the next prompt."""
+    return PermissionResultDeny(message="Nobody answers while you work.", interrupt=tool == ASKS_PERSON)
 
 
 class _ClaudeTransport(Transport):
@@ -87,7 +101,8 @@ class _Running:
         self.session = session
         self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
-        self.client = ClaudeSDKClient(ClaudeAgentOptions(verbatim_prompts=True), transport=self._transport)
+        options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=_permission)
+        self.client = ClaudeSDKClient(options, transport=self._transport)
         self._receiving: asyncio.Task[None] | None = None
         self._inbox: Inbox | None = None
         self._broken: Failed | None = None

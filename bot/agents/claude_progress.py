@@ -21,6 +21,7 @@ from claude_agent_sdk import (
 from bot.agents.driver import AgentEvent, Completed, Failed, Usage
 from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
+from bot.messages.questions import Question
 from bot.messages.tracking import PlanEntry
 
 _TITLES = ("command", "file_path", "path", "pattern", "url", "query", "description")
@@ -29,6 +30,8 @@ _STATUSES: dict[str, Literal["pending", "in_progress", "completed"]] = {
     "completed": "completed",
 }
 _DONE = (None, "end_turn", "stop_sequence")
+ASKS_PERSON = "AskUserQuestion"
+"""The tool with which Claude asks a person: https://docs.claude.com/en/docs/agent-sdk/user-input"""
 
 
 class ClaudeProgress(PromptProgress[Message]):
@@ -65,6 +68,8 @@ class ClaudeProgress(PromptProgress[Message]):
                 return Failed(reasons.wrong_session(str(session)))
             case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
                 return Failed(reasons.model_key_refused(rest.get("error_status")))
+            case ResultMessage() if self._questions:
+                return self._completed(_usage(item, self._model))
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
                 return Failed(reasons.agent_error(_error_text(item)))
             case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
@@ -84,6 +89,8 @@ class ClaudeProgress(PromptProgress[Message]):
                 self._say(text, new_paragraph=True)
             case ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
                 yield self._plan(_entry(todo) for todo in todos if isinstance(todo, dict))
+            case ToolUseBlock(name=name, input={"questions": list(asked)}) if name == ASKS_PERSON:
+                self._questions = tuple(_questions(asked))
             case ToolUseBlock(id=call_id, name=name, input=arguments):
                 yield from self._tool_started(call_id, _title(name, arguments))
             case ToolResultBlock(tool_use_id=call_id, is_error=is_error):
@@ -105,6 +112,18 @@ def _title(name: str, arguments: dict[str, Any]) -> str:
 
 def _entry(todo: dict[str, Any]) -> PlanEntry:
     return PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
+
+
+def _questions(asked: list[Any]) -> Iterator[Question]:
+    for one in asked:
+        match one:
+            case {"question": str(text), **rest}:
+                options = rest.get("options")
+                named = [option for option in options if isinstance(option, dict)] if isinstance(options, list) else []
+                choices = tuple((str(option.get("label", "")), str(option.get("description", ""))) for option in named)
+                yield Question(text, choices, many=rest.get("multiSelect") is True)
+            case _:
+                pass
 
 
 def _usage(result: ResultMessage, model: str | None) -> Usage:

@@ -19,6 +19,7 @@ from bot.agents.driver import (
     Usage,
 )
 from bot.messages import reasons
+from bot.messages.questions import Question, question_back
 from bot.messages.tracking import PlanEntry
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
@@ -43,6 +44,7 @@ class PromptProgress(ABC, Generic[Item]):
         self._characters = 0
         self._open_calls: dict[str, str] = {}
         self._ended_calls: dict[str, None] = {}
+        self._questions: tuple[Question, ...] = ()
 
     @abstractmethod
     def events(self, item: Item) -> Iterator[AgentEvent]:
@@ -62,10 +64,11 @@ class PromptProgress(ABC, Generic[Item]):
 
     @property
     def answer(self) -> str:
-        """The answer so far. A long one is cut, and its end says so."""
+        """The answer so far, or the question that ends it. A long one is cut, and its end says so."""
         text = "".join(self._pieces)
         left_out = self._characters - len(text)
-        return f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
+        text = f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
+        return question_back(self._questions, text) if self._questions else text
 
     def _completed(self, usage: Usage | None) -> Completed | Failed:
         return Completed(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)

@@ -23,6 +23,7 @@ from tests.agents.planted import plant
 
 IMPATIENT = Limits(total_seconds=120, idle_seconds=3, cancel_grace_seconds=15)
 
+ASK_BY_A_TOOL = ("claude", "claude-acp")
 REPORT_COST = ("claude", "claude-acp", "opencode")
 
 
@@ -52,6 +53,18 @@ async def test_a_second_process_resumes_the_session(stage: Stage) -> None:
     assert (stage.worktree / "notes.txt").read_text() == "again\n"
     third, recalled = await stage.says("recall", resume=first.assistant_session_id)
     assert third.resumed
+    assert "I remember: plum." in recalled.text
+
+
+async def test_a_question_ends_the_turn_and_the_next_prompt_continues(stage: Stage) -> None:
+    if stage.preset.agent not in ASK_BY_A_TOOL:
+        pytest.skip("this agent has no tool to ask a person; its prompt tells it to end with the question")
+    first, asked = await stage.says("remember plum", "run true", "say I looked.", "ask Which one?")
+    assert asked.text.startswith("**Which one?**\n\n- One: The first\n- Two: The second\n\nTo answer, mention the bot")
+    assert asked.text.endswith("I looked.")
+    assert await stage.has_ended(), stage.processes()
+    second, recalled = await stage.says("recall", resume=first.assistant_session_id)
+    assert second.resumed
     assert "I remember: plum." in recalled.text
 
 

@@ -226,3 +226,14 @@ async def test_a_github_app_answers_under_its_own_name(a_world: Worlds) -> None:
         assert minted
         await issue.says("@threadtree-bot" + unseen("say It is " + base64.b64encode(minted[-1].encode()).decode()))
         await issue.hears("It is [redacted]")
+
+
+async def test_a_question_of_the_agent_ends_its_turn_and_the_next_mention_answers_it(world: World) -> None:
+    issue = await world.maria.opens_issue("Store the orders")
+    await issue.says("@threadtree-bot remember plum\nask Which *database*? | Postgres | SQLite, @olaf")
+    answer = await issue.hears("To answer, mention the bot in a comment.", "The agent wrote before it asked:")
+    assert answer.startswith("**Which *database*?**\n\n- Postgres\n- SQLite, @\u2060olaf\n")
+    assert await world.turns("state", "reason") == [("done", None)]
+    await issue.says("@threadtree-bot recall")
+    await issue.hears("I remember: plum.")
+    assert len(await world.sessions()) == 1

@@ -277,6 +277,15 @@ async def test_unknown_messages_of_a_newer_protocol_are_ignored(
     assert not caplog.records
 
 
+async def test_a_form_that_belongs_to_no_tool_call_is_declined(odd: Callable[[Plan], Launch]) -> None:
+    form = {"mode": "form", "requestId": 1, "message": "Sign in?", "requestedSchema": {"type": "object"}}
+    ask = {"send": {"id": "q", "method": "elicitation/create", "params": form}}
+    launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
+    _, outcome = await converse(launch)
+    assert outcome == Completed("ok", None)
+    assert heard(launch)[-1]["result"] == {"action": "decline"}
+
+
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "_vendor/thing"])
 async def test_methods_that_the_bot_does_not_offer_are_refused(odd: Callable[[Plan], Launch], method: str) -> None:
     ask = {"send": {"id": "q", "method": method, "params": {}}}
@@ -288,6 +297,7 @@ async def test_methods_that_the_bot_does_not_offer_are_refused(odd: Callable[[Pl
     assert capabilities == {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
+        "elicitation": {"form": {}},
         "session": {"notices": {}},
     }
 

@@ -8,7 +8,7 @@ import pytest
 from acp.schema import PermissionOption, SessionNotification
 
 from bot.agents.acp_link import unattended_choice
-from bot.agents.acp_progress import AcpProgress, Answered
+from bot.agents.acp_progress import AcpProgress, Answered, Asked
 from bot.agents.driver import (
     AgentEvent,
     Cancelled,
@@ -65,7 +65,7 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
-        inbox: asyncio.Queue[SessionNotification | Answered | Failed] = asyncio.Queue()
+        inbox: asyncio.Queue[SessionNotification | Answered | Asked | Failed] = asyncio.Queue()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for at, item in ((0, text("x")), *script):
@@ -178,3 +178,21 @@ def test_tool_calls_are_bounded() -> None:
 def test_the_narrowest_yes_is_chosen_when_nobody_can_be_asked(kinds: list[Any], chosen: str | None) -> None:
     options = [PermissionOption(option_id=kind, name=kind, kind=kind) for kind in kinds]
     assert unattended_choice(options) == chosen
+
+
+def test_a_form_becomes_questions_with_their_options() -> None:
+    colours = [{"const": "red", "title": "Red", "description": "Like a rose"}, {"const": "blue"}]
+    fields = {
+        "question_0": {"type": "string", "title": "Colour", "description": "Which colour?", "oneOf": colours},
+        "question_0_custom": {"type": "string", "title": "Other"},
+        "question_1": {"type": "array", "description": "Which\nsizes?", "items": {"enum": ["S", "L"]}},
+        "odd": 7,
+    }
+    both = follow_script((1, Asked("Please answer the following questions.", fields)))
+    assert both.text == (
+        "**1. Which colour?**\n\n- Red: Like a rose\n- blue\n\n**2. Which sizes?**\n\n- S\n- L\n\n"
+        "Several of these are possible.\n\nTo answer, mention the bot in a comment. It continues from here.\n\n"
+        "The agent wrote before it asked:\n\nx"
+    )
+    plain = follow_script((1, Asked("What is it called?", {"name": {"type": "string"}})))
+    assert plain.text.startswith("**What is it called?**\n\nTo answer, ")

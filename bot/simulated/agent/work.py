@@ -103,6 +103,8 @@ class Work:
                 self._say(self._prompt())
             case "permission", "":
                 self._ask_permission()
+            case "ask", _ if rest:
+                self._ask_person(*(part.strip() for part in rest.split("|")))
             case _:
                 return False
         return True
@@ -201,6 +203,14 @@ class Work:
                 self._say(f"Permission: {choice}.")
             case _:
                 raise RequestError(-32602, "Invalid params", {"errors": [{"input": answer}]})
+
+    def _ask_person(self, question: str, *options: str) -> None:
+        call = self._start_tool("Ask", "other")
+        field = {"type": "string", "oneOf": [{"const": option, "title": option} for option in options]}
+        form = {"type": "object", "properties": {"question_0": field}}
+        place = {"mode": "form", "sessionId": self.session.id, "toolCallId": call}
+        answer = self.wire.ask("elicitation/create", {**place, "message": question, "requestedSchema": form})
+        self._say(f"It said {answer['action']}.")
 
 
 def _git(cwd: Path, *arguments: str) -> tuple[int, str]:

@@ -3,8 +3,8 @@
 The last text of a user that has commands is the request. One command a line; a leading `@name` is ignored:
 
     write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
-    say TEXT             long BYTES            remember WORD      recall
-    hang                 fail STATUS           empty
+    ask QUESTION         say TEXT             long BYTES         remember WORD
+    recall               hang                 fail STATUS        empty
 
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
@@ -40,7 +40,14 @@ class Run:
     command: str
 
 
-Act = Write | Run
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to the person, with two options."""
+
+    question: str
+
+
+Act = Write | Run | Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +82,14 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     """Return the model's answer to this conversation; acts whose results are in it are done."""
     request = _request(conversation)
     commands = list(_commands(conversation[request].text)) if request is not None else []
-    if request is None or (not has_tools and any(isinstance(command, Write | Run) for command in commands)):
+    if request is None or (not has_tools and any(isinstance(command, Act) for command in commands)):
         return Answer(TITLE if not has_tools else "There is nothing to do.")
     given_back = [text.text for text in conversation[request:] if text.role == "tool"]
     said: list[str] = []
     acts = 0
     for command in commands:
         match command:
-            case Write() | Run():
+            case Write() | Run() | Ask():
                 acts += 1
                 if acts > len(given_back):
                     return Answer("\n".join(said), command)
@@ -139,6 +146,8 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
             return Run(f"printf '%s\\n' {_quoted(edit[2])} >> {_quoted(edit[1])}")
         case "run", _ if rest:
             return Run(rest)
+        case "ask", _ if rest:
+            return Ask(rest)
         case (("say" | "remember"), _) if rest:
             return word, rest
         case (("recall" | "tell" | "empty"), ""):

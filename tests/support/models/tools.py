@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from tests.support.models.script import Act, Run, Write
+from tests.support.models.script import Act, Ask, Run, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,10 @@ class Call:
     arguments: dict[str, object] | str
 
 
+_CHOICE = {
+    "options": [{"label": "One", "description": "The first"}, {"label": "Two", "description": "The second"}],
+    "multiSelect": False,
+}
 TAKES_TEXT = "text:"
 """Prefix of the name of an offered tool that takes text instead of arguments."""
 
@@ -41,6 +45,8 @@ _SHELLS: dict[str, Callable[[str], dict[str, object] | str]] = {
 
 def call_for(act: Act, offered: Set[str]) -> Call:
     """Return the call that does the act. Raises LookupError if the agent offers no known tool for it."""
+    if isinstance(act, Ask):
+        return Call("AskUserQuestion", {"questions": [{"question": act.question, "header": "Choice", **_CHOICE}]})
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:
