@@ -1,16 +1,18 @@
 """The driver for each agent, with the checks before a session of it is opened."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import structlog
 
 from bot.agents.driver import AgentDriver, Launch, OpenFailed
 from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
+from bot.sandbox.untrusted_files import list_untrusted
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
@@ -65,7 +67,17 @@ async def _wait_for_next_minute(home: Path, clock: Clock, sleep: Sleep, resume: 
     if resume is None or not resume[:8].isalnum():
         return
     now = clock().astimezone(UTC)
-    pattern = f".gemini/tmp/*/chats/session-{now:%Y-%m-%dT%H-%M}-{resume[:8]}.json*"
-    if await asyncio.to_thread(lambda: any(home.glob(pattern))):
+    if await asyncio.to_thread(_has_chat, home, f"session-{now:%Y-%m-%dT%H-%M}-{resume[:8]}.json"):
         _log.info("agent-waits-for-next-minute", session=resume)
         await sleep(60 - now.second)
+
+
+def _has_chat(home: Path, beginning: str) -> bool:
+    """Return whether Gemini has a chat with this beginning of its name in the HOME."""
+    projects = PurePath(".gemini", "tmp")
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        for project in list_untrusted(home, projects):
+            with contextlib.suppress(OSError):
+                names += list_untrusted(home, projects / project / "chats")
+    return any(name.startswith(beginning) for name in names)

@@ -6,12 +6,13 @@ https://git-scm.com/docs/git-worktree#_details
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.git import refs
+from bot.sandbox.untrusted_files import UntrustedFileError, open_untrusted, read_untrusted
 
-# More than the last line of a log takes.
-_LAST_BYTES = 4096
+# More than the longest path, or the last line of a log, takes.
+_MOST_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,15 @@ def admin_directory(clone: Path, path: Path) -> Path | Missing:
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return Missing("it is not a directory")
-        if not stat.S_ISREG((path / ".git").lstat().st_mode):
-            return Missing("its .git is not a file")
-        admin = Path((path / ".git").read_text().removeprefix("gitdir:").strip())
+        admin = Path(_read(path / ".git").removeprefix("gitdir:").strip())
         if admin.parent.resolve() != (clone / "worktrees").resolve():
             return Missing("it belongs to another repository")
-        if Path((admin / "gitdir").read_text().strip()) != real_path(path) / ".git":
+        if Path(_read(admin / "gitdir")) != real_path(path) / ".git":
             return Missing("git knows it under another path")
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         return Missing("the directory is gone" if not path.exists() else f"its link to the clone is broken: {error}")
+    except UntrustedFileError:
+        return Missing("its .git is not a file")
     return admin
 
 
@@ -57,15 +58,14 @@ def last_reflog_commit(log: Path) -> str | None:
     An agent can put anything there: links, pipes and long lines. https://git-scm.com/docs/git-update-ref#_logging_updates
     """
     try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_untrusted(log.parent, PurePath(log.name)) as descriptor:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                return None
+            end = os.pread(descriptor, _MOST_BYTES, max(0, state.st_size - _MOST_BYTES))
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            return None
-        file.seek(max(0, state.st_size - _LAST_BYTES))
-        words = next(reversed(file.read(_LAST_BYTES).splitlines()), b"").split(b" ", 2)
+    words = next(reversed(end.splitlines()), b"").split(b" ", 2)
     commit = os.fsdecode(words[1]) if len(words) > 1 else ""
     return commit if refs.is_commit(commit) else None
 
@@ -73,9 +73,13 @@ def last_reflog_commit(log: Path) -> str | None:
 def recorded(file: Path) -> str:
     """Return the text of one of git's own files; it is empty where the file cannot be read."""
     try:
-        return os.fsdecode(file.read_bytes()).strip()
+        return _read(file)
     except OSError:
         return ""
+
+
+def _read(file: Path) -> str:
+    return os.fsdecode(read_untrusted(file.parent, PurePath(file.name), _MOST_BYTES)).strip()
 
 
 def admin_directories(clone: Path) -> list[Path]:

@@ -359,7 +359,6 @@ def _clear_leftovers(clone: Clone) -> None:
     objects = clone.path / "objects"
     places = (
         *clone.path.glob("*.lock"),
-        *clone.path.glob("worktrees/*/*.lock"),
         *objects.glob("info/**/*.lock"),
         *(clone.path / "refs" / name for name in locks_below(clone.path / "refs")),
     )

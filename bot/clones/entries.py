@@ -1,17 +1,19 @@
 """The worktrees that git has registered in a clone (`<clone>/worktrees`), and the state of their directories."""
 
+import asyncio
 import os
 import secrets
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.sandbox.untrusted_files import locks_below, remove_untrusted
+from bot.sandbox.untrusted_files import leads_out, locks_below, remove_blocking, remove_untrusted
 from bot.sandbox.view import private_folder, remove_locks
+from bot.sandbox.view import unblock as unblock_view
 
 LIVE = "threadtree: in use"
 # Lock reasons. While `git worktree add` runs, git's own is "initializing".
@@ -69,8 +71,7 @@ def parse_entries(listed: bytes) -> list[Entry]:
 
 def is_unfinished(admin: Path) -> bool:
     """Return whether the creation of this worktree was cut off."""
-    locked = admin / "locked"
-    return locked.is_file() and locked.read_text().strip() in UNFINISHED
+    return recorded(admin / "locked") in UNFINISHED
 
 
 async def operation_in_progress(clone: Clone, path: Path) -> str | None:
@@ -88,13 +89,25 @@ async def clear_stale_locks(clone: Clone, path: Path) -> None:
 
     Needs its claim, and no running agent. Raises OSError.
     """
-    state = await clone.state_folder(path)
-    if state is None:
+    await unblock(clone, path)
+    admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
+    if state is None or isinstance(admin, Missing):
         return
     for lock in (*state.glob("*.lock"), *(state / "refs" / name for name in locks_below(state / "refs"))):
         remove_untrusted(state, lock.relative_to(state))
+    remove_untrusted(admin, PurePath("HEAD.lock"))
     if clone.git.cage is not None:
         remove_locks(await clone.view(path))
+
+
+async def unblock(clone: Clone, path: Path) -> None:
+    """Remove pipes where git would open them and wait, in a worktree and its state. Raises OSError."""
+    admin = admin_directory(clone.path, path)
+    if clone.git.cage is None and isinstance(admin, Path):
+        await asyncio.to_thread(remove_blocking, admin, "", links=True)
+    elif (view := clone.existing_view(path)) is not None:
+        await asyncio.to_thread(unblock_view, view)
+    await asyncio.to_thread(remove_blocking, path, ".git", links=False)
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:
@@ -104,6 +117,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
         return admin
     if is_unfinished(admin):
         return Missing("it was never finished")
+    await unblock(clone, path)
     try:
         shown = await clone.on_worktree(
             path, "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"
@@ -144,7 +158,8 @@ async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
     The name of a nested repository ends in `/`.
     """
     flags = ("--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
-    return [(line[:2], line[3:]) for line in (await clone.on_worktree(path, "status", *flags)).fields]
+    listed = (await clone.on_worktree(path, "status", *flags)).fields
+    return [(line[:2], line[3:]) for line in listed if not leads_out(line[3:])]
 
 
 async def registered_head(clone: Clone, path: Path) -> str | None:

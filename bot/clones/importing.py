@@ -2,23 +2,26 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
+from bot.clones.admin import recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Completed, failure
+from bot.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
 MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
-SIGPIPE_STATUSES = (-13, 141)
+# A few trees that name each other can stand for more files than any program can list.
+MAX_FILES = 2_000_000
 # Refs of the clone that a cage sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
 
@@ -121,8 +124,7 @@ async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | 
 
 async def _register_head(clone: Clone, view: View, head: str | None) -> None:
     """Write the worktree's HEAD, a full ref or a commit, into its folder in the clone."""
-    recorded = (view.admin / "HEAD").read_text().strip().removeprefix("ref: ")
-    if head is None or recorded == head:
+    if head is None or recorded(view.admin / "HEAD").removeprefix("ref: ") == head:
         return
     if head.startswith("refs/"):
         await clone.git.on_clone(view.admin, "symbolic-ref", "HEAD", head)
@@ -137,6 +139,13 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
     if await clone.commit_at(sha) is not None:
         return
+    listing = ("ls-tree", "-r", "-z", "--name-only", sha)
+    try:
+        too_many = await piped(_has_too_many, partial(clone.git.in_cage, cage, view, *listing, in_worktree=False))
+    except GitError as error:
+        raise GitError(GitProblem.CORRUPT, "ls-tree", error.stderr) from error
+    if too_many:
+        raise GitError(GitProblem.CORRUPT, "ls-tree", f"{sha} has more than {MAX_FILES} files")
     reading, writing = os.pipe()
     packing = clone.git.in_cage(
         cage,
@@ -162,6 +171,11 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
     if await clone.commit_at(sha) is None:
         raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in what the cage sent")
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
+
+
+def _has_too_many(pieces: Iterator[bytes]) -> bool:
+    files = 0
+    return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
 
 
 async def _known(clone: Clone) -> bytes:

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypedDict, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 from bot.git.errors import GitError, GitProblem, is_unauthenticated, problem_of, redact
 from bot.git.progress import without_progress
@@ -17,7 +18,12 @@ from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
+# More than a list of a million files takes. An agent decides how much git has to say.
+MAX_OUTPUT_BYTES = 256 << 20
+MAX_ERROR_BYTES = 1 << 20
+SIGPIPE_STATUSES = (-13, 141)
 _CHUNK_BYTES = 1 << 16
+T = TypeVar("T")
 
 # Stops what a repository's configuration could do: run code, or reach other repositories.
 _NEUTRAL: tuple[tuple[str, str], ...] = (
@@ -57,6 +63,9 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_LITERAL_PATHSPECS": "1",
+    # An agent can plant replacements: git would show another object than the one that is pushed.
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": "/dev/null",
 }
 
 
@@ -98,6 +107,10 @@ class Identity:
             for role in roles
             for key, value in (("NAME", self.name or self.email), ("EMAIL", self.email))
         }
+
+
+class _TooMuchOutputError(Exception):
+    """A command wrote more than MAX_OUTPUT_BYTES."""
 
 
 class Options(TypedDict, total=False):
@@ -216,15 +229,45 @@ class Git:
             output, errors = await _listen(process, input, timeout_seconds, on_stderr)
         except BaseException as error:
             await asyncio.shield(process.end())
+            if isinstance(error, _TooMuchOutputError):
+                raise GitError(
+                    GitProblem.OTHER, command, f"more than {MAX_OUTPUT_BYTES >> 20} MiB of output"
+                ) from error
             if not isinstance(error, TimeoutError):
                 raise
             limit = f"{timeout_seconds:g} s" + (" without a sign of progress" if on_stderr else "")
             raise GitError(GitProblem.TIMEOUT, command, f"not done after {limit}") from error
         said = redact(errors.decode(errors="replace"))
         completed = Completed(output, without_progress(said) if on_stderr else said, process.status or 0)
-        if check and completed.status:
+        # A command is ended by the kernel when the reader of its output has seen enough.
+        enough = stdout is not None and completed.status in SIGPIPE_STATUSES
+        if check and completed.status and not enough:
             raise failure(command, completed)
         return completed
+
+
+async def piped(
+    read: Callable[[Iterator[bytes]], T], *commands: Callable[..., Coroutine[object, None, Completed]]
+) -> T:
+    """Run commands, each of which reads what the one before writes; return what `read` makes of the last's output.
+
+    They get their ends of the pipes as `stdin` and `stdout`. `read` runs in a thread and gets piece by piece,
+    so that memory stays bounded and nothing else waits. Raises GitError, and what `read` raises.
+    """
+    running: list[asyncio.Task[Completed]] = []
+    source: dict[str, int] = {}
+    for command in commands:
+        following, writing = os.pipe()
+        running.append(asyncio.create_task(command(stdout=writing, **source)))
+        source = {"stdin": following}
+    try:
+        result = await asyncio.to_thread(_read_pieces, source["stdin"], read)
+        await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return result
 
 
 def _worktree_environment(worktree: Path) -> dict[str, str]:
@@ -262,8 +305,10 @@ async def _listen(
     async with asyncio.timeout(timeout_seconds) as limit:
 
         async def hear(stream: asyncio.StreamReader) -> None:
+            left = MAX_ERROR_BYTES
             while piece := await stream.read(_CHUNK_BYTES):
-                pieces.append(piece)
+                pieces.append(piece[: max(0, left)])
+                left -= len(piece)
                 if on_stderr is not None:
                     limit.reschedule(loop.time() + timeout_seconds)
                     on_stderr(piece)
@@ -276,7 +321,19 @@ async def _listen(
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    return b"" if stream is None else await stream.read()
+    pieces: list[bytes] = []
+    left = MAX_OUTPUT_BYTES
+    while stream is not None and (piece := await stream.read(_CHUNK_BYTES)):
+        left -= len(piece)
+        if left < 0:
+            raise _TooMuchOutputError
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _read_pieces(descriptor: int, read: Callable[[Iterator[bytes]], T]) -> T:
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        return read(iter(partial(pipe.read, _CHUNK_BYTES), b""))
 
 
 async def _feed(stream: asyncio.StreamWriter | None, given: bytes | None) -> None:

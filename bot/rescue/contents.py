@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bot.clones.clone import Clone
 from bot.rescue.scratch_git import TIMEOUT_SECONDS, ScratchGit
+from bot.sandbox.untrusted_files import leads_out
 
 SUBMODULE = "160000"
 _OF_ENTRIES, _OF_HEAD = "of-entries", "of-head"
@@ -108,6 +109,8 @@ def parse_entries(listed: bytes) -> list[IndexEntry]:
     found: list[IndexEntry] = []
     for line in filter(None, os.fsdecode(listed).split("\0")):
         facts, name = line.split("\t", 1)
+        if leads_out(name):
+            continue  # no file of the worktree: git itself adds no such name
         tag, mode, sha, stage = facts.split(" ")
         # S is skip-worktree; lower case, assume-unchanged.
         found.append(IndexEntry(name, mode, sha, int(stage), tag in "Ss", tag == "S" or tag.islower()))
@@ -127,4 +130,4 @@ def parse_status(shown: bytes) -> list[Change]:
             inside = submodule[0] == "S" and submodule != "S..."
             uncommitted = inside and submodule[2:] != ".."
             found.append(Change(facts[-1], facts[0][0], facts[0][1], kind == "u", inside, uncommitted))
-    return found
+    return [change for change in found if not leads_out(change.name)]

@@ -218,7 +218,8 @@ async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) ->
     listed = await clone.on_worktree(path, "reflog", "show", "--format=%H", "refs/stash", check=False)
     there = listed.text.split() if listed.status == 0 else []
     for stash in reversed([one for one in stashes if one not in there]):
-        subject = (await clone.run("show", "--no-patch", "--format=%s", stash)).text
+        # An argument has a limit of its own, and the agent chose this text.
+        subject = (await clone.run("show", "--no-patch", "--format=%s", stash)).text[:200]
         arguments = ("stash", "store", "--quiet", f"--message={subject}", stash)
         stored = await clone.on_worktree(path, *arguments, check=False, environment=AUTHOR.environment)
         if stored.status != 0:  # the rescue still has it

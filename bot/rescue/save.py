@@ -1,13 +1,13 @@
 """A rescue is made: one commit in the clone holds the whole working state of a worktree."""
 
 import asyncio
+import contextlib
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import structlog
 
@@ -26,6 +26,7 @@ from bot.rescue.contents import SUBMODULE, Change, Contents, read_state
 from bot.rescue.message import RescuedCommits, RescueLabel
 from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
+from bot.sandbox.untrusted_files import read_untrusted
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
 _COMMITS_IN_PROGRESS = (
@@ -33,7 +34,7 @@ _COMMITS_IN_PROGRESS = (
     *("rebase-merge/orig-head", "rebase-apply/orig-head"),
 )
 _AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
-_MOST_BYTES = 10_000
+_MOST_BYTES = 100_000
 _MOST_PARENTS = 1000
 
 _log = structlog.get_logger()
@@ -78,6 +79,7 @@ async def save_rescue(
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
         return KeepDirectory("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
     try:
+        await entries.unblock(clone, path)
         await import_commits(lock, path, label.branch)
         admin = admin_directory(clone.path, path)
         if isinstance(admin, Missing):
@@ -202,13 +204,9 @@ async def _only_here(clone: Clone, commits: Sequence[str | None], published: boo
 def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
     """Read the object names in these files of git. An agent can write anything there."""
     for name in files:
-        try:
-            descriptor = os.open(state / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        with os.fdopen(descriptor, "rb") as file:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                yield from (word for word in file.read(_MOST_BYTES).decode(errors="replace").split() if is_commit(word))
+        with contextlib.suppress(OSError):
+            text = read_untrusted(state, PurePath(name), _MOST_BYTES).decode(errors="replace")
+            yield from filter(is_commit, text.split())
 
 
 async def _commit(

@@ -2,17 +2,17 @@
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.clones.admin import Missing, admin_directory, real_path
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed
+from bot.sandbox.untrusted_files import remove_untrusted
 
 # Reading every byte of a large worktree takes its time.
 TIMEOUT_SECONDS = 3600.0
@@ -95,18 +95,11 @@ async def scratch_git_dir(clone: Clone, path: Path, head: str | None) -> AsyncIt
         raise GitError(GitProblem.NOT_FOUND, "worktree", "it is no worktree of this clone")
     # Beside the worktree's own index: a place that a cage shows. An agent can write there, hence the name by chance.
     for leftover in state.glob(f"{_PREFIX}*"):
-        _delete(leftover)
+        remove_untrusted(state, PurePath(leftover.name))
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=state))
     try:
         (folder / "refs").mkdir()
         (folder / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
         yield ScratchGit(clone, path, folder, real_path(admin) / folder.name)
     finally:
-        _delete(folder)
-
-
-def _delete(leftover: Path) -> None:
-    if leftover.is_symlink() or not leftover.is_dir():
-        leftover.unlink()
-    else:
-        shutil.rmtree(leftover)
+        remove_untrusted(state, PurePath(folder.name))

@@ -1,5 +1,6 @@
 """A snapshot of a worktree: one tree of every file on disk, byte for byte, and one of what is staged."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence, Set
@@ -14,6 +15,8 @@ DISK, STAGED, _COMPARED = "disk", "staged", "compared"
 _NO_CONVERSION = frozenset({"unspecified", "unset"})
 _FULL = ("No space left on device", "Disk quota exceeded")
 _UNREADABLE = "Unable to process path"
+# An index can name what no disk can hold.
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class UnreadableError(GitError):
@@ -138,5 +141,7 @@ def _is_file(path: Path, name: str, directories: set[str]) -> bool:
 def _mode(file: Path) -> int:
     try:
         return file.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
         return 0

@@ -3,27 +3,24 @@
 Only objects of the clone are looked at, after they were imported and checked: no file and no index of the worktree.
 """
 
-import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
-from bot.clones.importing import SIGPIPE_STATUSES
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Completed, failure
+from bot.git.runner import failure, piped
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.worktrees.commit import has_published
 
 MAX_SEARCHED_BYTES = 512 << 20
-_PIECE_BYTES = 64 << 10
+_MOST_NAME_BYTES = 64 << 10
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
 # Some file systems ignore case, and GitHub reads only lower case: the folders are guarded in any spelling.
 _WORKFLOWS = (":(icase).github/workflows", ":(icase).github/actions")
@@ -31,8 +28,6 @@ _MAGIC_PATHS = {"GIT_LITERAL_PATHSPECS": "0"}
 _MOST_MERGES = 100
 _MOST_POINTERS = 100
 _GITLINK = b"160000"
-
-T = TypeVar("T")
 
 
 class PushWithheldError(Exception):
@@ -165,7 +160,7 @@ async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[
         return pointers
 
     raw = ("diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", before, after)
-    return await _streamed(clone, read, raw)
+    return await piped(read, partial(clone.git.on_clone, clone.path, *raw))
 
 
 # Secrets
@@ -173,41 +168,13 @@ async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[
 
 async def _holds_secret(clone: Clone, commit: str, redactor: Redactor) -> bool:
     """Search all that a push of `commit` sends: files whole, names, messages and authors. Raises _TooMuchError."""
+
+    def search(pieces: Iterator[bytes]) -> bool:
+        return redactor.holds_secret(_limited(pieces))
+
     objects = ("rev-list", "--objects", commit, "--not", "--remotes=origin")
     contents = ("cat-file", "--batch=%(objectname) %(objecttype) %(objectsize) %(rest)")
-    return await _streamed(clone, lambda pieces: redactor.holds_secret(_limited(pieces)), objects, contents)
-
-
-async def _streamed(clone: Clone, read: Callable[[Iterator[bytes]], T], *commands: Sequence[str]) -> T:
-    """Run git commands, each of which reads what the one before writes; return what `read` makes of the last's output.
-
-    `read` runs in a thread and gets one piece after the other, so that memory stays bounded and nothing else waits.
-    Raises GitError, and what `read` raises.
-    """
-    running: list[asyncio.Task[Completed]] = []
-    source: int | None = None
-    for command in commands:
-        following, writing = os.pipe()
-        started = clone.git.on_clone(clone.path, *command, check=False, stdin=source, stdout=writing)
-        running.append(asyncio.create_task(started))
-        source = following
-    try:
-        result = await asyncio.to_thread(_read, source or 0, read)
-        ended = await asyncio.gather(*running)
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-    for command, one in zip(commands, ended, strict=True):
-        # A command whose reader has seen enough is ended by the kernel.
-        if one.status not in (0, *SIGPIPE_STATUSES):
-            raise failure(command[0], one)
-    return result
-
-
-def _read(descriptor: int, read: Callable[[Iterator[bytes]], T]) -> T:
-    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        return read(iter(partial(pipe.read, _PIECE_BYTES), b""))
+    return await piped(search, *(partial(clone.git.on_clone, clone.path, *command) for command in (objects, contents)))
 
 
 def _limited(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -225,5 +192,5 @@ def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         *fields, rest = (rest + piece).split(b"\0")
         yield from fields
-        if len(rest) > _PIECE_BYTES:
+        if len(rest) > _MOST_NAME_BYTES:
             raise _TooMuchError

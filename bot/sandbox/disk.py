@@ -1,11 +1,13 @@
 """The disk space of a turn, measured from time to time: the kernel does not limit a folder."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+from bot.sandbox.untrusted_files import entries_below
 
 POLL_SECONDS = 5.0
 _BLOCK_BYTES = 512  # what st_blocks counts, https://man7.org/linux/man-pages/man3/stat.3type.html
@@ -46,17 +48,10 @@ async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) ->
 
 def used_bytes(folders: Iterable[Path], enough: int) -> int:
     """Return the bytes these folders take on disk. Counting ends past `enough`, follows no link, ignores lost files."""
-    waiting = list(folders)
     used = 0
-    while waiting and used <= enough:
-        try:
-            with os.scandir(waiting.pop()) as children:
-                for child in children:
-                    if child.is_dir(follow_symlinks=False):
-                        waiting.append(Path(child.path))
-                    used += child.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
-                    if used > enough:
-                        break
-        except OSError:  # it vanished, or may not be read, or its path is longer than the kernel takes
-            continue
+    for child in chain.from_iterable(map(entries_below, folders)):
+        with suppress(OSError):  # it vanished
+            used += child.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+        if used > enough:
+            break
     return used

@@ -66,24 +66,22 @@ def list_untrusted(root: Path, path: PurePath) -> list[str]:
         return sorted(entry.name for entry in entries)
 
 
-def size_of_untrusted(root: Path, path: PurePath) -> int:
-    """Return the bytes of a file or symbolic link itself; 0 where there is none. Raises UntrustedFileError."""
+def status_of_untrusted(root: Path, path: PurePath) -> os.stat_result | None:
+    """Return the status of what is at `path` itself, None where nothing is. Raises UntrustedFileError."""
     try:
         with _folder_of(root, path) as folder:
-            return os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_size
+            return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except UntrustedFileError:
         raise
     except OSError:
-        return 0
+        return None
 
 
 def remove_untrusted(root: Path, path: PurePath) -> None:
     """Remove what is at `path`, of any kind, also a directory without permissions. Raises OSError."""
-    with _folder_of(root, path) as folder:
+    with suppress(FileNotFoundError), _folder_of(root, path) as folder:
         try:
             os.unlink(path.name, dir_fd=folder)
-        except FileNotFoundError:
-            return
         except IsADirectoryError:
             # A new name in the same folder needs no permission of the directory itself, its removal may.
             aside = f".removed-{secrets.token_hex(8)}"
@@ -92,19 +90,33 @@ def remove_untrusted(root: Path, path: PurePath) -> None:
                 shutil.rmtree(aside, dir_fd=folder)
 
 
-def locks_below(root: Path) -> list[PurePath]:
-    """Return the paths below `root` of everything with the name of a lock of git."""
-    found: list[PurePath] = []
-    waiting = [PurePath()]
+def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what is in a folder, at any depth. What vanished, may not be read or has too long a path is left out."""
+    waiting = [folder]
     while waiting:
-        below = waiting.pop()
-        try:
-            with os.scandir(root / below) as children:
-                for child in children:
-                    if child.name.endswith(".lock"):
-                        found.append(below / child.name)
-                    elif child.is_dir(follow_symlinks=False):
-                        waiting.append(below / child.name)
-        except OSError:  # it vanished, or may not be read, or its path is longer than the kernel takes
-            continue
-    return found
+        with suppress(OSError), os.scandir(waiting.pop()) as children:
+            for child in children:
+                if child.is_dir(follow_symlinks=False):
+                    waiting.append(Path(child.path))
+                yield child
+
+
+def locks_below(folder: Path) -> list[PurePath]:
+    """Return the paths below a folder of everything with the name of a lock of git."""
+    return [PurePath(one.path).relative_to(folder) for one in entries_below(folder) if one.name.endswith(".lock")]
+
+
+def remove_blocking(folder: Path, names: str, *, links: bool) -> None:
+    """Remove pipes and the like, for which a program would wait, from a folder at any depth; with `links` these too.
+
+    `names` is the beginning of the names that count. Raises OSError.
+    """
+    for child in entries_below(folder):
+        ordinary = child.is_file(follow_symlinks=False) or child.is_dir(follow_symlinks=False)
+        if not ordinary and child.name.startswith(names) and (links or not child.is_symlink()):
+            remove_untrusted(folder, PurePath(child.path).relative_to(folder))
+
+
+def leads_out(name: str) -> bool:
+    """Return whether a name from git's index, which an agent can write, is no path of a file in the worktree."""
+    return any(part in ("", ".", "..") or part.casefold() == ".git" for part in name.removesuffix("/").split("/"))

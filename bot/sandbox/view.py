@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bot.sandbox.untrusted_files import locks_below, remove_untrusted
+from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
@@ -101,6 +101,12 @@ def remove_locks(view: View) -> None:
         remove_untrusted(view.common, PurePath(name))
     for lock in locks_below(view.refs):
         remove_untrusted(view.refs, lock)
+
+
+def unblock(view: View) -> None:
+    """Remove pipes and links from what git opens in the private folder: it would wait for ever. Raises OSError."""
+    for folder in (view.common, view.refs, view.state):
+        remove_blocking(folder, "", links=True)
 
 
 def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """After a turn: its work becomes commits on the worktree's branch."""
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -13,7 +14,7 @@ from bot.git import refs
 from bot.git.runner import Identity
 from bot.rescue.contents import parse_status
 from bot.rescue.save import rescue_stray_work
-from bot.sandbox.untrusted_files import size_of_untrusted
+from bot.sandbox.untrusted_files import status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
 _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
@@ -105,7 +106,7 @@ async def commit_all(
     if unresolved:
         return Unresolved(unresolved)
     inside = await _changed_inside(clone, path) & {name for _, name in changed}
-    left_out = tuple(name for _, name in changed if name in inside or name.endswith("/") or _is_large(path, name))
+    left_out = tuple(name for _, name in changed if name in inside or not _fits(path, name))
     await _stage(clone, path, [name for _, name in changed if name not in left_out])
     await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
     staged = await clone.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
@@ -132,8 +133,14 @@ def _message(message: str, co_author: Identity | None) -> bytes:
     return (message.replace("\0", " ").rstrip() + trailer + "\n").encode(errors="replace")
 
 
-def _is_large(path: Path, name: str) -> bool:
-    return size_of_untrusted(path, PurePath(name)) > MAX_FILE_BYTES
+def _fits(path: Path, name: str) -> bool:
+    """Return whether git can commit what is at `name`, and it is not too large. A file that is gone fits."""
+    if name.endswith("/"):
+        return False
+    status = status_of_untrusted(path, PurePath(name))
+    if status is None or stat.S_ISDIR(status.st_mode):
+        return True
+    return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and status.st_size <= MAX_FILE_BYTES
 
 
 async def _changed_inside(clone: Clone, path: Path) -> set[str]:

@@ -1,7 +1,6 @@
 """A worktree is created, or created again at the same path."""
 
 import asyncio
-import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.sandbox.untrusted_files import entries_below
 from bot.worktrees.sync import import_readable_commits
 from bot.worktrees.unlink import unlink_worktree
 
@@ -193,4 +193,5 @@ def _holds_something(clone: Clone, path: Path) -> bool:
     admin = admin_directory(clone.path, path)
     if not isinstance(admin, Missing) and entries.is_unfinished(admin):
         return False
-    return any(Path(folder, name) != path / ".git" for folder, _, names in os.walk(path) for name in names)
+    own = str(path / ".git")
+    return any(child.path != own and not child.is_dir(follow_symlinks=False) for child in entries_below(path))

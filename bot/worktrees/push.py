@@ -1,5 +1,6 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ class DiffStat:
     deletions: int
 
 
+_COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
+
 BeforePush = Callable[[str, str], Awaitable[None]]
 """Gets a commit and the branch on GitHub that it goes to, right before each push; raises to prevent it."""
 
@@ -100,11 +103,8 @@ async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
     # An amended first commit has no ancestor in common with what it was.
     base = (await clone.run("merge-base", before, after, check=False)).text or before
-    listed = await clone.run(
-        "diff", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", base, after, "--"
-    )
-    counts = [line.split("\t", 2) for line in listed.fields]
-    return DiffStat(len(counts), *(sum(int(row[i]) for row in counts if row[i] != "-") for i in (0, 1)))
+    shown = await clone.run("diff", "--shortstat", "--no-renames", "--no-ext-diff", "--no-textconv", base, after, "--")
+    return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
 
 
 async def as_patch(clone: Clone, path: Path, base: str) -> bytes:

@@ -25,6 +25,8 @@ from bot.worktrees.unlink import admin_directories_of, rescue_first, rescued_com
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
+# Deep folders take git very long to delete: to make the directory again is quicker.
+CLEAN_SECONDS = 30.0
 _log = structlog.get_logger()
 
 
@@ -189,7 +191,7 @@ async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str
         await clone.on_worktree(path, "reset", "--quiet", "--hard")
         reached("reset-checked-out")
         submodules = await _submodules(lock, path, commit)
-        await clone.on_worktree(path, "clean", "--quiet", "-ffdx")
+        await clone.on_worktree(path, "clean", "--quiet", "-ffdx", timeout_seconds=CLEAN_SECONDS)
         left = await _what_is_left(lock, path, branch, commit)
         if left is not None:
             raise _NotInPlaceError(left, submodules)

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory, real_path
+from bot.clones.admin import Missing, admin_directory, real_path, recorded
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.sandbox.disk import used_bytes
+from bot.sandbox.untrusted_files import entries_below
 from bot.sandbox.view import private_folder
 
 _STATE = ("index", "HEAD")
@@ -39,6 +40,7 @@ async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | N
         return None
     size = await asyncio.to_thread(used_bytes, (path,), sys.maxsize)
     try:
+        await entries.unblock(clone, path)
         changed = len(await entries.changed_files(clone, path))
         head = await entries.head_of(clone, path)
         theirs = await clone.commit_at(refs.remote(branch)) if branch else None
@@ -61,11 +63,8 @@ def foreign_lock(clone: Path, path: Path) -> str | None:
     admin = admin_directory(clone, path)
     if isinstance(admin, Missing):
         return None
-    try:
-        reason = (admin / "locked").read_text(errors="replace").strip()
-    except OSError:
-        return None
-    return None if reason in _OWN_LOCKS else reason
+    reason = recorded(admin / "locked")
+    return None if not os.path.lexists(admin / "locked") or reason in _OWN_LOCKS else reason
 
 
 async def _by_git(clone: Clone, path: Path) -> datetime | None:
@@ -77,6 +76,7 @@ async def _by_git(clone: Clone, path: Path) -> datetime | None:
     if cage is not None and not private_folder(cage.data_dir, real_path(path)).is_dir():
         return None
     try:
+        await entries.unblock(clone, path)
         state = await clone.state_folder(path)
         names = [name for _, name in await entries.changed_files(clone, path)]
     except (GitError, OSError):
@@ -98,8 +98,7 @@ def _files(top: Path, name: str) -> Iterator[Path]:
         path = path.parent
     yield path
     if path == top / name and path.is_dir() and not path.is_symlink():
-        for parent, folders, files in os.walk(path):
-            yield from (Path(parent, child) for child in (*folders, *files))
+        yield from (Path(child.path) for child in entries_below(path))
 
 
 def _time_of(path: Path) -> datetime | None:

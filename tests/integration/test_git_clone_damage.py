@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones import branch_history
 from bot.clones.admin import Missing
 from bot.clones.clone import NoAccess, Updated, clone_lock, replace_if_damaged, update
 from bot.clones.entries import Valid, inspect
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.model import IssueBranch
+from bot.worktrees.commit import return_to_branch
 from bot.worktrees.create import Created, examine, recreate
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
@@ -244,6 +246,25 @@ async def test_locks_of_a_killed_git_block_no_one(world: GitRepositories, lock: 
     moved.rename(world.remote)
     await world.update()
     await assert_whole(world, own)
+
+
+async def test_who_takes_the_clone_finds_no_lock_of_a_killed_git(world: GitRepositories) -> None:
+    """Not only a fetch: also what notes a push, and what moves a branch."""
+    await with_work(world)
+    branch = "threadtree/issue-1"
+    places = [world.clone.path / name for name in (*LOCKS, f"refs/heads/{branch}.lock")]
+    for number, place in enumerate(places):
+        place.touch() if number % 2 else (place / "inside").mkdir(parents=True)
+        os.utime(place, (0, 0))
+    async with clone_lock(world.clone) as lock:
+        tip = await world.clone.commit_at("refs/remotes/origin/main")
+        await branch_history.record_pushed(lock, branch, tip)
+        await world.clone.run("update-ref", f"refs/heads/{branch}", tip or "")
+        await world.clone.run("pack-refs", "--all")
+        world.agent("switch", "-q", "-c", "elsewhere")
+        (world.clone.path / "worktrees" / "issue-1" / "HEAD.lock").touch()
+        assert await return_to_branch(lock, world.path, branch, RESCUE, BOT) is None
+    assert not any(map(os.path.lexists, places))
 
 
 async def test_without_a_cage_a_fresh_lock_belongs_to_another_process(tmp_path: Path) -> None:

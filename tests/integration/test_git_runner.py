@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.git import runner
 from bot.git.errors import GitError, GitProblem, redact
 from bot.git.runner import Git, Identity
 from tests.support.git_repositories import GIT, git
@@ -47,6 +48,14 @@ async def test_a_command_past_its_time_limit_ends_with_all_its_children(tmp_path
         await GIT.run(*command, cwd=tmp_path, timeout_seconds=1)
     assert caught.value.problem is GitProblem.TIMEOUT
     assert process_is_gone(int(started.read_text()))
+
+
+async def test_endless_output_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MAX_OUTPUT_BYTES", 1 << 20)
+    command = ("-c", f"alias.flood=!echo $$ > {tmp_path}/started; exec yes", "flood")
+    with pytest.raises(GitError, match="more than 1 MiB of output"):
+        await GIT.run(*command, cwd=tmp_path)
+    assert process_is_gone(int((tmp_path / "started").read_text()))
 
 
 async def test_a_cancelled_command_ends_with_all_its_children(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.run import push_guard
 from bot.run.push_guard import Guard, PushWithheldError
+from bot.worktrees.commit import NothingToCommit, commit_all
 from bot.worktrees.push import Parked, Pushed, PushResult, push
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
@@ -54,6 +55,11 @@ async def pushed(world: GitRepositories, guard: Guard | None = None, target: str
 
     async with clone_lock(world.clone) as lock:
         return await push(lock, world.path, target, f"{target}-turn-7", BOT, check)
+
+
+async def committed(world: GitRepositories) -> object:
+    async with clone_lock(world.clone) as lock:
+        return await commit_all(lock, world.path, "the turn", BOT, None)
 
 
 async def withheld(world: GitRepositories, guard: Guard | None = None) -> tuple[PushRule, tuple[str, ...]]:
@@ -155,7 +161,12 @@ async def test_a_submodule_at_a_commit_that_is_published_nowhere_is_withheld(wor
     world.agent("commit", "-q", "-m", "a submodule")
     assert isinstance(await pushed(world), Pushed)
 
+    # The bot itself commits neither what is changed inside nor a commit that only this worktree has; it names both.
+    (world.path / "sub" / "stray").write_text("1")
+    assert await committed(world) == NothingToCommit(("sub",))
+    (world.path / "sub" / "stray").unlink()
     world.agent("-C", "sub", "commit", "-q", "--allow-empty", "-m", "only here")
+    assert await committed(world) == NothingToCommit(("sub",))
     world.agent("commit", "-q", "-a", "-m", "moved")
     assert await withheld(world) == ("submodule", ("sub",))
 
@@ -182,6 +193,10 @@ async def test_a_secret_is_found_wherever_a_push_would_send_it(small: GitReposit
     for commit in (message, named, commits(small, {"data": "the next commit hides it"})):
         small.agent("reset", "-q", "--hard", commit)
         assert await withheld(small) == ("secret", ())
+    # To show another object in its place is of no use.
+    small.agent("reset", "-q", "--hard", message)
+    small.agent("replace", message, base)
+    assert await withheld(small) == ("secret", ())
     small.agent("reset", "-q", "--hard", base)
     assert isinstance(await pushed(small), Pushed)
 

@@ -1,12 +1,25 @@
 """Files of a folder that an agent may have filled: no link is followed, nothing blocks, nothing is read without end."""
 
 import os
+from functools import partial
 from pathlib import Path, PurePath
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bot.agents.presets import PRESETS, plugin_of_repository
-from bot.sandbox.untrusted_files import UntrustedFileError, list_untrusted, read_untrusted
+from bot.sandbox.disk import used_bytes
+from bot.sandbox.untrusted_files import (
+    UntrustedFileError,
+    entries_below,
+    leads_out,
+    list_untrusted,
+    locks_below,
+    read_untrusted,
+    remove_untrusted,
+    status_of_untrusted,
+)
 
 
 @pytest.fixture
@@ -50,8 +63,58 @@ def test_a_large_file_is_not_read(worktree: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "..", "a/../../b", "/etc/passwd"])
 def test_a_path_outside_the_folder_is_a_mistake_of_the_caller(worktree: Path, path: str) -> None:
-    with pytest.raises(ValueError, match="below"):
-        read_untrusted(worktree, PurePath(path), 4)
+    for touched in (partial(read_untrusted, max_bytes=4), list_untrusted, status_of_untrusted, remove_untrusted):
+        with pytest.raises(UntrustedFileError, match="below"):
+            touched(worktree, PurePath(path))
+
+
+@pytest.mark.parametrize("path", ["thing", "folder/thing"])
+def test_what_is_removed_is_never_what_a_link_leads_to(worktree: Path, path: str) -> None:
+    outside = worktree.parent / "outside"
+    (worktree / "folder").mkdir()
+    (worktree / path).symlink_to(outside)
+    status = status_of_untrusted(worktree, PurePath(path))
+    assert status is not None
+    assert status.st_size == len(str(outside))
+    remove_untrusted(worktree, PurePath(path))
+    remove_untrusted(worktree, PurePath(path))
+    (worktree / path).mkdir(mode=0)
+    remove_untrusted(worktree, PurePath(path))
+    assert not os.path.lexists(worktree / path)
+    (worktree / "folder").rename(worktree / "was")
+    (worktree / "folder").symlink_to(outside)
+    (outside / "thing").write_text("theirs")
+    with pytest.raises(NotADirectoryError):
+        remove_untrusted(worktree, PurePath("folder/thing"))
+    assert status_of_untrusted(worktree, PurePath("folder/thing")) is None
+    assert (outside / "thing").exists()
+
+
+def test_folders_deeper_than_a_program_can_recurse_are_walked_and_removed(worktree: Path) -> None:
+    place = os.open(worktree, os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("d", dir_fd=place)
+        above, place = place, os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(above)
+    os.close(os.open("x.lock", os.O_CREAT, dir_fd=place))
+    os.close(place)
+    assert len(list(entries_below(worktree))) == 1101
+    [lock] = locks_below(worktree)
+    remove_untrusted(worktree, lock)
+    assert locks_below(worktree) == []
+    assert used_bytes((worktree,), 1 << 40) >= 0
+    remove_untrusted(worktree, PurePath("d"))
+    assert not (worktree / "d").exists()
+
+
+@given(st.lists(st.sampled_from(["a", "..", ".", "", ".git", ".GIT", "/", "...", ".gitignore"]), min_size=1))
+def test_a_name_is_accepted_only_if_it_stays_in_the_folder(parts: list[str]) -> None:
+    name = "/".join(parts)
+    if not leads_out(name):
+        place = Path("/worktree", name)
+        assert place.is_relative_to("/worktree")
+        assert os.path.normpath(place) == str(place)
+        assert ".git" not in name.casefold().split("/")
 
 
 def test_a_repository_without_plugins_passes(worktree: Path) -> None:
