@@ -119,7 +119,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
         turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=plain(reason))
         asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, turn_id)
         result = TurnResult("refused", reason, asked=asked)
-        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, result)
+        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, tracking.final(result), "refused")
         return
     assigned = await assign_worktree(ctx)
     turn = replace(turn, notices=assigned.notices)

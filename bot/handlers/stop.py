@@ -48,7 +48,7 @@ async def stop_turns(
     for turn_id, login, target in stopped:
         asked = tracking.asked(login, server_url, thread_ref.repository, number, target, turn_id)
         result = TurnResult("stopped", reason, asked=asked)
-        await thread_comments.ended(connection, thread_ref, turn_id, target, result)
+        await thread_comments.ended(connection, thread_ref, turn_id, target, tracking.final(result), "stopped")
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
 
 

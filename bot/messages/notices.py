@@ -25,6 +25,7 @@ WORKTREE_MENDED = (
 )
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."
+ANSWER_CUT = "The answer is longer than the bot posts, so its end is left out."
 RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
 
 

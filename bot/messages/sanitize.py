@@ -18,7 +18,15 @@ from bot.messages.marker import without_markers
 from bot.messages.split import COMMENT_CHARACTERS, split
 
 WORD_JOINER = "\u2060"
+LONGEST_ANSWER = 256 * 1024
+MOST_COMMENTS = 5
 _MOST_PASSES = 3
+# Parsing costs up to 70 µs for each of these. A part with more of them is no prose.
+_COSTLY = "[*_`<~\n"
+_MOST_COSTLY = 12_000
+_SHORTEST_PART = 20
+# What `code_block` adds to a text without backticks, and some more.
+_FENCES = 16
 
 _URL = r"(?:https?|ftp)://[^\s<>`]+|(?<![A-Za-z0-9])www\.[^\s<>`]+"
 # A mention is not part of an e-mail address (https://docs.github.com/get-started/writing-on-github).
@@ -46,18 +54,33 @@ _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 
 
-def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
-    """Return the answer in harmless parts of at most `limit` characters; none for an empty answer."""
-    clean = answer.strip("\n")
+def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTERS) -> tuple[tuple[str, ...], bool]:
+    """Return the answer in harmless parts of at most `limit` characters, and whether it was cut.
+
+    No parts for an empty answer. At most MOST_COMMENTS: time and memory are bounded, also for the worst Markdown.
+    """
+    clean = answer[:LONGEST_ANSWER].strip("\n")
     if not clean.strip():
-        return ()
-    # Each part is made harmless by itself: a cut may turn code into text. That can make it longer.
-    room = limit
-    while True:
-        parts = tuple(_with_closed_fence(sanitize(part, server_url)) for part in split(clean, room))
-        if all(len(part) <= limit for part in parts) or room < 100:
-            return parts
-        room //= 2
+        return (), False
+    parts: list[str] = []
+    for whole in split(clean, limit - _FENCES):
+        parts += _harmless(whole, server_url, limit)
+        if len(parts) > MOST_COMMENTS:
+            break
+    return tuple(parts[:MOST_COMMENTS]), len(answer) > LONGEST_ANSWER or len(parts) > MOST_COMMENTS
+
+
+def _harmless(part: str, server_url: str, limit: int) -> Iterator[str]:
+    """Make one part harmless by itself: a cut may turn code into text. Cut it further where that made it too long."""
+    if sum(map(part.count, _COSTLY)) > _MOST_COSTLY:
+        safe = code_block(without_markers(part), "text")
+    else:
+        safe = _closed(sanitize(part, server_url))
+    if len(safe) <= limit or len(part) < _SHORTEST_PART:
+        yield safe[:limit]
+    else:
+        for piece in split(part, len(part) // 2):
+            yield from _harmless(piece, server_url, limit)
 
 
 def sanitize(markdown: str, server_url: str) -> str:
@@ -73,7 +96,7 @@ def sanitize(markdown: str, server_url: str) -> str:
 
 def is_sanitized(markdown: str, host: str) -> bool:
     """Return whether nothing in it is live when rendered: raw HTML, foreign links and images, bare URLs, mentions."""
-    for token in _flat(_parser(html=True).parse(markdown)):
+    for token in _flat(_parser().parse(markdown)):
         match token.type:
             case "html_block" | "html_inline":
                 return False
@@ -92,15 +115,21 @@ def is_sanitized(markdown: str, host: str) -> bool:
     return True
 
 
-def _with_closed_fence(markdown: str) -> str:
+def _closed(markdown: str) -> str:
     """Close a code fence that is still open at the end: what follows the text would be code, and code in it text."""
-    last = _parser(html=False).parse(f"{markdown}\n\n.")[-1]
+    last = _blocks().parse(f"{markdown}\n\n.")[-1]
     return f"{markdown}\n{last.markup}" if last.type == "fence" else markdown
 
 
 @cache
-def _parser(*, html: bool) -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": html}).enable(["table", "strikethrough"])
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+@cache
+def _blocks() -> MarkdownIt:
+    """Return a parser that finds blocks and link definitions, but does not read the text inside."""
+    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("inline")
 
 
 def _flat(tokens: list[Token]) -> Iterator[Token]:
@@ -112,7 +141,7 @@ def _flat(tokens: list[Token]) -> Iterator[Token]:
 def _pass(markdown: str, host: str) -> str:
     """Walk over the blocks once. Raw HTML is read as text, which is what it becomes."""
     env: EnvType = {}
-    tokens = _parser(html=False).parse(markdown, env)
+    tokens = _blocks().parse(markdown, env)
     lines = markdown.split("\n")
     _break_definitions(lines, env, host)
     spans = sorted(_spans(tokens, len(lines)))

@@ -18,7 +18,8 @@ from bot.messages.formatting import (
     truncate,
     url_target,
 )
-from bot.messages.sanitize import answer_parts
+from bot.messages.notices import ANSWER_CUT
+from bot.messages.sanitize import MOST_COMMENTS, answer_parts
 from bot.messages.split import COMMENT_CHARACTERS
 from bot.model import Repository, Target
 
@@ -155,12 +156,16 @@ def fetching(detail: str | None, *, first: bool) -> str:
 def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
     """Return the finished comment in as many parts as the answer needs, each of at most `limit` characters.
 
-    The answer leads to no other server than `server_url`.
+    The answer leads to no other server than `server_url`. This takes up to seconds for a long answer: call it in a
+    thread.
     """
-    parts = list(answer_parts(result.answer, server_url=server_url, limit=limit))
-    parts = parts or [_headline(result)]
-    tail = _below_the_answer(result, answered=bool(result.answer.strip()))
-    return tuple(parts[:-1] + _joined_if_short(parts[-1], tail, limit))
+    answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit)
+    parts = list(answer) or [_headline(result)]
+    tail = _below_the_answer(result, limit, answered=bool(answer), was_cut=was_cut)
+    joined = parts[:-1] + _joined_if_short(parts[-1], tail, limit)
+    if len(joined) > MOST_COMMENTS:
+        joined = [*parts[: MOST_COMMENTS - 1], _below_the_answer(result, limit, answered=True, was_cut=True)]
+    return tuple(joined)
 
 
 def moved(state: EndState) -> str:
@@ -216,29 +221,43 @@ def _headline(result: TurnResult) -> str:
     return "\n\n".join(words)
 
 
-def _below_the_answer(result: TurnResult, *, answered: bool) -> str:
-    """Return what changed, what was unusual, how a turn that is not done ended, the folds and the facts."""
+def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut: bool) -> str:
+    """Return what changed, what was unusual, how a turn that is not done ended, the folds and the facts.
+
+    The longest folds are left out where they do not fit.
+    """
     sections = []
     if isinstance(result.changes, Changes):
         sections.append(_changes(result.changes))
-    if result.notices:
-        sections.append(_box(result.notices))
+    if boxed := (*([ANSWER_CUT] if was_cut else []), *result.notices):
+        sections.append(_box(boxed))
     if answered and result.state != "done":
         sections.append(_headline(result))
+    facts, folds = _facts(result), _folds(result)
+    last = [f"<sub>{' · '.join(facts)}</sub>"] if facts else []
+    while True:
+        rule = [RULE] if answered and (sections or folds) else []
+        text = "\n\n".join([*rule, *sections, *folds, *last])
+        if len(text) <= limit or not folds:
+            return text
+        folds.remove(max(folds, key=len))
+
+
+def _folds(result: TurnResult) -> list[str]:
+    """Return the patch, the agent's last words, its steps and what it read, each in a fold of its own."""
+    folds = []
     if isinstance(result.changes, str):
-        sections.append(_patch(result.changes))
+        folds.append(_patch(result.changes))
     if result.last_words.strip():
-        sections.append(details("The end of the agent's error output", code_block(result.last_words)))
+        folds.append(details("The end of the agent's error output", code_block(result.last_words)))
     if result.steps:
         skipped = len(result.steps) - _MOST_STEPS
         lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
-        sections.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
+        folds.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
     if result.read:
-        sections.append(details("What the agent read", f"Read: {inline_text(', '.join(result.read))}."))
-    if facts := _facts(result):
-        sections.append(f"<sub>{' · '.join(facts)}</sub>")
-    return "\n\n".join([RULE, *sections] if answered and len(sections) > bool(facts) else sections)
+        folds.append(details("What the agent read", f"Read: {inline_text(', '.join(result.read))}."))
+    return folds
 
 
 def _facts(result: TurnResult) -> list[str]:

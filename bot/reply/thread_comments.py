@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from bot.messages import tracking
-from bot.messages.tracking import TurnResult
+from bot.messages.tracking import EndState
 from bot.model import Target, ThreadRef
 from bot.reply import pacing
 from bot.reply.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
@@ -12,7 +12,7 @@ from bot.store.database import Connection
 from bot.store.jobs import defer, outbox_bell
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
-"""GitHub sends no notification of an edit, so the answer of a longer turn is a new comment."""
+"""GitHub sends no notification of an edit, so a later answer is a new comment."""
 
 
 async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
@@ -69,19 +69,20 @@ async def ended(
     thread_ref: ThreadRef,
     turn_id: int,
     target: Target,
-    result: TurnResult,
-    *,
-    server_url: str = "",
+    parts: Sequence[str],
+    state: EndState,
+    now: datetime | None = None,
 ) -> None:
-    """Answer in the tracking comment, or after a long turn in a new comment that the tracking comment links to."""
-    parts = tracking.final(result, server_url=server_url)
-    is_long = result.duration is not None and result.duration > NEW_COMMENT_AFTER
-    first_part = 2 if is_long else 1
+    """Answer with the `parts` of `tracking.final`: in the tracking comment, or in a new comment that it links to.
+
+    New where the tracking comment is older than NEW_COMMENT_AFTER at `now`; without `now` the answer is news to nobody.
+    """
+    is_old = now is not None and await outbox.is_posted_before(connection, turn_id, now - NEW_COMMENT_AFTER)
     rows = []
-    for part, content in enumerate(parts, start=first_part):
+    for part, content in enumerate(parts, start=2 if is_old else 1):
         rows.append(await outbox.enqueue_comment(connection, thread_ref, target, content, FINAL, turn_id, part))
-    if is_long:
-        link = tracking.moved(result.state)
+    if is_old:
+        link = tracking.moved(state)
         await outbox.enqueue_comment(connection, thread_ref, target, link, FINAL, turn_id, 1, waits_for=rows[0])
     await _ring(connection, thread_ref)
 

@@ -157,11 +157,11 @@ class Runner:
             if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
-                await _interrupt(connection, claim, self._ctx.server_url)
+                await _interrupt(connection, claim, self._ctx)
         self.ring()
 
 
-async def _interrupt(connection: Connection, claim: Claim, server_url: str) -> None:
+async def _interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
     reason = reasons.INTERRUPTED_TWICE
     try:
         await turns.end(connection, claim, "interrupted", reason)
@@ -169,8 +169,10 @@ async def _interrupt(connection: Connection, claim: Claim, server_url: str) -> N
         return
     place = await turns.thread_of(connection, claim.turn_id)
     repository = place.thread_ref.repository
-    asked = tracking.asked(place.requested_by, server_url, repository, place.number, place.target, claim.turn_id)
-    result = TurnResult("interrupted", reason, asked=asked)
-    await thread_comments.ended(connection, place.thread_ref, claim.turn_id, place.target, result)
+    asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
+    parts = tracking.final(TurnResult("interrupted", reason, asked=asked))
+    await thread_comments.ended(
+        connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
+    )
     await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
     _log.warning("turn-interrupted", turn=claim.turn_id)

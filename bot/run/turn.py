@@ -332,19 +332,15 @@ class TurnRun:
             model=self._model or ctx.agent,
         )
 
-        # In a thread: an answer can be long.
+        # In a thread: a long answer takes seconds.
         result = await asyncio.to_thread(_without_secrets, result, ctx.redactor)
+        parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
 
         async def write(connection: Connection) -> None:
             reason = result.reason and plain(result.reason)
             await turns.end(connection, turn.claim, result.state, reason, result.notices)
             await thread_comments.ended(
-                connection,
-                self._thread_ref,
-                turn.id,
-                turn.target,
-                result,
-                server_url=ctx.server_url,
+                connection, self._thread_ref, turn.id, turn.target, parts, end.state, ctx.clock()
             )
             await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
             if ctx.purge_on_success and end.state == "done":

@@ -31,6 +31,10 @@ COMMENT_OF_PART = """
 select id from outbox where kind = 'comment' and turn_id = $1 and part = $2
 """
 
+IS_POSTED_BEFORE = """
+select exists (select from outbox where kind = 'comment' and turn_id = $1 and part = 1 and posted_at < $2)
+"""
+
 ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
 values ($1, $2, 'reaction', $6, $3, $4, $5, '-infinity')
@@ -182,6 +186,12 @@ async def enqueue_comment(
     if changed is None:
         changed = await connection.fetchval(COMMENT_OF_PART, turn_id, part)
     return int(changed)
+
+
+async def is_posted_before(connection: Connection, turn_id: int, at: datetime) -> bool:
+    """Return whether the turn's tracking comment is on GitHub since before that time."""
+    found: bool = await connection.fetchval(IS_POSTED_BEFORE, turn_id, at)
+    return found
 
 
 async def rewrite_comment(connection: Connection, row_id: int, content: str) -> bool:

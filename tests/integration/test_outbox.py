@@ -389,6 +389,23 @@ async def test_a_link_to_the_answer_is_not_posted_again_where_somebody_deleted_t
     assert bench.bodies == ["The answer."]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(59, ["It is done."]), (61, ["Done. [Go to the answer]({url}).", "It is done."])]
+)
+async def test_an_answer_later_than_a_minute_is_a_new_comment(bench: Bench, seconds: int, said: list[str]) -> None:
+    turn = await bench.turn()
+    await bench.wish(turn, "Queued.")
+    await bench.drain_until_empty()
+    bench.time.now += timedelta(seconds=seconds)
+    async with bench.pool.acquire() as connection:
+        await thread_comments.ended(
+            connection, bench.thread, turn, Target("issue"), ["It is done."], "done", bench.time.now
+        )
+    await bench.drain_until_empty()
+    url = await bench.pool.fetchval("select comment_url from outbox where part = 2")
+    assert bench.bodies == [words.format(url=url) for words in said]
+
+
 async def test_a_comment_without_a_turn_becomes_another_by_edit(bench: Bench) -> None:
     async with bench.pool.acquire() as connection:
         row = await thread_comments.reply(connection, bench.thread, Target("issue"), "Queued.")

@@ -56,8 +56,8 @@ def test_a_refusal_names_the_limit_and_starts_nothing() -> None:
 
 def test_a_long_answer_fills_several_comments_and_only_the_last_has_the_facts() -> None:
     answer = "a" * 400 + "\n\n" + "b" * 400
-    parts = tracking.final(TurnResult("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=410)
-    assert [len(part) <= 410 for part in parts] == [True] * len(parts)
+    parts = tracking.final(TurnResult("failed", reason="No.", answer=answer, duration=timedelta(seconds=1)), limit=430)
+    assert [len(part) <= 430 for part in parts] == [True] * len(parts)
     assert parts[-1].startswith("---\n\n**Failed:** No.")
     assert parts[-1].endswith("<sub>1 s</sub>")
 

@@ -1,5 +1,6 @@
 """What the agent wrote, on its way out: nothing live, cut into comments."""
 
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.messages.marker import reply_marker, signed, turn_marker
-from bot.messages.sanitize import answer_parts, is_sanitized, sanitize
-from bot.messages.split import split
+from bot.messages.sanitize import MOST_COMMENTS, answer_parts, is_sanitized, sanitize
+from bot.messages.split import COMMENT_CHARACTERS, split
 
 SERVER = "https://github.example"
 HOST = urlsplit(SERVER).netloc
@@ -165,9 +166,24 @@ def test_the_parts_join_to_the_text_and_keep_the_limit(text: str) -> None:
 
 @given(text=hostile, limit=st.integers(200, 400))
 def test_an_answer_of_any_length_fits_its_comments_and_stays_harmless(text: str, limit: int) -> None:
-    parts = answer_parts((text + "\n\n") * 20, server_url=SERVER, limit=limit)
+    parts, _ = answer_parts((text + "\n\n") * 20, server_url=SERVER, limit=limit)
+    assert len(parts) <= MOST_COMMENTS
     assert all(len(part) <= limit and is_sanitized(part, HOST) for part in parts)
 
 
+WORST = ["[a](", "![", "[a][", "**a_", "`", "<a ", "<!--", "> ", "- a\n", "| a | b |\n", "#\n", "@a "]
+
+
+@pytest.mark.parametrize("pattern", [*WORST, "| a | b |\n|---|---|\n" + "| `x` | y |\n" * 30])
+def test_the_worst_markdown_of_3_mb_takes_seconds_and_five_comments(pattern: str) -> None:
+    answer = pattern * (3_000_000 // len(pattern))
+    started = time.process_time()
+    parts, was_cut = answer_parts(answer, server_url=SERVER)
+    assert time.process_time() - started < 12
+    assert was_cut
+    assert 1 <= len(parts) <= MOST_COMMENTS
+    assert all(len(part) <= COMMENT_CHARACTERS and is_sanitized(part, HOST) for part in parts[:1])
+
+
 def test_an_empty_answer_has_no_parts() -> None:
-    assert answer_parts(" \n", server_url=SERVER) == ()
+    assert answer_parts(" \n", server_url=SERVER) == ((), False)
