@@ -1,5 +1,6 @@
 """The bot's comments on a thread: each function adds to the outbox, in the caller's transaction."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from bot.messages import tracking
