@@ -22,6 +22,7 @@ from bot.maintenance.retention_rules import policy_for
 from bot.node.context import NodeContext
 from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
+from bot.redaction import Redactor
 from bot.store.database import database
 from bot.store.migrate import migrate
 
@@ -148,6 +149,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             server_url=repository.server_url,
             clock=lambda: datetime.now(UTC),
             github=None,
+            redactor=Redactor(),
         )
         policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
         watched = patch.object(prune, "remove_claimed", remove_claimed), patch.object(failpoints, "listener", listener)

@@ -16,6 +16,8 @@ EndReason = Literal[
     "agent-lost",
     "node-lost",
 ]
+AutoPullRequest = Literal["never", "draft", "ready"]
+"""Whether a turn that pushed an issue's branch opens a pull request, and how."""
 ISSUE_BRANCH_PREFIX = "threadtree/issue-"
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic_core import ErrorDetails
 
 from bot import settings_values as values
+from bot.model import AutoPullRequest
 
 
 class Need(Enum):
@@ -54,7 +55,7 @@ _URLS_OF_GITHUB_COM = {
 }
 NOT_BUILT = frozenset(
     {
-        *("ADMIN_TOKEN", "AGENT_MODEL", "AUTO_PULL_REQUEST", "BARE_COMMANDS", "BRANCH_PREFIX", "DISK_RESERVE_GB"),
+        *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX", "DISK_RESERVE_GB"),
         *("HISTORY_RETENTION_DAYS", "LOG_FORMAT", "LOG_LEVEL", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
         *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
@@ -111,6 +112,7 @@ class Settings(BaseModel):
     agent_sandbox: Literal["auto", "bwrap", "off"] = "auto"
     agent_network: Literal["internet", "none", "host"] = "internet"
     allow_workflow_changes: bool = False
+    auto_pull_request: AutoPullRequest = "never"
     setup_script: bool = False
     include_outsiders: bool = False
     turn_timeout_seconds: Seconds = 1800

@@ -65,7 +65,9 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             clock=around.clock,
+            sleep=around.sleep,
             github=github,
+            redactor=redactor,
         )
 
 

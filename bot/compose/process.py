@@ -191,6 +191,8 @@ async def _run_worker(
             limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             redactor=redactor,
             clock=around.clock,
+            sleep=around.sleep,
+            auto_pull_request=settings.auto_pull_request,
             setup_script=settings.setup_script,
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,

@@ -1,6 +1,6 @@
 """A review and its inline comments as one request, in whatever order their events arrive (DESIGN.md §3.2)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bot.decide.actions import Request
 from bot.decide.parsing import CommentParser
@@ -8,6 +8,7 @@ from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
 from bot.handlers.agent_request import AgentRequest, ReviewParts
+from bot.model import Target
 
 LISTS_LAG_SECONDS = 2.0
 
@@ -27,9 +28,12 @@ async def whole_review(
         await sleep(LISTS_LAG_SECONDS)
         comments = await _own_comments(github, request, review_id)
     found = {} if is_comment else {part: text}
+    addressing = {part} | {comment.id for comment in comments if parser.parse(comment.body).request is not None}
     if is_comment and (review := await github.review(request.repository, request.thread.number, review_id)):
         by_author = review.author is not None and review.author.id == request.author.id
         found[-review_id] = parser.rest_of(review.body) if by_author else ""
+        if by_author and parser.parse(review.body).request is not None:
+            addressing.add(-review_id)
     for comment in comments:
         rest = parser.rest_of(comment.body)
         found[comment.id] = rest and _with_code(comment, rest)
@@ -39,7 +43,16 @@ async def whole_review(
     parts = ReviewParts(review_id, tuple(found), part, own_text)
     if len(found) == 1:
         return AgentRequest(text, request.context, parts)
-    return AgentRequest("\n\n".join(found.values()), review=parts)
+    return AgentRequest("\n\n".join(found.values()), review=parts, target=_answer_at(review_id, addressing))
+
+
+def _answer_at(review_id: int, addressing: Collection[int]) -> Target:
+    """Return where the one answer goes: to the only inline comment that addresses the bot, else to the conversation.
+
+    `addressing` are parts of the review, which do not depend on the order of the events.
+    """
+    only = next(iter(addressing)) if len(addressing) == 1 else -review_id
+    return Target("review", review_id) if only < 0 else Target("review-comment", only)
 
 
 async def _own_comments(github: GitHub, request: Request, review_id: int) -> Sequence[ReviewComment]:

@@ -45,6 +45,20 @@ class PullFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchPull:
+    """A pull request from a branch of the repository itself."""
+
+    number: int
+    url: str
+    author_id: int | None
+    created_at: datetime
+    head_sha: str
+    is_open: bool
+    is_merged: bool
+    is_draft: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadFacts:
     """An issue or pull request as it is now; `closed_at` is None while it is open."""
 
@@ -112,6 +126,27 @@ def pull_facts(answer: Any) -> PullFacts:
         default_branch=answer["base"]["repo"]["default_branch"],
         created_at=datetime.fromisoformat(answer["created_at"]),
     )
+
+
+def branch_pull(answer: Any) -> BranchPull:
+    """Read one of https://docs.github.com/rest/pulls/pulls#list-pull-requests"""
+    author = answer.get("user")
+    return BranchPull(
+        number=answer["number"],
+        url=answer["html_url"],
+        author_id=author["id"] if author else None,
+        created_at=datetime.fromisoformat(answer["created_at"]),
+        head_sha=answer["head"]["sha"],
+        is_open=answer["state"] == "open",
+        is_merged=answer.get("merged_at") is not None,
+        is_draft=bool(answer.get("draft")),
+    )
+
+
+def branch_pulls(found: Sequence[Any], repository_id: int) -> tuple[BranchPull, ...]:
+    """Return the pull requests whose head is in the repository itself: a fork of the same owner has the same label."""
+    own = [one for one in found if (one["head"].get("repo") or {}).get("id") == repository_id]
+    return tuple(branch_pull(one) for one in own)
 
 
 def thread_facts(answer: Any) -> ThreadFacts:

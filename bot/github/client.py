@@ -1,6 +1,6 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, assert_never
 
@@ -8,6 +8,7 @@ import httpx
 
 from bot.github import answers
 from bot.github.answers import (
+    BranchPull,
     Identity,
     IssueRef,
     Permission,
@@ -156,6 +157,21 @@ class GitHub:
         head = f"{repository.owner}:{branch}"
         return answers.newest_merged_head(await self.get_all(repository, path, state="closed", head=head))
 
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[BranchPull, ...]:
+        """Return all pull requests from this branch of the repository itself, newest first."""
+        path, head = "/pulls{?state,head,per_page}", f"{repository.owner}:{branch}"
+        return answers.branch_pulls(await self.get_all(repository, path, state="all", head=head), repository.id)
+
+    async def create_pull(
+        self, repository: Repository, *, head: str, base: str, title: str, body: str, draft: bool
+    ) -> BranchPull:
+        """Open a pull request; Refused with status 422 where one is open or there is nothing to merge.
+
+        https://docs.github.com/rest/pulls/pulls#create-a-pull-request
+        """
+        data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
+        return answers.branch_pull(await self._post(repository, "/pulls", data))
+
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
         try:
@@ -276,7 +292,7 @@ class GitHub:
 
         return await self._authorised(repository, every_page)
 
-    async def _post(self, repository: Repository, path: str, data: dict[str, str], **variables: str) -> Any:
+    async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: str) -> Any:
         expanded = self._variables(repository, **variables)
         return await self._authorised(
             repository, lambda token: self._api.post(REPOSITORY + path, expanded, data=data, oauth_token=token)

@@ -7,6 +7,7 @@ from bot.handlers.context import RequestContext
 from bot.messages import reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
+from bot.model import Target
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
 from bot.store.jobs import defer, turns_bell
@@ -30,13 +31,15 @@ class ReviewParts:
 class AgentRequest:
     """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review.
 
-    `seen` is a thread's own text as a person sees it, None for another text.
+    `seen` is a thread's own text as a person sees it, None for another text. `target` is what the answer answers, None
+    where that is the text whose event is handled.
     """
 
     text: str
     context: str = ""
     review: ReviewParts | None = None
     seen: str | None = None
+    target: Target | None = None
 
 
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
@@ -76,7 +79,7 @@ async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: st
         requested_by=ctx.author.login,
         requested_by_id=ctx.author.id,
         asked_at=ctx.asked_at,
-        target=ctx.target,
+        target=asked.target or ctx.target,
         review_id=asked.review.review_id if asked.review else None,
         review_parts=asked.review.parts if asked.review else (),
         pinned_sha=pinned_sha or _pinned_sha(ctx),

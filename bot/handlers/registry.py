@@ -5,6 +5,7 @@ from typing import assert_never
 from bot.handlers.command import Command, UnknownCommand
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.help import help_handler
+from bot.handlers.pr import PR
 from bot.handlers.reset import RESET
 from bot.handlers.reset_context import RESET_CONTEXT
 from bot.handlers.retry import RETRY
@@ -14,7 +15,7 @@ from bot.handlers.worktree import WORKTREE
 from bot.messages import replies
 from bot.reply import thread_comments
 
-_HANDLERS = (STATUS, STOP, RETRY, RESET_CONTEXT, RESET, WORKTREE)
+_HANDLERS = (STATUS, STOP, RETRY, PR, RESET_CONTEXT, RESET, WORKTREE)
 HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (help_handler(_HANDLERS), *_HANDLERS)}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

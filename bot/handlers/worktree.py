@@ -7,7 +7,7 @@ from bot.handlers.context import Handler, RequestContext
 from bot.messages import replies, worktree_replies
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
 from bot.store import conversations, operations, rescues, worktrees
-from bot.store.operations import RequestedBy
+from bot.store.operations import PullRequestAsked, RequestedBy
 
 WORKTREE_VERBS = ("list", "reset", "remove", "restore", "prune")
 
@@ -74,12 +74,22 @@ async def queue_operation(ctx: RequestContext, kind: Literal["reset", "remove", 
     if worktree_id is None:
         await ctx.reply(worktree_replies.no_worktree(kind))
         return
-    asker = RequestedBy(ctx.author.login, ctx.asked_at, conversation_id, ctx.target)
-    operation_id = await operations.enqueue(connection, worktree_id, kind, asker)
-    turns_ahead = (await operations.status_of(connection, operation_id)).turns_ahead
+    await enqueue_in_line(ctx, worktree_id, kind)
+
+
+async def enqueue_in_line(
+    ctx: RequestContext,
+    worktree_id: int,
+    kind: Literal["reset", "remove", "restore", "pull-request"],
+    pull_request: PullRequestAsked | None = None,
+) -> None:
+    """Enqueue an operation; where requests go before it, say so in a comment that becomes its result."""
+    asker = RequestedBy(ctx.author.login, ctx.asked_at, ctx.conversation_id, ctx.target)
+    operation_id = await operations.enqueue(ctx.connection, worktree_id, kind, asker, pull_request)
+    turns_ahead = (await operations.status_of(ctx.connection, operation_id)).turns_ahead
     if turns_ahead:
         reply_id = await ctx.reply(worktree_replies.in_line(kind, turns_ahead))
-        await operations.note_reply(connection, operation_id, reply_id)
+        await operations.note_reply(ctx.connection, operation_id, reply_id)
 
 
 async def _worktree_to_restore_in(ctx: RequestContext, own: int | None) -> int | str:

@@ -49,16 +49,33 @@ def subject(asked_for: str | None, title: str, number: int, redactor: Redactor, 
 
     It is one line without a mention, and closes no other issue than `number`. `conventional`: it begins with a type.
     """
-    chosen = _plain(asked_for or "", redactor) or _plain(title, redactor) or f"Work on #{number}"
-    if conventional and not _CONVENTIONAL.match(chosen):
+    chosen = plain(asked_for or "", number, redactor) or plain(title, number, redactor) or f"Work on #{number}"
+    if conventional and not is_typed(chosen):
         chosen = _with_type(chosen)
-    return _shortened(_CLOSING.sub(lambda found: _unlinked(found, number), chosen))
+        chosen = _without_closing(chosen, number)  # `fix: #8` is a closing reference, `#8` is not
+    return _shortened(chosen)
 
 
 def is_conventional(subjects: Sequence[str]) -> bool:
     """Return whether most of these recent subjects are Conventional Commits."""
-    matching = sum(_CONVENTIONAL.match(line) is not None for line in subjects)
+    matching = sum(is_typed(line) for line in subjects)
     return len(subjects) >= _FEWEST_SUBJECTS and matching * 2 > len(subjects)
+
+
+def is_typed(line: str) -> bool:
+    """Return whether a subject begins with a type, as Conventional Commits do."""
+    return _CONVENTIONAL.match(line) is not None
+
+
+def plain(words: str, number: int, redactor: Redactor) -> str:
+    """Return the words as one line without secrets and mentions, empty if there are none.
+
+    It closes no other issue than `number`.
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
+    line = _without_closing(_MENTION.sub("", line), number)
+    return line if re.search(r"\w", line) else ""
 
 
 def message(subject_line: str, requested_by: str, url: str) -> str:
@@ -66,12 +83,8 @@ def message(subject_line: str, requested_by: str, url: str) -> str:
     return f"{subject_line}\n\nRequested by {requested_by}: {url}"
 
 
-def _plain(words: str, redactor: Redactor) -> str:
-    """Return the words as one harmless line, empty if there are none."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
-    line = _MENTION.sub("", line)
-    return line if re.search(r"\w", line) else ""
+def _without_closing(line: str, number: int) -> str:
+    return _CLOSING.sub(lambda found: _unlinked(found, number), line)
 
 
 def _unlinked(found: re.Match[str], number: int) -> str:

@@ -13,6 +13,7 @@ RETRY_SUMMARY = "reruns the last request that did not finish"
 RESET_CONTEXT_SUMMARY = "starts a new conversation with the agent and keeps the files"
 RESET_SUMMARY = "starts a new conversation and resets the files; work that is not on GitHub is rescued first"
 WORKTREE_SUMMARY = "manages this thread's files and rescued work: `list`, `reset`, `remove`, `restore` or `prune`"
+PR_SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
 )

@@ -15,7 +15,7 @@ from bot.messages.formatting import (
     truncate,
 )
 
-WorktreeVerb = Literal["create", "reset", "remove", "restore"]
+WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request"]
 RestoreObstacle = Literal[
     "commit-gone",
     "directory-gone",
@@ -50,12 +50,14 @@ _WILL = {
     "reset": "the worktree will be reset",
     "remove": "the worktree will be removed",
     "restore": "the rescued work will be restored",
+    "pull-request": "the pull request will be opened",
 }
 _NOT = {
     "create": "The worktree was not made",
     "reset": "The worktree was not reset",
     "remove": "The worktree was not removed",
     "restore": "The rescued work was not restored",
+    "pull-request": "The pull request was not opened",
 }
 
 

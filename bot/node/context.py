@@ -1,5 +1,6 @@
 """The context of work on this node's worktrees, for a turn, a timer or an operator."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,12 +9,17 @@ from pathlib import Path
 from bot.clones.clone import Clone, clone_at
 from bot.git.runner import Git
 from bot.github.client import GitHub
+from bot.github.transport import Sleep
+from bot.redaction import Redactor
 from bot.store.database import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """A node's clones, worktrees and rows. Without `github` it is unknown what was merged."""
+    """A node's clones, worktrees and rows. Without `github` it is unknown what was merged.
+
+    `redactor` removes secrets from what is written to GitHub.
+    """
 
     pool: Pool
     git: Git
@@ -22,6 +28,8 @@ class NodeContext:
     server_url: str
     clock: Callable[[], datetime]
     github: GitHub | None
+    redactor: Redactor
+    sleep: Sleep = asyncio.sleep
 
     def clone(self, folder: str) -> Clone:
         """Return the clone of a codebase by the folder in its row."""

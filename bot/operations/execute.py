@@ -17,6 +17,7 @@ from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
 from bot.operations.create import create_worktree
+from bot.operations.pull_request import open_pull_request
 from bot.operations.remove import delete_trashed, remove_worktree
 from bot.operations.reset import reset_worktree
 from bot.operations.restore import restore_worktree
@@ -72,7 +73,7 @@ async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outco
 
 async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Carry it out. Every step can be repeated. Raises GitError, InvalidNameError, OSError."""
-    fits = {"restore": _LIVE | {"removed"}, "remove": _LIVE | {"removed"}}.get(operation.kind, _LIVE)
+    fits = _LIVE if operation.kind in ("create", "reset") else _LIVE | {"removed"}
     if operation.worktree.state not in fits:
         return failed(operation, f"it is {operation.worktree.state}", "The next request makes a new one.")
     match operation.kind:
@@ -84,6 +85,8 @@ async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
             return await remove_worktree(ctx, operation)
         case "reset":
             return await reset_worktree(ctx, operation)
+        case "pull-request":
+            return await open_pull_request(ctx, operation)
         case _:
             assert_never(operation.kind)
 

@@ -13,11 +13,11 @@ from bot.authority import Policy
 from bot.clones.clone import Clone
 from bot.git.runner import Identity
 from bot.github.client import GitHub
+from bot.model import AutoPullRequest
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, NetworkMode, open_network
 from bot.network.usage_limit import UsageLimit
 from bot.node.context import NodeContext
-from bot.redaction import Redactor
 from bot.sandbox import agent_argv, agent_environment
 from bot.sandbox.cage import Bind, Cage
 from bot.sandbox.disk import DiskWatch
@@ -48,9 +48,9 @@ class TurnContext(NodeContext):
     network: NetworkMode
     allow_workflow_changes: bool
     limits: Limits
-    redactor: Redactor
     setup_script: bool = False
     include_outsiders: bool = False
+    auto_pull_request: AutoPullRequest = "never"
     purge_on_success: bool = False
     session_ttl_seconds: float = 3600
 

@@ -33,6 +33,7 @@ from bot.run.context import TurnContext
 from bot.run.progress import Progress
 from bot.run.prompt import Prompt, read_thread
 from bot.run.publishing import guard_of, publish
+from bot.run.pull_request import pull_request_of
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
 from bot.run.waiting import Wait, wait_for, wait_for_limit
@@ -313,6 +314,10 @@ class TurnRun:
             # The answer exists; the work stays in the worktree, and the next turn pushes it.
             self._log.warning("publish-failed", problem=str(problem))
             self._notices.append(notices.push_failed(ready.branch))
+        if isinstance(changes, Changes):
+            pull_request, notice = await pull_request_of(self._ctx, self._turn, ready, changes)
+            changes = replace(changes, pull_request=pull_request)
+            self._notices += [notice] if notice else []
         return TurnResult("done", answer=text, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:

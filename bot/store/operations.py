@@ -10,15 +10,16 @@ from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimLostError, claims_of_node
 
-OperationKind = Literal["create", "reset", "restore", "remove"]
+OperationKind = Literal["create", "reset", "restore", "remove", "pull-request"]
 OperationState = Literal["queued", "running", "done", "failed"]
 
 ENQUEUE = """
 -- Queued behind the turns that wait or run there now. The row of the worktree is locked, so that no transaction that
 -- does not see this row yet releases it.
 with place as (select id, node from worktrees where id = $1 for no key update)
-insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, after_turn)
-select place.id, $2, $3, $4, $5, $6, $7,
+insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, draft,
+                        title, after_turn)
+select place.id, $2, $3, $4, $5, $6, $7, $8, $9,
        coalesce((select max(t.id) from turns t where t.worktree_id = $1 and t.state in ('queued', 'running')), 0)
 from place returning id, (select node from place)
 """
@@ -57,8 +58,9 @@ from next where operations.id = next.id returning operations.id
 
 CLAIMED = """
 select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id, o.reply_id,
-       o.requested_by, o.created_at,
+       o.requested_by, o.asked_at, o.created_at, o.draft, o.title,
        (select c.number from conversations c where c.id = o.conversation_id) as number,
+       coalesce((select c.title from conversations c where c.id = o.conversation_id), '') as thread_title,
        (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id, w.*
 from operations o
 join worktree_rows w on w.worktree_id = o.worktree_id
@@ -118,6 +120,14 @@ class OperationClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class PullRequestAsked:
+    """What `/pr` asks for; `title` is None where the bot finds one."""
+
+    draft: bool
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedOperation:
     """An operation with everything needed to carry it out, as it was when it was claimed.
 
@@ -134,9 +144,12 @@ class ClaimedOperation:
     turn_id: int | None
     reply_id: int | None
     requested_by: str
+    asked_at: datetime
     created_at: datetime
     number: int | None
+    thread_title: str
     turn_conversation_id: int | None
+    pull_request: PullRequestAsked | None
 
     @property
     def id(self) -> int:
@@ -178,8 +191,17 @@ class RequestedBy:
     target: Target | None = None
 
 
-async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind, asker: RequestedBy) -> int:
-    """Enqueue an operation and ring its node, in the caller's transaction; return its id."""
+async def enqueue(
+    connection: Connection,
+    worktree_id: int,
+    kind: OperationKind,
+    asker: RequestedBy,
+    pull_request: PullRequestAsked | None = None,
+) -> int:
+    """Enqueue an operation and ring its node, in the caller's transaction; return its id.
+
+    `pull_request` says more of the kind `pull-request`.
+    """
     target = asker.target
     row = await connection.fetchrow(
         ENQUEUE,
@@ -190,6 +212,8 @@ async def enqueue(connection: Connection, worktree_id: int, kind: OperationKind,
         target.id if target else None,
         asker.requested_by,
         asker.asked_at,
+        pull_request.draft if pull_request else None,
+        pull_request.title if pull_request else None,
     )
     await defer(connection, turns_bell(row["node"]))
     operation_id: int = row["id"]
@@ -225,9 +249,12 @@ async def claim_next(
         turn_id=row["turn_id"],
         reply_id=row["reply_id"],
         requested_by=row["requested_by"],
+        asked_at=row["asked_at"],
         created_at=row["created_at"],
         number=row["number"],
+        thread_title=row["thread_title"],
         turn_conversation_id=row["turn_conversation_id"],
+        pull_request=None if row["draft"] is None else PullRequestAsked(row["draft"], row["title"]),
     )
 
 

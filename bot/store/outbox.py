@@ -140,6 +140,13 @@ order by 1
 """
 
 
+RECORD_PULL_REQUEST = """
+-- Only to be counted: nothing of it is to be sent.
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, sent_version, posted_at)
+values ($1, $2, 'pull-request', 0, 'pull', '', 'sent', 1, $3)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
     """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub.
@@ -303,3 +310,8 @@ async def created_within(
 ) -> list[datetime]:
     """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
     return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span, first_urgency)]
+
+
+async def record_pull_request(connection: Connection, thread_ref: ThreadRef, now: datetime) -> None:
+    """Count a pull request that GitHub was asked to open for the thread among what the writer created."""
+    await connection.execute(RECORD_PULL_REQUEST, thread_ref.repository.writer, thread_ref.conversation_id, now)

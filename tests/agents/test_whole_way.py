@@ -45,9 +45,15 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
     more = {**settings_of(agent, models), "AGENT_SANDBOX": sandbox}
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot\nwrite notes.txt: hello\nremember plum\nsay I wrote it.")
-        await issue.hears("I wrote it.", "1 file +")
+        words = "write notes.txt: hello\nremember plum\nsay I wrote it.\nsay Commit: Write the notes"
+        await issue.says(f"@threadtree-bot\n{words}")
+        assert "Commit:" not in await issue.hears("I wrote it.", "1 file +")
         assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
+        await issue.says("/pr")
+        await issue.hears("Opened the pull request [#2](")
+        [pull] = world.repository.pulls
+        assert pull.title == "Write the notes", "the agent names the commit, and so the pull request"
+        assert (pull.body or "").startswith("I wrote it.")
 
         if agent != "gemini":  # In the same minute, Gemini's session could not be loaded (see bot.agents.opening).
             await issue.says("@threadtree-bot\nrecall")

@@ -119,6 +119,15 @@ async def test_a_review_is_one_turn_with_all_its_texts_in_whatever_order_they_ar
     world.faults.release()
     await world.quiet()
     assert await world.turns("state") == ["done"]
+    assert len(pull.thread.comments) == 1, "the answer to the whole review is in the conversation"
+
+    world.faults.hold_webhooks("pull_request_review_comment")
+    review = await pull.reviews(None, ("a.py", 1, "shorter"), ("a.py", 2, "@threadtree-bot\nsay Both are shorter."))
+    world.faults.release()
+    await pull.hears("Both are shorter.")
+    asked = [one for one in pull.pull.review_comments if one.review is review][1]
+    answers = [one for one in pull.pull.review_comments if one.author.id == world.github.bot.id]
+    assert [one.in_reply_to for one in answers] == [asked], "the only one that addresses the bot"
 
 
 async def test_a_single_inline_comment_is_answered_in_its_own_thread(world: World) -> None:

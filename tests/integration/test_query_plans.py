@@ -8,7 +8,17 @@ import asyncpg
 import orjson
 import pytest
 
-from bot.store import conversations, deliveries, operations, removals, requests, rescues, turns, worktrees
+from bot.store import (
+    conversations,
+    deliveries,
+    operations,
+    pull_requests,
+    removals,
+    requests,
+    rescues,
+    turns,
+    worktrees,
+)
 from bot.store.database import Connection
 from tests.support.turn_rows import NODE, NOON
 
@@ -50,7 +60,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "end a turn": (turns.END_TURN, (5, TOKEN, "done", None, None)),
     "hand back": (turns.REQUEUE, (5, TOKEN, True)),
     "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON)),
-    "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON)),
+    "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON, None)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
     "place in line": (requests.PLACE_IN_LINE, (99,)),
     "last request not done": (requests.LAST_NOT_DONE, (5,)),
@@ -67,7 +77,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim an operation": (operations.CLAIM, (NODE, TOKEN, "worker", None)),
     "read the claimed operation": (operations.CLAIMED, (500,)),
     "where an operation stands": (operations.STATUS, (500,)),
-    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON)),
+    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None)),
     "end an operation": (operations.FINISH, (500, TOKEN, "done", "It was reset.")),
     "what operates on the node": (operations.RUNNING_ON_NODE, (NODE,)),
     "withdraw operations": (operations.WITHDRAW, (5, NOON, "Closed.")),
@@ -77,6 +87,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "rescues of a worktree": (rescues.OF_WORKTREE, (5,)),
     "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
+    "turns on a branch": (pull_requests.TURNS_ON_BRANCH, ("github.com", 5, "threadtree/issue-44")),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
     "load a delivery": (deliveries.LOAD, ("guid",)),
     "begin a delivery": (deliveries.BEGIN, ("guid",)),

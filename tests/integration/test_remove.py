@@ -15,6 +15,7 @@ from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
 from bot.node.context import NodeContext
 from bot.operations.remove import delete_trashed, remove_all, remove_claimed
+from bot.redaction import Redactor
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import ClaimedRemoval, Removal
@@ -76,6 +77,7 @@ async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> A
             server_url=(tmp_path / "server").as_uri(),
             clock=lambda: NOW,
             github=None,
+            redactor=Redactor(),
         )
         git_world = replace(made, clone=ctx.clone("octo/repo-1"))
         await git_world.created()

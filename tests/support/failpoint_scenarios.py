@@ -109,6 +109,23 @@ class Merged(Scenario):
         await self.pushed("threadtree/issue-1-2", hello="hello", mine="mine")
 
 
+class OpenPullRequest(Scenario):
+    """A command opens a pull request."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/pr")
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Opened the pull request [#2]")
+        assert [pull.head_ref for pull in self.here.repository.pulls] == ["threadtree/issue-1"]
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
 class CloseIssue(WithWork):
     """The issue is closed: its worktree is removed, and work that is not on GitHub is rescued."""
 
@@ -243,6 +260,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "next-branch-checked-out": Merged,
     "operation-carried-out": Reset,
     "prune-claimed": Prune,
+    "pull-request-created": OpenPullRequest,
     "rescue-committed": CloseIssue,
     "rescue-dropped": ExpireRescue,
     "rescued": CloseIssue,

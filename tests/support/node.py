@@ -15,6 +15,7 @@ from bot.maintenance.prune import Report, prune
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
+from bot.redaction import Redactor
 from bot.store import conversations
 from bot.store.database import Connection, database, worktree_of
 from tests.support.git_repositories import GitRepositories, git
@@ -143,6 +144,7 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
             server_url=root.as_uri(),
             clock=lambda: now[0],
             github=None,
+            redactor=Redactor(),
         )
         yield Node(world, db, ctx, now)
 

@@ -230,6 +230,7 @@ class Repository:
     git: BareRepository
     private: bool = True
     parent: "Repository | None" = None
+    allows_drafts: bool = True
     threads: dict[int, Issue] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     permissions: dict[int, Permission] = field(default_factory=dict)

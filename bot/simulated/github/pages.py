@@ -8,11 +8,13 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from bot.simulated.github.errors import not_found
+from bot.simulated.github.git import GitFailedError
 from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository
 from bot.simulated.github.world import World, find_thread
 
 # Texts come from any user, and Markdown may hold HTML: nothing in these pages may run or load anything.
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_LONGEST_DIFF = 50_000
 _EMOJI = {
     "+1": "👍",
     "-1": "👎",
@@ -48,6 +50,8 @@ class Pages:
             Route("/", self._home, methods=["GET"]),
             Route("/{owner}/{repo}/issues/{number:int}", self._thread, methods=["GET"]),
             Route("/{owner}/{repo}/pull/{number:int}", self._thread, methods=["GET"]),
+            Route("/{owner}/{repo}/compare/{range:path}", self._compare, methods=["GET"]),
+            Route("/{owner}/{repo}/tree/{branch:path}", self._tree, methods=["GET"]),
         ]
 
     async def _home(self, _: Request) -> Response:
@@ -59,10 +63,39 @@ class Pages:
         ]
         return _page("Threads", f"<h1>Threads</h1><ul>{''.join(items)}</ul>")
 
-    async def _thread(self, request: Request) -> Response:
+    async def _compare(self, request: Request) -> Response:
+        """Show what one commit or branch changed since another, and the pull request that the address fills in."""
+        repository = self._repository(request)
+        base, dots, head = request.path_params["range"].partition("...")
+        if not dots:
+            raise not_found()
+        since, until = await _commit(repository, base), await _commit(repository, head)
+        diff = await repository.git.run("diff", f"{since}...{until}", "--")
+        query = request.query_params
+        form = self._post(
+            "Open a pull request", f"### {query.get('title', '')}\n\n{query.get('body', '')}", [], edited=False
+        )
+        shown = form if "quick_pull" in query else ""
+        return _page(
+            f"{base}...{head} · {repository.full_name}",
+            f"<h1>{escape(base)} … {escape(head)}</h1>{shown}<pre>{escape(diff[:_LONGEST_DIFF])}</pre>",
+        )
+
+    async def _tree(self, request: Request) -> Response:
+        """List the files of a branch."""
+        repository, branch = self._repository(request), request.path_params["branch"]
+        listed = await repository.git.run("ls-tree", "-r", "--name-only", await _commit(repository, branch))
+        items = "".join(f"<li>{escape(name)}</li>" for name in listed.splitlines())
+        return _page(f"{branch} · {repository.full_name}", f"<h1>{escape(branch)}</h1><ul>{items}</ul>")
+
+    def _repository(self, request: Request) -> Repository:
         repository = self._world.repository(f"{request.path_params['owner']}/{request.path_params['repo']}")
         if repository is None:
             raise not_found()
+        return repository
+
+    async def _thread(self, request: Request) -> Response:
+        repository = self._repository(request)
         thread = find_thread(repository, request.path_params["number"])
         return _page(f"{thread.title} · {repository.full_name}#{thread.number}", self._told(repository, thread))
 
@@ -90,6 +123,18 @@ class Pages:
             f"<article><header><b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
             f"<div>{self._markdown.render(text)}<p>{shown}</p></div></article>"
         )
+
+
+async def _commit(repository: Repository, name: str) -> str:
+    """Return the commit of a branch, or of an object name."""
+    for revision in (f"refs/heads/{name}", name):
+        try:
+            return await repository.git.run(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+            )
+        except GitFailedError:
+            continue
+    raise not_found()
 
 
 def _inline(thread: Issue) -> list[Comment]:

@@ -29,6 +29,8 @@ class Acts(IssueActs):
         """Send pull_request.opened; 422 if a branch is missing or the same pull request is open already."""
         check_title(title)
         check_body("PullRequest", body)
+        if draft and not repository.allows_drafts:
+            raise RefusedError(422, "Draft pull requests are not supported in this repository.")
         source = head_repository or repository
         async with repository.git_lock:
             head_sha = (await source.git.branches()).get(head)

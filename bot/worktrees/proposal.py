@@ -1,0 +1,105 @@
+"""What a pull request of a branch would hold, as it is on GitHub: its commits, and the repository's template."""
+
+from dataclasses import dataclass
+
+from bot.clones.clone import Clone
+from bot.git import refs
+
+MOST_COMMITS = 200
+TEMPLATE_BYTES = 20_000
+# https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
+_FOLDERS = (".github/", "", "docs/")
+_FILES = ("pull_request_template.md", "pull_request_template.txt")
+_FOLDER = "pull_request_template"
+_DEFAULTS = ("default.md", "pull_request_template.md")
+_REGULAR_FILES = {"100644", "100755"}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What would be merged into `base`: the branch's newest commit `tip`, and the subjects of its commits in order."""
+
+    base: str
+    tip: str
+    subjects: tuple[str, ...]
+    template: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotOnGitHub:
+    """The branch is not on GitHub."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingNew:
+    """`base` has every commit of the branch, whose newest is `tip`."""
+
+    base: str
+    tip: str
+
+
+async def proposal_of(
+    clone: Clone, branch: str, base: str | None, default_branch: str | None
+) -> Proposal | NotOnGitHub | NothingNew:
+    """Return what would be merged into `base`, or into the default branch where GitHub lacks that.
+
+    The template is that of the default branch: no agent can write it. Raises GitError, InvalidNameError.
+    """
+    tip = await clone.commit_at(refs.remote(branch))
+    into = await _first_on_github(clone, base, default_branch)
+    if tip is None or into is None:
+        return NotOnGitHub()
+    new = (tip, f"^{refs.remote(into)}")
+    if not await clone.count("--max-count=1", *new):
+        return NothingNew(into, tip)
+    shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
+    listed = await clone.run("log", *shown, *new, "--")
+    subjects = tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
+    return Proposal(into, tip, subjects, await _template(clone, default_branch or into))
+
+
+async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:
+    for branch in branches:
+        if branch is not None and await clone.commit_at(refs.remote(branch)) is not None:
+            return branch
+    return None
+
+
+async def _template(clone: Clone, default_branch: str) -> str | None:
+    """Return the first template; the default of a folder of templates, or the only one in it."""
+    revision = refs.remote(default_branch)
+    if await clone.commit_at(revision) is None:
+        return None
+    listings = [await _entries(clone, revision, folder) for folder in _FOLDERS]
+    for files, _ in listings:
+        for name in _FILES:
+            if name in files:
+                return await _text(clone, files[name])
+    for _, folders in listings:
+        if _FOLDER in folders:
+            inside, _ = await _entries(clone, folders[_FOLDER], "")
+            default = next((inside[name] for name in _DEFAULTS if name in inside), None)
+            if default is None and len(inside) == 1:
+                default = next(iter(inside.values()))
+            if default is not None:
+                return await _text(clone, default)
+    return None
+
+
+async def _entries(clone: Clone, tree: str, folder: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the small regular files and the folders in a folder of a tree, by name in lower case. No links."""
+    listed = await clone.run("ls-tree", "--long", "-z", "--full-tree", tree, *([folder] if folder else []))
+    files, folders = dict[str, str](), dict[str, str]()
+    for entry in listed.fields:
+        facts, _, path = entry.partition("\t")
+        mode, kind, name, size = facts.split()
+        lower = path.removeprefix(folder).casefold()
+        if kind == "tree":
+            folders[lower] = name
+        elif mode in _REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
+            files[lower] = name
+    return files, folders
+
+
+async def _text(clone: Clone, blob: str) -> str:
+    return (await clone.run("cat-file", "blob", blob)).stdout.decode("utf-8", "replace")
