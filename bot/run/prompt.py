@@ -95,16 +95,18 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: Thread
     def own(text: Text) -> bool:
         return ctx.policy.is_own(text.author, text.body)
 
-    said = tuple(text for text in thread.comments if text.id != turn.target.id and not own(text))
+    asked = {turn.target.id, *(abs(part) for part in turn.review_parts)}
+
+    def without(texts: Sequence[Text]) -> tuple[Text, ...]:
+        return tuple(text for text in texts if text.id not in asked and not own(text))
+
     pull, description = thread.pull, thread.description
     if turn.target.id is None:  # the thread's own text is the request
         description = replace(description, body="")
     if pull is not None:
-        threads = (
-            replace(one, comments=tuple(text for text in one.comments if not own(text))) for one in pull.review_threads
-        )
-        pull = replace(pull, review_threads=tuple(threads))
-    return replace(thread, description=description, comments=said, pull=pull)
+        threads = [replace(one, comments=without(one.comments)) for one in pull.review_threads]
+        pull = replace(pull, review_threads=tuple(one for one in threads if one.comments))
+    return replace(thread, description=description, comments=without(thread.comments), pull=pull)
 
 
 async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: Thread, scope: Scope) -> Fetched:

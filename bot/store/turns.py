@@ -47,7 +47,7 @@ CLAIMED_TURN = """
 select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.read, t.resuming, t.answer, t.started_at,
        t.cost_usd, t.tokens, t.switch_to, t.not_before, t.waiting_since,
-       c.number, c.kind, c.title, w.*
+       t.review_parts, c.number, c.kind, c.title, w.*
 from turns t
 join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id
@@ -190,7 +190,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """A turn with everything that its run needs, as it was when it was claimed."""
+    """A turn with everything that its run needs, as it was when it was claimed.
+
+    `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
+    """
 
     claim: Claim
     conversation_id: int
@@ -212,6 +215,7 @@ class ClaimedTurn:
     use: Use
     worktree: WorktreeRow
     switch_to: str | None = None
+    review_parts: tuple[int, ...] = ()
     was_put_back: bool = False
     waiting_since: datetime | None = None
 
@@ -278,6 +282,7 @@ async def claim_next(
         use=Use(row["cost_usd"], row["tokens"]),
         worktree=worktree_of(row),
         switch_to=row["switch_to"],
+        review_parts=tuple(row["review_parts"]),
         was_put_back=row["not_before"] is not None,
         waiting_since=row["waiting_since"],
     )
