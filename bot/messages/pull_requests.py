@@ -98,8 +98,10 @@ def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str
 
 
 def _safe(text: str, server_url: str, limit: int) -> str:
-    parts = answer_parts(text, server_url=server_url, limit=limit)
-    return parts[0] if parts else ""
+    parts, is_cut = answer_parts(text, server_url=server_url, limit=limit)
+    if not parts:
+        return ""
+    return f"{parts[0]}\n\n…" if is_cut or len(parts) > 1 else parts[0]
 
 
 def _first_paragraph(text: str) -> str:
