@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import structlog
-from markdown_it.token import Token
 
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
@@ -17,7 +16,7 @@ from bot.github.thread_parts import read_rendered
 from bot.github.uploads import Uploads, key_of
 from bot.model import Repository
 from bot.prompt.builder import Attachment
-from bot.prompt.hidden import markdown_parser
+from bot.prompt.hidden import drop_code, markdown_blocks
 
 SECONDS = 20.0
 MOST_FILES = 20
@@ -67,21 +66,13 @@ def find_links(sources: Iterable[Source], uploads: Uploads) -> tuple[Link, ...]:
     """Return the attachments that a reader of the texts sees, each once. Addresses in code are no attachments."""
     found: dict[str, Link] = {}
     for source in sources:
-        for token in markdown_parser().parse(source.body):
-            for address in _addresses(token):
-                plain = address.split("#", 1)[0]
+        for token in markdown_blocks(source.body):
+            shown = drop_code(token.content) if token.type in {"inline", "html_block"} else ""
+            for address in _ADDRESS.findall(shown):
+                plain = address.split("#", 1)[0].rstrip(".,;:!?")
                 if uploads.have(plain):
                     found.setdefault(key_of(plain) or plain, Link(plain, source))
     return tuple(found.values())
-
-
-def _addresses(token: Token) -> Iterable[str]:
-    if token.type in {"image", "link_open"}:
-        yield str(token.attrGet("src") or token.attrGet("href") or "")
-    elif token.type in {"text", "html_block", "html_inline"}:
-        yield from (address.rstrip(".,;:!?") for address in _ADDRESS.findall(token.content))
-    for child in token.children or ():
-        yield from _addresses(child)
 
 
 async def fetch(

@@ -6,15 +6,13 @@ import unicodedata
 from functools import cache
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 # A text of one character per nesting level must not cost the parser more than this.
 _MAX_NESTING = 40
-# Comments, also one that is never closed: browsers hide everything after it.
-_COMMENT = r"<!--.*?(?:-->|\Z)"
-# CDATA sections, processing instructions and declarations are not shown either.
-_DECLARATION = r"<\?.*?\?>|<!\[CDATA\[.*?\]\]>|<![A-Za-z][^>]*>"
-_UNSEEN = re.compile(f"{_COMMENT}|{_DECLARATION}", re.DOTALL)
-_CODE_SPAN_OR_UNSEEN = re.compile(f"(?<!`)(`+)(?!`)(?P<code>.+?)(?<!`)\\1(?!`)|{_COMMENT}|{_DECLARATION}", re.DOTALL)
+# Comments, processing instructions, CDATA sections and declarations are not shown; code is.
+_OPENING = re.compile(r"<!--|<\?|<!\[CDATA\[|<!(?=[A-Za-z])|`+")
+_CLOSINGS = {"<!--": "-->", "<?": "?>", "<![CDATA[": "]]>", "<!": ">"}
 # Elements that GitHub's sanitizer removes with their content or shows nothing of:
 # https://github.com/gjtorikian/html-pipeline/blob/main/lib/html_pipeline/sanitization_filter.rb
 _REMOVED_ELEMENT = re.compile(
@@ -35,7 +33,8 @@ _KEPT_ATTRIBUTE = re.compile(r"\s(href|src)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+
 _LINK_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:[ \t]*\n?[^\n]*(?:\n[ \t]+[\"'(][^\n]*)?$", re.MULTILINE)
 # The title of a link and the text in place of an image are shown on hovering or not at all.
 _LINK_TITLE = re.compile(r"(\]\([^()\s]+)\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\))\s*\)")
-_IMAGE_TEXT = re.compile(r"!\[[^\]]*\]([(\[])")
+# It matches at every beginning, also of what is no image: so the text is read once.
+_IMAGE_TEXT = re.compile(r"!\[[^\]]*(?:\](?P<target>[(\[])?|\Z)")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,8}|#[xX][0-9a-fA-F]{1,8}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 _KEPT_CONTROLS = frozenset("\n\t")
@@ -48,8 +47,16 @@ _CODE_PLACE = re.compile(f"{_CODE_BEGIN}([0-9]+){_CODE_END}")
 
 
 @cache
-def markdown_parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
+def _parser() -> MarkdownIt:
+    # What stands within a line is not parsed: a text of brackets would cost seconds.
+    parser = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
+    parser.core.ruler.disable(["inline", "text_join"])
+    return parser
+
+
+def markdown_blocks(text: str) -> list[Token]:
+    """Return the blocks of a Markdown text; what stands in their lines is in the content of `inline` tokens."""
+    return _parser().parse(text)
 
 
 def strip_hidden(text: str) -> str:
@@ -65,11 +72,16 @@ def strip_hidden(text: str) -> str:
     # What one pass removes may join the halves of what the next one sees.
     while previous != text:
         previous = text
-        text = _without_hidden_elements(_REMOVED_ELEMENT.sub("", _UNSEEN.sub("", text)))
+        text = _without_hidden_elements(_REMOVED_ELEMENT.sub("", _drop_unseen(text)))
     text = _OPENING_TAG.sub(_visible_tag, text)
-    text = _IMAGE_TEXT.sub(r"![]\1", _LINK_TITLE.sub(r"\1)", _LINK_DEFINITION.sub("", text)))
+    text = _IMAGE_TEXT.sub(_image_without_text, _LINK_TITLE.sub(r"\1)", _LINK_DEFINITION.sub("", text)))
     text = re.sub(r"\n{3,}", "\n\n", text)
     return _CODE_PLACE.sub(lambda place: code[int(place.group(1))], text).strip("\n ")
+
+
+def drop_code(text: str) -> str:
+    """Return the text of a block without its spans of code."""
+    return _CODE_PLACE.sub("", _drop_unseen(text, []))
 
 
 def drop_invisible(text: str) -> str:
@@ -87,33 +99,53 @@ def _is_invisible(character: str) -> bool:
 
 def _set_code_aside(text: str, code: list[str]) -> str:
     """Replace blocks and spans of code by their places in `code`. In a block of HTML there are no spans of code."""
-
-    def place(source: str) -> str:
-        code.append(source)
-        return f"{_CODE_BEGIN}{len(code) - 1}{_CODE_END}"
-
-    def span_or_nothing(found: re.Match[str]) -> str:
-        return place(found.group()) if found.group("code") is not None else ""
-
     lines = text.split("\n")
     kept: list[str] = []
     markdown: list[str] = []
-    blocks = {token.map[0]: token for token in markdown_parser().parse(text) if token.map and token.type in _VERBATIM}
+    blocks = {token.map[0]: token for token in markdown_blocks(text) if token.map and token.type in _VERBATIM}
     at = 0
     while at <= len(lines):
         block = blocks.get(at)
         if (block is not None or at == len(lines)) and markdown:
-            kept.append(_CODE_SPAN_OR_UNSEEN.sub(span_or_nothing, "\n".join(markdown)))
+            kept.append(_drop_unseen("\n".join(markdown), code))
             markdown = []
         if block is not None and block.map and block.map[1] > at:
             source = "\n".join(lines[at : block.map[1]])
-            kept.append(source if block.type == "html_block" else place(source))
+            kept.append(source if block.type == "html_block" else _place(source, code))
             at = block.map[1]
             continue
         if at < len(lines):
             markdown.append(lines[at])
         at += 1
     return "\n".join(kept)
+
+
+def _place(source: str, code: list[str]) -> str:
+    code.append(source)
+    return f"{_CODE_BEGIN}{len(code) - 1}{_CODE_END}"
+
+
+def _drop_unseen(text: str, code: list[str] | None = None) -> str:
+    """Return the text without comments and the like; with `code`, spans of code go there first.
+
+    A comment that is never closed hides the rest, as in a browser. Takes time in proportion to the text: what has no
+    end is looked for once.
+    """
+    kept, at, endless = list[str](), 0, set[str]()
+    for opening in _OPENING.finditer(text):
+        mark, is_code = opening.group(), opening.group().startswith("`")
+        if opening.start() < at or mark in endless or (is_code and code is None):
+            continue
+        closing = re.compile(rf"(?<!`){mark}(?!`)" if is_code else re.escape(_CLOSINGS[mark]))
+        end = closing.search(text, opening.end())
+        if end is None and mark != "<!--":
+            endless.add(mark)
+            continue
+        kept.append(text[at : opening.start()])
+        at = end.end() if end is not None else len(text)
+        if is_code and code is not None:
+            kept.append(_place(text[opening.start() : at], code))
+    return "".join(kept) + text[at:]
 
 
 _VERBATIM = frozenset({"fence", "code_block", "html_block"})
@@ -137,6 +169,10 @@ def _end_of_element(text: str, tag: re.Match[str]) -> int:
         if depth == 0:
             return other.end()
     return len(text)
+
+
+def _image_without_text(image: re.Match[str]) -> str:
+    return f"![]{image['target']}" if image["target"] else image.group()
 
 
 def _visible_tag(tag: re.Match[str]) -> str:

@@ -121,6 +121,12 @@ async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, t
             for text in select_description(thread.description, scope).texts
         ]
         sources += [
+            Source(f"the description of #{linked.number}", text.body, text.node_id)
+            for linked in thread.linked
+            if linked.kind == "issue" and scope.since is None
+            for text in select_description(linked.description, scope).texts
+        ]
+        sources += [
             Source(f"a comment of @{text.author.login}", text.body, text.node_id)
             for text in reversed(select(thread.comments, scope).texts)
         ]

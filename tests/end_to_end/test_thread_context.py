@@ -75,10 +75,12 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
     await pull.says(f"@threadtree-bot {SAVE}")
 
     head = pull.pull.head_sha
-    read = "Read: the description, 1 comment, 1 review thread, 1 failing check, 1 file of the diff, head"
+    read = (
+        "Read: the description, 1 earlier answer, 1 comment, 1 review thread, 1 failing check, 1 file of the diff, head"
+    )
     await pull.hears(f"{read} {head[:7]}.")
     told = await prompt_of(world)
-    assert "I count the items." in told.partition("## Description")[0] or "I count the items." in told
+    assert "I count the items." in told.partition("## Description")[0], "it begins with what was done for the issue"
     for part in ("It says 0.", "One remark", "Why 1?", "+total = 1", "AssertionError: 1 != 2", "cart.py:1", "@@ "):
         assert part in told, part
     assert "Rename it" not in told

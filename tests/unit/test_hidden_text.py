@@ -1,5 +1,6 @@
 """What a reader of GitHub's page does not see does not reach the agent."""
 
+import time
 import unicodedata
 
 import pytest
@@ -61,6 +62,15 @@ def test_stripping_twice_changes_nothing_more(text: str) -> None:
 @given(st.lists(st.sampled_from(["<!--", "-->", "`", "```\n", "<p hidden>", "</p>", "\n", "\n\n", "a", "> ", "- "])))
 def test_any_mixture_ends_in_text_without_comments_outside_of_code(pieces: list[str]) -> None:
     assert "<!--" not in _outside_of_code(strip_hidden("".join(pieces)))
+
+
+@pytest.mark.parametrize("piece", ["![", "[", "<?", "<!a", "<!--", "<", "<svg>", "<a ", "](", "` ", "[a]: b\n", "&#1;"])
+def test_a_long_text_takes_no_more_than_seconds(piece: str) -> None:
+    started = time.process_time()
+
+    strip_hidden(piece * (65_536 // len(piece)))
+
+    assert time.process_time() - started < 5
 
 
 def _outside_of_code(text: str) -> str:

@@ -195,7 +195,8 @@ def test_a_resumed_session_is_told_only_what_is_new() -> None:
     told = "\n".join(prompt.blocks)
     assert "NEW" in told
     assert all(part not in told for part in ("OLD", "The cookie is dropped."))
-    assert "New in the issue acme/shop#7" in told
+    assert "# New in the issue acme/shop#7" in told
+    assert "How you work" not in told
 
 
 def test_a_resumed_session_without_news_is_told_so() -> None:
@@ -261,7 +262,7 @@ def test_a_resumed_turn_says_that_it_was_cut_off() -> None:
 def test_a_pull_request_begins_with_what_the_issues_session_answered() -> None:
     told = whole(pull(), replace(TASK, kind="pull", earlier_answers=((7, "I renamed the cookie."),)))
 
-    assert told.index("I renamed the cookie.") < told.index("## Linked threads")
+    assert told.index("I renamed the cookie.") < told.index("## Description") < told.index("## Issues that it closes")
 
 
 PLACES = {
@@ -269,6 +270,7 @@ PLACES = {
     "comment": lambda sample: issue(text(sample)),
     "title": lambda sample: replace(issue(), title=sample),
     "label": lambda sample: replace(issue(), labels=(sample,)),
+    "earlier answer": lambda sample: issue(),
     "review comment": lambda sample: pull(
         review_threads=(ReviewThread(sample, 1, sample, (text(sample),)),),
     ),
@@ -286,7 +288,9 @@ PLACES = {
 def test_no_text_of_a_stranger_stands_outside_of_a_fence(place: str, sample: str) -> None:
     sample = sample.replace("{nonce}", NONCE)
 
-    _, told, _ = build_prompt(TASK, PLACES[place](sample), replace(SCOPE, include_outsiders=True)).blocks
+    task = replace(TASK, earlier_answers=((7, sample),) if place == "earlier answer" else ())
+
+    _, told, _ = build_prompt(task, PLACES[place](sample), replace(SCOPE, include_outsiders=True)).blocks
 
     assert PAYLOAD not in outside_of_fences(told)
     assert NONCE not in outside_of_fences(told)
