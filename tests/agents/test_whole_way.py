@@ -15,8 +15,9 @@ from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
 from tests.support import world as test_world
-from tests.support.clock import HandMovedClock, eventually
+from tests.support.clock import HandMovedClock
 from tests.support.models.server import SimulatedModels
+from tests.support.patience import eventually
 from tests.support.world import open_world
 
 

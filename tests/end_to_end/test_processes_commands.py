@@ -119,7 +119,7 @@ async def test_receive_stores_a_file_that_a_worker_handles(tmp_path: Path, datab
 
 
 async def test_without_database_url_serve_starts_its_own_postgres_and_stops_it(tmp_path: Path) -> None:
-    async with deployment(tmp_path, None) as here:
+    async with deployment(tmp_path, None, interpreters=True) as here:
         serve = await here.start_listening()
         issue = await here.ask("say First.")
         await here.answered(issue, "First.")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.support.processes import deployment, until
+from tests.support.patience import eventually
+from tests.support.processes import deployment
 
 LONG = Latency(600)
 """Longer than any test: a process that sleeps this long is killed first."""
@@ -152,4 +153,4 @@ async def told_twice(worktree: Path) -> None:
     async def twice() -> bool:
         return (worktree / "started").read_text() == "once\nonce\n"
 
-    await until(twice)
+    await eventually(twice)

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, eventually
 from tests.support.postgres import execute
-from tests.support.processes import Deployment, deployment, processes_with_arguments, until
+from tests.support.processes import Deployment, deployment, processes_with_arguments
 
 ENGINE_WITHOUT_DATABASE = "ConnectorException"
 """Errors that the job engine logs while its database is away."""
@@ -54,7 +54,7 @@ class Server:
             async def gone() -> bool:
                 return not processes_with_arguments("-D", str(self.directory / "data"))
 
-            await until(gone)
+            await eventually(gone)
             yield
         finally:
             os.kill(supervisor, signal.SIGCONT)
@@ -67,7 +67,7 @@ class Server:
         async def another() -> bool:
             return self._postmaster not in (0, before)
 
-        await until(another)
+        await eventually(another)
 
     @property
     def _postmaster(self) -> int:

@@ -8,7 +8,7 @@ from tests.support.processes import deployment
 
 
 async def test_web_and_worker_end_with_status_0_and_later_deliveries_wait(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url, interpreters=True) as here:
         web = await here.start_listening("web")
         worker = await here.start("worker")
         await web.ready()

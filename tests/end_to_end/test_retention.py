@@ -6,8 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
-from tests.support.clock import eventually
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, eventually
 from tests.support.world import Talk, World
 
 DAY_SECONDS = 86400

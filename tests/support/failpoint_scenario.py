@@ -1,7 +1,6 @@
 """A story with one kill in it: the common parts of every scenario of a failpoint."""
 
 import asyncio
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,19 +111,8 @@ class Scenario(ABC):
         return said.decode().strip()
 
     async def _start_doomed(self) -> BotProcess:
-        pipe = asyncio.subprocess.PIPE
-        process = BotProcess(
-            self.command[0],
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, kill_at_failpoint.__file__, self._name, str(self._armed), *self.command),
-                env={**self.here.environment, **self.settings},
-                cwd=self.here.directory,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=pipe,
-                stderr=pipe,
-                start_new_session=True,
-            ),
+        return await self.here.start_program(
+            *(kill_at_failpoint.__file__, self._name, str(self._armed), *self.command),
+            command=self.command[0],
+            **self.settings,
         )
-        self.here.processes.append(process)
-        self.here.stack.push_async_callback(process.clean_up)
-        return process

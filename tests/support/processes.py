@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import asyncpg
 import httpx
@@ -19,44 +17,22 @@ from bot.demo.pair import SCRIPTED_AGENT
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
-from tests.support.patience import PATIENCE_SECONDS, until_exists
+from tests.support.fork_server import Started, fork, new_interpreter
+from tests.support.patience import PATIENCE_SECONDS, eventually, until_exists
 
 SECRET = "a webhook secret of this test"
-T = TypeVar("T")
-
-
-async def until(condition: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
-    """Wait for the condition's first true value, which other processes cause."""
-    async with asyncio.timeout(seconds):
-        while not (value := await condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return value
+LAST_LINES = 15
 
 
 class BotProcess:
     """One running `threadtree …`; `lines` is its stderr so far."""
 
-    def __init__(self, command: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, command: str, process: Started) -> None:
         self.command = command
         self.lines: list[str] = []
         self.stdout = b""
         self._process = process
         self._reading = asyncio.gather(self._read_stderr(), self._read_stdout())
-
-    @classmethod
-    async def start(cls, *arguments: str, environment: dict[str, str], cwd: Path) -> "BotProcess":
-        """Start the command with this environment and nothing else."""
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "bot", *arguments],
-            env=environment,
-            cwd=cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            start_new_session=True,
-        )
-        return cls(arguments[0], process)
 
     @property
     def pid(self) -> int:
@@ -81,7 +57,7 @@ class BotProcess:
         async def logged() -> bool:
             return bool(self.events(name))
 
-        await until(logged)
+        await eventually(logged, what=self.tail)
 
     @property
     def errors(self) -> list[str]:
@@ -95,7 +71,7 @@ class BotProcess:
             assert self.is_running, f"{self.command} has ended:\n{self.stderr}"
             return next((line.split()[3].rstrip(";") for line in self.lines if "listens on" in line), None)
 
-        found = await until(said)
+        found = await eventually(said, what=self.tail)
         assert found is not None
         return found
 
@@ -107,7 +83,7 @@ class BotProcess:
             async def is_ready() -> bool:
                 return (await client.get(address)).status_code == 200
 
-            await until(is_ready)
+            await eventually(is_ready, what=self.tail)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -124,14 +100,22 @@ class BotProcess:
 
     async def ended(self) -> int:
         """Return the exit status, once it has ended and all output was read."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await self._reading
-            return await self._process.wait()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._reading
+                return await self._process.wait()
+        except TimeoutError as error:
+            raise TimeoutError(f"not ended within {PATIENCE_SECONDS} s:\n{await self.tail()}") from error
+
+    async def tail(self) -> str:
+        """Return the last lines of the log, to find out why an event did not happen."""
+        return "\n".join([f"{self.command} ({'running' if self.is_running else 'ended'}):", *self.lines[-LAST_LINES:]])
 
     async def clean_up(self) -> None:
         """End the process in any state."""
         if self.is_running:
-            self._process.kill()  # this also ends a suspended process
+            with suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)  # this also ends a suspended process
         await self.ended()
 
     async def _read_stderr(self) -> None:
@@ -155,6 +139,8 @@ class Deployment:
     environment: dict[str, str]
     stack: AsyncExitStack
     processes: list[BotProcess] = field(default_factory=list)
+    interpreters: bool = False
+    """Each start is that of a new interpreter, as an operator's is, and not a fork of one with all imports."""
     tolerated: str | None = None
     """A text in every error that the test causes on purpose."""
 
@@ -168,8 +154,12 @@ class Deployment:
 
     async def start(self, *arguments: str, **settings: str) -> BotProcess:
         """Start a command; an empty setting counts as unset. It ends with the deployment."""
-        environment = {**self.environment, **settings}
-        process = await BotProcess.start(*arguments, environment=environment, cwd=self.directory)
+        return await self.start_program("-m", "bot", *arguments, command=arguments[0], **settings)
+
+    async def start_program(self, *arguments: str, command: str, **settings: str) -> BotProcess:
+        """Start Python with these arguments, which run a command of the bot."""
+        start = new_interpreter if self.interpreters else fork
+        process = BotProcess(command, await start(arguments, {**self.environment, **settings}, self.directory))
         self.processes.append(process)
         self.stack.push_async_callback(process.clean_up)
         return process
@@ -218,7 +208,7 @@ class Deployment:
         """Wait for the query's first true value."""
         connection = await asyncpg.connect(self.dsn)
         try:
-            return await until(lambda: connection.fetchval(query, *arguments), seconds)
+            return await eventually(lambda: connection.fetchval(query, *arguments), seconds, self._tails)
         finally:
             await connection.close()
 
@@ -247,7 +237,10 @@ class Deployment:
         async def none() -> bool:
             return not self.agents_in()
 
-        await until(none)
+        await eventually(none, what=self._tails)
+
+    async def _tails(self) -> str:
+        return "\n".join([await process.tail() for process in self.processes])
 
     def end_agents(self) -> None:
         """End the agents that a failed test has left."""
@@ -313,7 +306,9 @@ def parent_of(pid: int) -> int:
 
 
 @asynccontextmanager
-async def deployment(tmp_path: Path, database_url: str | None) -> AsyncIterator[Deployment]:
+async def deployment(
+    tmp_path: Path, database_url: str | None, *, interpreters: bool = False
+) -> AsyncIterator[Deployment]:
     """Yield a deployment without processes; at the end check that all are gone and none has logged an error."""
     directory = tmp_path / "cwd"
     directory.mkdir()
@@ -336,7 +331,7 @@ async def deployment(tmp_path: Path, database_url: str | None) -> AsyncIterator[
         if database_url is not None:
             environment["DATABASE_URL"] = database_url
         async with AsyncExitStack() as stack:
-            here = Deployment(github, repository, maria, directory, environment, stack)
+            here = Deployment(github, repository, maria, directory, environment, stack, interpreters=interpreters)
             stack.callback(here.end_agents)
             yield here
         for process in here.processes:

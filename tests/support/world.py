@@ -17,8 +17,8 @@ from bot.simulated.github.git import Files
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
-from tests.support.clock import HandMovedClock, eventually
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE_SECONDS, eventually
 
 PROGRESS = ("Queued.", "Working on it")
 EMOJI = {"eyes": "👀", "confused": "😕"}

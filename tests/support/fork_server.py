@@ -1,0 +1,194 @@
+"""Starts of `threadtree` without the second or two that its imports take.
+
+One process per test run has imported the bot, without running any of it. Each start is a fork of it that becomes an
+ordinary process: a session, environment, directory and streams of its own, and a real exit status.
+`Deployment.interpreters` starts new interpreters instead.
+"""
+
+import asyncio
+import atexit
+import functools
+import gc
+import importlib
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+
+IMPORTED = (
+    *("bot.cli.processes", "bot.cli.worktrees", "bot.cli.listings", "bot.postgres.embedded", "bot.agents.acp"),
+    *("uvloop", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
+)
+"""What the commands import when they run, and uvicorn when it starts."""
+LARGEST_REQUEST_BYTES = 64 << 10
+
+
+class Started(Protocol):
+    """A started process, as `asyncio.subprocess.Process` is one."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+    async def wait(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Forked:
+    """A process that the server has forked."""
+
+    pid: int
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    _ending: "asyncio.Task[int]"
+
+    @property
+    def returncode(self) -> int | None:
+        return self._ending.result() if self._ending.done() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ending)
+
+
+async def new_interpreter(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Started:
+    """Start Python with these arguments, this environment and nothing else."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, *arguments),
+        env=environment,
+        cwd=cwd,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        start_new_session=True,
+    )
+
+
+async def fork(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Started:
+    """Do the same as `new_interpreter`, with all modules imported already."""
+    request = orjson.dumps({"arguments": arguments, "environment": dict(environment), "cwd": str(cwd)})
+    mine, theirs = socket.socketpair()
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    try:
+        socket.send_fds(_server(), [request], [theirs.fileno(), their_out, their_err])
+    finally:
+        theirs.close()
+        os.close(their_out)
+        os.close(their_err)
+    stdout, stderr = await _reader(out), await _reader(err)
+    mine.setblocking(False)
+    status, writer = await asyncio.open_connection(sock=mine)
+    pid = int(await status.readline())
+
+    async def ending() -> int:
+        try:
+            return int(await status.readline())
+        finally:
+            writer.close()
+
+    return Forked(pid, stdout, stderr, asyncio.create_task(ending()))
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(descriptor, "rb", 0))
+    return reader
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """Start the server of this test process; return the socket for requests. It ends when the socket closes."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            env={"PATH": os.environ["PATH"]},
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        mine.close()
+        server.wait()
+
+    atexit.register(end)
+    return mine
+
+
+def next_start(requests: socket.socket) -> list[str] | None:
+    """Fork for each request. Return Python's arguments in the new process, and None in the server at its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST_BYTES, 3)
+        if not data:
+            return None
+        if os.fork() == 0:
+            requests.close()
+            request = orjson.loads(data)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if _fork_and_report(*descriptors):
+                os._exit(0)
+            _become(request["environment"], request["cwd"], *descriptors)
+            return list(request["arguments"])
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _fork_and_report(report: int, out: int, err: int) -> bool:
+    """Fork; in the parent, which returns True, report the new process and wait for its end."""
+    pid = os.fork()
+    if pid == 0:
+        return False
+    os.close(out)
+    os.close(err)
+    os.write(report, b"%d\n" % pid)
+    _, status = os.waitpid(pid, 0)
+    os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
+    return True
+
+
+def _become(environment: Mapping[str, str], cwd: str, report: int, out: int, err: int) -> None:
+    """Make the process what a new one would be."""
+    os.setsid()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for descriptor in (report, out, err):
+        os.close(descriptor)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def main() -> None:
+    """Serve requests; in a new process run what was asked for."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    arguments = next_start(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is None:
+        return
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(arguments)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
