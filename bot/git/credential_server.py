@@ -82,7 +82,8 @@ def _git_config(server_url: str, path: Path) -> GitConfig:
     command = shlex.join([sys.executable, "-I", "-S", str(Path(credential_client.__file__)), str(path)])
     return (
         ("credential.helper", ""),  # helpers of all configuration files add up; an empty one drops those before it
-        (f"credential.{server_url}.helper", f"!{command}"),
+        # git adds the operation and runs this in a shell. Nothing is stored, so for `store` no program starts.
+        (f"credential.{server_url}.helper", f'!f() {{ test "$1" = store || exec {command} "$1"; }}; f'),
         (f"credential.{server_url}.useHttpPath", "true"),
     )
 
