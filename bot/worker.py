@@ -20,8 +20,9 @@ from bot.reply.outbox import Sender
 from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries, outbox, upkeep
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY, log_failure
+from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
+from bot.store.failures import log_failure
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0

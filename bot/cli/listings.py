@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
 import typer
@@ -18,10 +18,12 @@ from rich.text import Text
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
-from bot.node.context import NodeContext
 from bot.store import listings, rescues
 from bot.store.rescues import Rescue
 from bot.worktrees.summary import Summary, summarize
+
+if TYPE_CHECKING:  # only `worktrees list` needs it, and `run_on_node` imports it: GitHub's client takes a moment
+    from bot.node.context import NodeContext
 
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000
@@ -148,7 +150,7 @@ def print_worktrees(
     stored_state = "ready" if state == "missing" else state
     wanted = None if state == "missing" else limit if json or limit else ROWS_FOR_PEOPLE + 1
 
-    async def listed(ctx: NodeContext) -> tuple[list[_Listed], list[Rescue], Path]:
+    async def listed(ctx: "NodeContext") -> tuple[list[_Listed], list[Rescue], Path]:
         async with ctx.pool.acquire() as connection:
             rows = await listings.worktrees(
                 connection, wanted, with_removed=every, repository=repository, state=stored_state
@@ -168,7 +170,7 @@ def print_worktrees(
     _tell_of_more(matching, shown)
 
 
-async def _look_at_disk(ctx: NodeContext, rows: Sequence[listings.Worktree], with_disk: bool) -> list[_Listed]:
+async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], with_disk: bool) -> list[_Listed]:
     """Add what is on disk to the worktrees of this node, if `with_disk`."""
     at_once = asyncio.Semaphore(SUMMARIES_AT_ONCE)
 

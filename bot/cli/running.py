@@ -112,9 +112,9 @@ async def database_url(settings: "Settings") -> AsyncIterator[str]:
 @asynccontextmanager
 async def ready_database(settings: "Settings") -> AsyncIterator[str]:
     """Yield the address of the database. An embedded one gets its schema, as from `serve`; another must have it."""
-    from bot.store.migrate import migrate
-
     async with database_url(settings) as dsn:
         if settings.database_url is None:
+            from bot.store.migrate import migrate
+
             await migrate(dsn)
         yield dsn

@@ -15,7 +15,8 @@ from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.run.turn import TurnRun
 from bot.store import conversations, operations, removals, turns
-from bot.store.database import Connection, log_failure
+from bot.store.database import Connection
+from bot.store.failures import log_failure
 from bot.store.operations import ClaimedOperation, OperationClaim
 from bot.store.turns import Claim, ClaimLostError
 

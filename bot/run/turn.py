@@ -40,7 +40,8 @@ from bot.run.waiting import Wait, wait_for, wait_for_limit
 from bot.sandbox.disk import watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations, outbox, retention, turns, worktrees
-from bot.store.database import DATABASE_AWAY, Connection, log_failure
+from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.failures import log_failure
 from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 

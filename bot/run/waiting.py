@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from bot.git.errors import GitError, GitProblem
 from bot.github.errors import Transient, Unauthenticated
 from bot.messages.reasons import WaitReason
-from bot.store.database import is_transient
+from bot.store.failures import is_transient
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)

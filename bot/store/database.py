@@ -6,9 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, assert_never
 
 import asyncpg
-import psycopg
 import structlog
-from procrastinate.exceptions import ConnectorException
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, WorktreeRow
 from bot.redaction import Redactor
@@ -45,25 +43,6 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger()
-
-
-def is_transient(problem: BaseException) -> bool:
-    """Return whether what failed in our database or in the job engine's may succeed later."""
-    match problem:
-        case ConnectorException(__cause__=BaseException() as cause):
-            return is_transient(cause)
-        case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):
-            return code.startswith(TRANSIENT_SQLSTATES)
-        case _:
-            return isinstance(problem, (*DATABASE_AWAY, psycopg.OperationalError))
-
-
-def log_failure(task: str, problem: BaseException, **context: object) -> None:
-    """Log why a task failed that is tried again: a warning if the reason passes, else an error with its traceback."""
-    if is_transient(problem):
-        _log.warning("database-away", task=task, problem=type(problem).__name__, **context)
-    else:
-        _log.error("task-failed", task=task, exc_info=problem, **context)
 
 
 def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:

@@ -17,7 +17,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
 from procrastinate.worker import Worker
 
-from bot.store.database import log_failure
+from bot.store.failures import log_failure
 
 HEARTBEAT_SECONDS = 3.0
 STALLED_AFTER_SECONDS = 12.0

@@ -5,7 +5,8 @@ import psycopg
 import pytest
 from procrastinate.exceptions import ConnectorException
 
-from bot.store.database import DATABASE_AWAY, is_transient
+from bot.store.database import DATABASE_AWAY
+from bot.store.failures import is_transient
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Failures of the database and of the job engine: those that pass, and those that are bugs.
+
+Apart from `bot.store.database`, because commands that only read rows need not wait for the engine's import.
+"""
+
+import asyncpg
+import psycopg
+import structlog
+from procrastinate.exceptions import ConnectorException
+
+from bot.store.database import DATABASE_AWAY, TRANSIENT_SQLSTATES
+
+_log = structlog.get_logger()
+
+
+def is_transient(problem: BaseException) -> bool:
+    """Return whether what failed in our database or in the job engine's may succeed later."""
+    match problem:
+        case ConnectorException(__cause__=BaseException() as cause):
+            return is_transient(cause)
+        case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):
+            return code.startswith(TRANSIENT_SQLSTATES)
+        case _:
+            return isinstance(problem, (*DATABASE_AWAY, psycopg.OperationalError))
+
+
+def log_failure(task: str, problem: BaseException, **context: object) -> None:
+    """Log why a task failed that is tried again: a warning if the reason passes, else an error with its traceback."""
+    if is_transient(problem):
+        _log.warning("database-away", task=task, problem=type(problem).__name__, **context)
+    else:
+        _log.error("task-failed", task=task, exc_info=problem, **context)
