@@ -312,7 +312,7 @@ BODY = st.binary(max_size=200) | st.builds(orjson.dumps, st.recursive(st.integer
     length=HEADER | st.none(),
     body=BODY,
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_header_and_no_body_gives_a_server_error(
     inbox: Inbox, event: str, guid: str, signature: str | None, content_type: str, length: str | None, body: bytes
 ) -> None:

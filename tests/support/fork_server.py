@@ -24,6 +24,8 @@ from typing import Protocol
 
 import orjson
 
+from tests.support.postgres import remember_types
+
 IMPORTED = (
     *("bot.cli.processes", "bot.cli.worktrees", "bot.cli.listings", "bot.postgres.embedded", "bot.agents.acp"),
     *("uvloop", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
@@ -179,6 +181,7 @@ def main() -> None:
     """Serve requests; in a new process run what was asked for."""
     for name in IMPORTED:
         importlib.import_module(name)
+    remember_types()
     arguments = next_start(socket.socket(fileno=int(sys.argv[1])))
     if arguments is None:
         return

@@ -2,7 +2,7 @@
 
 import fcntl
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ from bot.store.migrate import migrate
 # No data needs to survive a power failure.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 TEMPLATE = "threadtree_template"
+FIRST_OID_OF_A_DATABASE = 16384
+"""Below are Postgres' own types, the same in every server. https://www.postgresql.org/docs/current/system-catalog-initial-data.html"""
 # Deleted rows still cost time; after this many tests a new database is faster.
 MAX_USES = 50
 CLEANING = """
@@ -60,6 +62,24 @@ create event trigger note_change on ddl_command_end execute function test_suppor
 """
 
 
+def remember_types() -> None:
+    """Let asyncpg ask once what a type of Postgres' own is, such as `bigint[]`.
+
+    Each connection asks for the ones it meets, which takes three times as long as to connect.
+    """
+    original, known = asyncpg.Connection._introspect_types, {}
+
+    async def introspect(connection: asyncpg.Connection, oids: Collection[int], timeout: float) -> object:
+        key = frozenset(oids)
+        if max(key) >= FIRST_OID_OF_A_DATABASE:
+            return await original(connection, oids, timeout)
+        if key not in known:
+            known[key] = await original(connection, oids, timeout)
+        return known[key]
+
+    asyncpg.Connection._introspect_types = introspect
+
+
 def with_database(server_url: str, name: str) -> str:
     """Return the same server's URL with another database."""
     return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
@@ -78,6 +98,7 @@ async def execute(dsn: str, *statements: str) -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """Yield the URL of the run's server, which is removed after the run."""
+    remember_types()
     directory: Path = tmp_path_factory.mktemp("postgres")
     async with embedded_postgres(directory, None, FAST) as url:
         yield url

@@ -383,9 +383,10 @@ def sockets_and_pipes(world: GitRepositories) -> None:
 
 
 def many_files(world: GitRepositories) -> None:
-    """Create files whose names are together longer than an argv may be."""
-    for number in range(9000):
-        write(world, f"many/{number % 20}/{'long-name-' * 22}{number}", "")
+    """Create files whose names are together longer than the 2 MB that an argv may be."""
+    folder = "/".join(["long-name-" * 22] * 4)
+    for number in range(2600):
+        write(world, f"{folder}/{number}", "")
 
 
 def _two_sides(world: GitRepositories) -> None:
