@@ -11,9 +11,9 @@ from bot.cli.main import app
 ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
 
 
-def loaded_with(module: str) -> set[str]:
-    """Return the packages that are loaded once a new process has imported this module."""
-    program = f"import sys, {module}; print(*sys.modules)"
+def loaded_with(modules: str) -> set[str]:
+    """Return the packages that are loaded once a new process has imported these modules."""
+    program = f"import sys, {modules}; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     return {name.partition(".")[0] for name in said.split()}
 
@@ -22,6 +22,12 @@ def test_help_and_completion_load_nothing_that_only_commands_need() -> None:
     loaded = loaded_with("bot.cli.main")
     assert "bot" in loaded
     assert loaded & ONLY_WHERE_USED == set()
+
+
+def test_a_list_loads_neither_the_job_engine_nor_githubs_client() -> None:
+    loaded = loaded_with("bot.cli.listings, bot.settings, bot.store.database")
+    assert "asyncpg" in loaded
+    assert loaded & {"procrastinate", "psycopg", "gidgethub", "httpx", "starlette"} == set()
 
 
 def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:
