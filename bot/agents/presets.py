@@ -190,6 +190,8 @@ def _codex(access: Access) -> dict[str, str]:
         "model_provider": "threadtree",
         "check_for_update_on_startup": False,
         "analytics": {"enabled": False},
+        # A worktree's AGENTS.md may be an outsider's: the prompt holds that of the default branch.
+        "project_doc_max_bytes": 0,
         "features": {"hooks": False, "plugins": False, "apps": False},
         "model_providers": {
             "threadtree": {

@@ -24,6 +24,11 @@ from tests.agents.planted import plant
 IMPATIENT = Limits(total_seconds=120, idle_seconds=3, cancel_grace_seconds=15)
 
 ASK_BY_A_TOOL = ("claude", "claude-acp")
+# Each agent reads some of these by itself, if it may. The prompt holds those of the default branch.
+INSTRUCTIONS = (
+    *("AGENTS.md", "AGENTS.override.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md", "CONTEXT.md"),
+    *(".claude/CLAUDE.md", ".claude/rules/all.md", ".codex/AGENTS.md", ".opencode/AGENTS.md", ".gemini/GEMINI.md"),
+)
 REPORT_COST = ("claude", "claude-acp", "opencode")
 
 
@@ -173,6 +178,17 @@ async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path
             assert isinstance(await ask(driver, "write notes.txt: hello", "run true"), Completed)
             assert (stage.worktree / "notes.txt").exists()
     assert list(marks.iterdir()) == []
+
+
+async def test_instructions_in_the_worktree_are_not_read_by_the_agent_itself(stage: Stage) -> None:
+    for name in INSTRUCTIONS:
+        path = stage.worktree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"canary-{name}\n")
+    await stage.says("run true", "say hi")
+    sent = b"".join(request.body for request in stage.models.requests)
+    assert b"say hi" in sent
+    assert [name for name in INSTRUCTIONS if f"canary-{name}".encode() in sent] == []
 
 
 async def test_a_missing_program_is_named(stage: Stage) -> None:

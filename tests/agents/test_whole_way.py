@@ -1,8 +1,11 @@
 """A mention reaches a real agent: it edits with its own tool, and the work is committed, pushed and answered."""
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from bot.simulated.github.server import SimulatedGitHub
 from tests.agents.conftest import AGENTS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
+from tests.agents.test_models import strings
+from tests.end_to_end.test_thread_context import PNG
 from tests.support import world as test_world
 from tests.support.clock import HandMovedClock
 from tests.support.models.server import SimulatedModels
@@ -91,6 +96,33 @@ async def test_settings_of_a_repository_run_nothing_in_the_cage(
         [worktree] = await world.worktrees("path")
         left = await asyncio.to_thread(os.listdir, Path(worktree) / "marks")
         assert left == [".keep"]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_the_model_is_sent_the_thread_the_instructions_and_the_image(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    async with open_world(database_url, tmp_path, more) as world:
+        await world.maria.pushes("main", {"AGENTS.md": "canary-agents\n", ".gitignore": "*.log\n"})
+        changed = dict.fromkeys(("AGENTS.md", "CLAUDE.md", "GEMINI.md"), "canary-branch\n")
+        await world.maria.pushes("topic", changed, base="main")
+        image = world.github.upload(PNG)
+        pull = await world.maria.opens_pull("Greet people", f"canary-description ![]({image})", head="topic")
+        await pull.says("canary-comment")
+        await pull.says("@threadtree-bot\nsay I saw it.")
+        await pull.hears("I saw it.")
+    [sent] = [request.body for request in models.requests if b"say I saw it." in request.body][:1]
+    texts = list(strings(json.loads(sent)))
+    trusted = "\n".join(re.sub(r"<data-(\w+) .*?</data-\1>", "", text, flags=re.DOTALL) for text in texts)
+    told = {
+        "description": any("canary-description" in text for text in texts),
+        "comment": any("canary-comment" in text for text in texts),
+        "AGENTS.md": "canary-agents" in trusted,
+        "image": any(base64.b64encode(PNG).decode() in text for text in texts),
+        "branch's instructions as such": "canary-branch" in trusted,
+    }
+    assert [what for what, is_told in told.items() if is_told] == ["description", "comment", "AGENTS.md", "image"]
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
