@@ -152,11 +152,17 @@ def files_left_out(names: Sequence[str]) -> str:
     return f"Not committed, because they are large or changed inside a repository of their own: {format_list(names)}."
 
 
-def stray_work(ref: str) -> str:
-    """The agent left HEAD on commits that do not descend from the branch."""
-    return (
+def stray_work(ref: str, uncovered: Sequence[str]) -> str:
+    """The agent left HEAD on commits that do not descend from the branch, whose `.gitignore` hid files `uncovered`."""
+    words = (
         "The agent made commits that do not build on this branch. They are kept on the bot's machine as "
         f"{inline_code(ref)}."
+    )
+    if not uncovered:
+        return words
+    return (
+        f"{words} Files that only those commits ignore are still there: {format_list(uncovered)}. The next request "
+        "commits them, unless this branch ignores them too."
     )
 
 

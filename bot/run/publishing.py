@@ -59,7 +59,7 @@ async def publish(
         stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
         if stray is not None:
             # What is left are files that another branch ignored: no work of this turn.
-            told.append(notices.stray_work(stray.ref))
+            told.append(notices.stray_work(stray.ref, stray.uncovered))
         elif not await _commit(ctx, lock, turn, path, subject, told):
             return None, told
         branch = await _push(ctx, lock, turn, path, ready.branch, guard, told)

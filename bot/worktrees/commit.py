@@ -22,9 +22,13 @@ _UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 
 @dataclass(frozen=True, slots=True)
 class StrayWork:
-    """HEAD was elsewhere and did not descend from the branch: commits and files are rescued under `ref`."""
+    """HEAD was elsewhere and did not descend from the branch: commits and files are rescued under `ref`.
+
+    `uncovered` are files that were ignored there, and are not on this branch: they stay, as uncommitted files.
+    """
 
     ref: str
+    uncovered: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ async def return_to_branch(
     await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
     await clone.on_worktree(path, "reset", "--quiet", "--hard")
     await import_commits(lock, path, branch)
-    return StrayWork(rescued.ref)
+    uncovered = [name for _, name in await entries.changed_files(clone, path) if not name.endswith("/")]
+    return StrayWork(rescued.ref, tuple(uncovered))
 
 
 async def commit_all(

@@ -160,7 +160,7 @@ async def test_files_that_another_branch_ignores_stay_when_the_worktree_returns(
 
     stray = await returned(world)
 
-    assert stray == StrayWork(RESCUE)
+    assert stray == StrayWork(RESCUE, ("data/measured",))
     assert (world.path / "data" / "measured").read_text() == "hours of work"
     assert (world.path / "results").read_text() == "on the branch"
     assert git(world.clone.path, "show", f"{RESCUE}:results") == "hours of work", "what was in the way is rescued"
