@@ -89,7 +89,7 @@ async def clear_stale_locks(clone: Clone, path: Path) -> None:
 
     Needs its claim, and no running agent. Raises OSError.
     """
-    await unblock(clone, path)
+    await _unblock_state(clone, path)
     admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
     if state is None or isinstance(admin, Missing):
         return
@@ -100,13 +100,20 @@ async def clear_stale_locks(clone: Clone, path: Path) -> None:
         remove_locks(await clone.view(path))
 
 
-async def unblock(clone: Clone, path: Path) -> None:
-    """Remove pipes where git would open them and wait, in a worktree and its state. Raises OSError."""
+async def _unblock_state(clone: Clone, path: Path) -> None:
     admin = admin_directory(clone.path, path)
     if clone.git.cage is None and isinstance(admin, Path):
         await asyncio.to_thread(remove_blocking, admin, "", links=True)
     elif (view := clone.existing_view(path)) is not None:
         await asyncio.to_thread(unblock_view, view)
+
+
+async def unblock(clone: Clone, path: Path) -> None:
+    """Remove pipes where git would open them and wait, in a worktree and its state. Raises OSError.
+
+    It looks at each name in the worktree: once after an agent was at work there is enough.
+    """
+    await _unblock_state(clone, path)
     await asyncio.to_thread(remove_blocking, path, ".git", links=False)
 
 

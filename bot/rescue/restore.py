@@ -108,6 +108,7 @@ async def _misplaced(lock: CloneLock, path: Path, branch: str | None) -> Restore
     if isinstance(admin_directory(clone.path, path), Missing):
         return RestoreRefused("no-worktree")
     await entries.clear_stale_locks(clone, path)
+    await entries.unblock(clone, path)
     await import_commits(lock, path, branch)
     operation = await entries.operation_in_progress(clone, path)
     if operation is not None:

@@ -127,6 +127,7 @@ async def _run(
         return Prepared(done=False)
     # A git that it started may have been killed.
     await entries.clear_stale_locks(clone, path)
+    await entries.unblock(clone, path)
     left = [name for _, name in await entries.changed_files(clone, path) if name not in before]
     prepared = _outcome(ended, ctx.redactor)
     if not left:

@@ -70,6 +70,7 @@ async def return_to_branch(
     ref = refs.local(branch)
     if await entries.branch_of(clone, path) == branch:
         return None
+    await entries.unblock(clone, path)
     head, tip = await entries.head_of(clone, path), await clone.commit_at(ref)
     if head is not None and (tip is None or await clone.is_ancestor(tip, head)):
         await move_branch(lock, path, ref, head, tip)
@@ -105,6 +106,7 @@ async def commit_all(
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
+    await entries.unblock(clone, path)
     await _import_head(lock, path)
     changed = await entries.changed_files(clone, path)
     unresolved = tuple(name for state, name in changed if state in _UNRESOLVED)
