@@ -65,7 +65,7 @@ _ENVIRONMENT = {
     "GIT_LITERAL_PATHSPECS": "1",
     # An agent can plant replacements: git would show another object than the one that is pushed.
     "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_GRAFT_FILE": "/dev/null",
+    "GIT_GRAFT_FILE": "/nonexistent",
 }
 
 
