@@ -165,7 +165,7 @@ async def test_each_run_is_counted_in_the_metadata_even_if_it_failed_early(world
     first = noted(path)
     assert (first.execution_count, first.last_error) == (1, None)
 
-    world.faults.add(FailBefore(500), path="*/info/refs", times=None)
+    world.faults.add(FailBefore(400), path="*/info/refs", times=None)
     world.clock.move(60)
     await issue.says("@threadtree-bot say Two.")
     await issue.hears("**Failed:**")
