@@ -43,14 +43,24 @@ class Answer:
 # The pull request
 
 
-def title(asked_for: str | None, subjects: Sequence[str], thread_title: str, number: int, redactor: Redactor) -> str:
-    """Return the title: as asked for, else the subject of the only commit, else the title of the issue `number`.
+def title(
+    asked_for: str | None,
+    answers: Sequence[Answer],
+    subjects: Sequence[str],
+    thread_title: str,
+    number: int,
+    redactor: Redactor,
+) -> str:
+    """Return the title: as asked for, else what the agent calls its work, else the title of the issue `number`.
 
-    `subjects` are those of the branch's commits. Where they are Conventional Commits, the title has a type too.
+    The agent's name for it is the subject of the only commit, or the one that its first answer asks for. `subjects` are
+    those of the branch's commits. Where they are Conventional Commits, the title has a type too.
     """
     if asked_for is not None and (plain := commit_message.plain(asked_for, number, redactor)):
         return plain[:LONGEST_TITLE]
     own = subjects[0] if len(subjects) == 1 else None
+    if own is None and answers:
+        own = commit_message.split_subject(answers[0].text)[1]
     conventional = commit_message.is_typed(subjects[0]) if subjects else False
     return commit_message.subject(own, thread_title, number, redactor, conventional=conventional)
 

@@ -116,7 +116,7 @@ async def describe(
     async with ctx.pool.acquire() as connection:
         turns = await turns_on_branch(connection, thread.repository, branch)
     answers = [Answer(turn.answer, turn.requested_by, _request_page(ctx, thread.repository, turn)) for turn in turns]
-    title = pull_requests.title(asked_title, found.subjects, thread.title, thread.number, ctx.redactor)
+    title = pull_requests.title(asked_title, answers, found.subjects, thread.title, thread.number, ctx.redactor)
     # In a thread: the worst Markdown of a long answer takes seconds.
     body = await asyncio.to_thread(
         pull_requests.description,

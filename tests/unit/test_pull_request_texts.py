@@ -21,8 +21,8 @@ def described(*answers: Answer, subjects: tuple[str, ...] = ("Count",), template
     )
 
 
-def title(asked: str | None, *subjects: str, thread: str = "Empty carts") -> str:
-    return pull_requests.title(asked, subjects, thread, 7, Redactor())
+def title(asked: str | None, *subjects: str, thread: str = "Empty carts", answers: tuple[Answer, ...] = ()) -> str:
+    return pull_requests.title(asked, answers, subjects, thread, 7, Redactor())
 
 
 def test_the_description_is_the_first_answer_later_changes_the_commits_and_the_issue() -> None:
@@ -70,9 +70,10 @@ def test_whatever_the_agent_writes_the_issue_is_closed_once_and_the_text_fits(
     assert 0 < len(text) <= pull_requests.LONGEST_DESCRIPTION + 1
 
 
-def test_a_title_is_as_asked_for_else_the_only_commit_else_the_issue() -> None:
+def test_a_title_is_as_asked_for_else_the_agents_else_the_issues() -> None:
     assert title("Carts of @olaf, fixes #9", "Count") == "Carts of olaf, fixes 9"
     assert title(None, "Count empty carts") == "Count empty carts"
+    assert title(None, "Count it", "Rename it", answers=(FIRST, LATER)) == "Count empty carts"
     assert title(None, "Count empty carts", "Rename it") == "Empty carts"
     assert title(None, "fix: count", "fix: rename", thread="Empty carts crash") == "fix: Empty carts crash"
     assert title(None, thread="@") == "Work on #7"
