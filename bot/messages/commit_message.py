@@ -51,7 +51,7 @@ def subject(asked_for: str | None, title: str, number: int, redactor: Redactor, 
     """
     chosen = plain(asked_for or "", number, redactor) or plain(title, number, redactor) or f"Work on #{number}"
     if conventional and not is_typed(chosen):
-        chosen = _with_type(chosen)
+        chosen = _with_type(chosen, title)
         chosen = _without_closing(chosen, number)  # `fix: #8` is a closing reference, `#8` is not
     return _shortened(chosen)
 
@@ -95,11 +95,12 @@ def _unlinked(found: re.Match[str], number: int) -> str:
     return f"{found['keyword']}{found['between']}{issue}"
 
 
-def _with_type(line: str) -> str:
+def _with_type(line: str, title: str) -> str:
+    """Return the line with a type: by its verb, else by what the thread's title is about."""
     first, space, rest = line.partition(" ")
     kind = _TYPE_OF_VERB.get(first.lower())
     if kind is None:
-        return f"{'fix' if _TROUBLE.search(line) else 'chore'}: {line}"
+        return f"{'fix' if _TROUBLE.search(f'{line} {title}') else 'chore'}: {line}"
     is_said = rest and first.lower() in ("fix", "fixes", "test", "refactor")
     return f"{kind}: {rest if is_said else first.lower() + space + rest}"
 

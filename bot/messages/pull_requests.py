@@ -102,8 +102,9 @@ def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str
         lines += [f"- {format_count(more, 'more commit')}"] if more > 0 else []
         sections.append("Commits:\n\n" + "\n".join(lines))
     if answers:
-        asked = ", ".join(dict.fromkeys(f"{plain_name(a.login)} ([request]({url_target(a.url)}))" for a in answers))
-        sections.append(f"Requested by {asked}.")
+        first = {answer.login: answer.url for answer in reversed(answers)}
+        asked = [f"{plain_name(login)} ([request]({url_target(url)}))" for login, url in reversed(first.items())]
+        sections.append(f"Requested by {', '.join(asked)}.")
     return "\n\n".join(sections)
 
 

@@ -69,12 +69,16 @@ def test_without_any_words_the_subject_names_the_thread() -> None:
         ("Add a button", "feat: add a button"),
         ("Fix the login", "fix: the login"),
         ("Fix #8 at last", "fix: 8 at last"),
-        ("Bump the version", "chore: Bump the version"),
+        ("Bump the version", "fix: Bump the version"),
         (None, "fix: Login fails on Safari"),
     ],
 )
 def test_where_the_repository_uses_conventional_commits_a_subject_has_a_type(asked_for: str | None, line: str) -> None:
     assert subject(asked_for, conventional=True) == line
+
+
+def test_a_subject_without_a_known_verb_or_trouble_is_a_chore() -> None:
+    assert subject("Bump the version", "Versions", conventional=True) == "chore: Bump the version"
 
 
 def test_conventional_commits_are_recognised_by_most_of_the_last_subjects() -> None:
