@@ -102,8 +102,10 @@ def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str
         lines += [f"- {format_count(more, 'more commit')}"] if more > 0 else []
         sections.append("Commits:\n\n" + "\n".join(lines))
     if answers:
-        first = {answer.login: answer.url for answer in reversed(answers)}
-        asked = [f"{plain_name(login)} ([request]({url_target(url)}))" for login, url in reversed(first.items())]
+        first = dict[str, str]()
+        for answer in answers:
+            first.setdefault(answer.login, answer.url)
+        asked = [f"{plain_name(login)} ([request]({url_target(url)}))" for login, url in first.items()]
         sections.append(f"Requested by {', '.join(asked)}.")
     return "\n\n".join(sections)
 
