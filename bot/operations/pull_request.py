@@ -171,6 +171,9 @@ async def open_once(
         attempts += 1
         _log.warning("pull-request-later", branch=new.branch, attempt=attempts, problem=str(problem))
         if attempts == MOST_ATTEMPTS or pause > LONGEST_PAUSE_SECONDS:
+            last = open_one(await github.pulls_of(thread.repository, new.branch)) if asked_before else None
+            if last is not None:
+                return Opened(last, is_new=True, drafts_refused=draft and not wanted)
             return NotOpened(pull_requests.github_away(new.page))
         await ctx.sleep(pause)
         pause *= 2

@@ -140,13 +140,18 @@ async def test_a_failure_between_the_request_and_its_answer_opens_one_pull_reque
     assert len(opened(world)) == 1
 
 
-async def test_github_that_stays_away_is_told_and_nothing_is_opened_later(world: World) -> None:
+async def test_github_that_stays_away_is_told_unless_its_last_failure_opened_one(world: World) -> None:
     issue = await changed(world)
     world.faults.add(FailBefore(502), method="POST", path="/repos/acme/shop/pulls", times=None)
     await issue.says("/pr")
     await issue.hears("GitHub cannot take it at the moment.", "Write `/pr` again later", "[open it yourself](")
     world.faults.clear()
     assert opened(world) == []
+
+    world.faults.add(FailBefore(502), method="POST", path="/repos/acme/shop/pulls", times=3)
+    world.faults.add(FailAfter(502), method="POST", path="/repos/acme/shop/pulls")
+    await issue.says("/pr")
+    await issue.hears("Opened the pull request [#2](")
 
 
 @pytest.mark.parametrize(("setting", "draft"), [("draft", True), ("ready", False)])
