@@ -1,5 +1,6 @@
 """A creation on GitHub outside the outbox keeps its limits: one writer at a time, and the budgets of `pacing`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -12,7 +13,7 @@ from bot.store import outbox
 from bot.store.database import Connection, Pool
 
 PATIENCE = timedelta(minutes=3)
-_LOOK_AGAIN = timedelta(seconds=1)
+LOCK_POLL_SECONDS = 0.2
 T = TypeVar("T")
 
 
@@ -23,22 +24,26 @@ async def create_in_line(
 
     Raises GitHubError; Transient also where the limits do not allow it within PATIENCE.
     """
-    give_up = clock() + PATIENCE
+    writer = thread_ref.repository.writer
     while True:
+        opens: datetime | None = None
         async with pool.acquire() as connection:
-            opens = await _opens(connection, thread_ref.repository.writer, clock())
-            if opens <= clock():
-                return await _create(connection, thread_ref, create, clock)
-        if opens > give_up:
-            wait = (opens - clock()).total_seconds()
+            if await outbox.lock_writer(connection, writer):
+                now = clock()
+                opens = await _opens(connection, writer, now)
+                if opens <= now:
+                    return await _create(connection, thread_ref, create, clock)
+        if opens is None:  # another sender is at work
+            await asyncio.sleep(LOCK_POLL_SECONDS)
+            continue
+        wait = (opens - now).total_seconds()
+        if opens - now > PATIENCE:
             raise Transient("installation", wait, "GitHub's limit for new content is used up", may_have_happened=False)
-        await sleep((opens - clock()).total_seconds())
+        await sleep(wait)
 
 
 async def _opens(connection: Connection, writer: str, now: datetime) -> datetime:
-    """Return when to look again, or `now` with the writer's lock: this connection is then the only sender."""
-    if not await outbox.lock_writer(connection, writer):
-        return now + _LOOK_AGAIN
+    """Return when the writer may create something, `now` or later."""
     paused = await outbox.paused_until(connection, writer, now)
     created = await outbox.created_within(connection, writer, pacing.HOUR, now)
     return max(paused or now, pacing.next_creation(created, now))

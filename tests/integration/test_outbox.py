@@ -1,7 +1,7 @@
 """The outbox: each item is on GitHub once, in order and within the limits, despite failures."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,10 +13,12 @@ import pytest
 
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
+from bot.github.errors import Transient
 from bot.messages.marker import turn_marker
 from bot.model import Repository, Target, ThreadRef
 from bot.redaction import Redactor
-from bot.reply import thread_comments
+from bot.reply import pacing, thread_comments
+from bot.reply.creating import LOCK_POLL_SECONDS, create_in_line
 from bot.reply.outbox import Drained, Sender
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (
@@ -568,3 +570,35 @@ async def test_two_senders_never_send_for_one_writer(bench: Bench) -> None:
     await asyncio.gather(bench.drain(), bench.drain())
     await bench.drain_until_empty()
     assert bench.bodies == ["Answer 0", "Answer 1", "Answer 2"]
+
+
+async def test_a_pull_request_keeps_the_limits_of_its_writer(bench: Bench) -> None:
+    made: list[datetime] = []
+
+    async def create() -> None:
+        made.append(bench.time())
+
+    async def limited() -> None:
+        raise Transient("installation", 40, "secondary rate limit")
+
+    async def in_line(act: Callable[[], Awaitable[None]] = create) -> None:
+        await create_in_line(bench.pool, bench.thread, act, bench.time, bench.time.sleep)
+
+    async with bench.pool.acquire() as another:
+        assert await outbox.lock_writer(another, bench.repository.writer)
+        waiting = asyncio.create_task(in_line())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 3 * LOCK_POLL_SECONDS)
+        assert not made, "another sender is at work"
+    await waiting
+    await in_line()
+    assert made[1] - made[0] >= pacing.SPACING
+
+    await bench.reply("Opened.")
+    await bench.sender.drain(bench.repository.writer)
+    assert bench.posts()[-1] - made[1] >= pacing.SPACING, "a comment waits after it too"
+
+    with pytest.raises(Transient):
+        await in_line(limited)
+    await in_line()
+    assert made[2] - made[1] >= timedelta(seconds=40)
