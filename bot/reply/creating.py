@@ -26,20 +26,20 @@ async def create_in_line(
     """
     writer = thread_ref.repository.writer
     while True:
-        opens: datetime | None = None
+        wait: timedelta | None = None
         async with pool.acquire() as connection:
             if await outbox.lock_writer(connection, writer):
                 now = clock()
-                opens = await _opens(connection, writer, now)
-                if opens <= now:
+                wait = await _opens(connection, writer, now) - now
+                if not wait:
                     return await _create(connection, thread_ref, create, clock)
-        if opens is None:  # another sender is at work
-            await asyncio.sleep(LOCK_POLL_SECONDS)
-            continue
-        wait = (opens - now).total_seconds()
-        if opens - now > PATIENCE:
-            raise Transient("installation", wait, "GitHub's limit for new content is used up", may_have_happened=False)
-        await sleep(wait)
+        if wait is None:
+            await asyncio.sleep(LOCK_POLL_SECONDS)  # another sender is at work
+        elif wait > PATIENCE:
+            limit = "GitHub's limit for new content is used up"
+            raise Transient("installation", wait.total_seconds(), limit, may_have_happened=False)
+        else:
+            await sleep(wait.total_seconds())
 
 
 async def _opens(connection: Connection, writer: str, now: datetime) -> datetime:
