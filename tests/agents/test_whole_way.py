@@ -112,7 +112,8 @@ async def test_the_model_is_sent_the_thread_the_instructions_and_the_image(
         await pull.says("canary-comment")
         await pull.says("@threadtree-bot\nsay I saw it.")
         await pull.hears("I saw it.")
-    [sent] = [request.body for request in models.requests if b"say I saw it." in request.body][:1]
+    # A shorter one asks for a title of the session.
+    sent = max((request.body for request in models.requests if b"say I saw it." in request.body), key=len)
     texts = list(strings(json.loads(sent)))
     trusted = "\n".join(re.sub(r"<data-(\w+) .*?</data-\1>", "", text, flags=re.DOTALL) for text in texts)
     told = {
