@@ -114,7 +114,7 @@ class AcpDriver:
         if stop.is_set():
             return Cancelled()
         inbox = Inbox(INBOX_ITEMS)
-        content = await asyncio.to_thread(_content, blocks, link.capabilities)
+        content = await asyncio.to_thread(content_of, blocks, link.capabilities)
         asking = asyncio.create_task(_ask(link, session, content, inbox))
         try:
             ended = await follow(inbox, limits, stop, AcpProgress(), on_event)
@@ -270,7 +270,7 @@ def _continue_method(capabilities: dict[str, Any]) -> str | None:
     return "session_load" if capabilities.get("loadSession") is True else None
 
 
-def _content(blocks: Sequence[Block], capabilities: dict[str, Any]) -> list[dict[str, str]]:
+def content_of(blocks: Sequence[Block], capabilities: dict[str, Any]) -> list[dict[str, str]]:
     """Return the blocks for this agent: https://agentclientprotocol.com/protocol/content. Raises OSError."""
     takes_images = as_object(capabilities.get("promptCapabilities")).get("image") is True
     content = []

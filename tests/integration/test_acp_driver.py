@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.agents.acp import AcpDriver
+from bot.agents.acp import AcpDriver, content_of
 from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
     Cancelled,
     Completed,
     Failed,
+    Image,
     Launch,
     Limits,
     Opened,
@@ -165,6 +166,28 @@ async def test_a_huge_prompt_passes(launch: Launch) -> None:
         await opened(agent)
         blocks = ["x" * 3_000_000, "say Got it."]
         assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == Completed("Got it.", None)
+
+
+async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> None:
+    picture = launch.cwd / "picture.png"
+    picture.write_bytes(b"five!")
+    async with aclosing(AcpDriver(launch)) as agent:
+        await opened(agent)
+        blocks = ["Look:", Image(picture, "image/png"), "echo prompt"]
+
+        outcome = await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None)
+
+    assert isinstance(outcome, Completed)
+    assert "[block 2]\n[image/png, 5 bytes]\n[block 3]" in outcome.text
+
+
+async def test_an_agent_without_images_gets_the_texts(tmp_path: Path) -> None:
+    blocks = ["Look:", Image(tmp_path / "gone.png", "image/png"), "say it"]
+
+    assert content_of(blocks, {"promptCapabilities": {"image": False}}) == [
+        {"type": "text", "text": "Look:"},
+        {"type": "text", "text": "say it"},
+    ]
 
 
 async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:

@@ -115,6 +115,17 @@ async def test_a_home_is_deleted_when_its_closed_thread_has_no_session(node: Nod
 # Rescues
 
 
+async def test_attachments_of_turns_that_do_not_run_are_deleted(node: Node) -> None:
+    folders = [node.ctx.attachments / name for name in ("7", "8", "notes")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "image-1.png").touch()
+
+    await expire(node.ctx, node.policy())
+
+    assert [folder.is_dir() for folder in folders] == [False, False, True]
+
+
 async def rescued(node: Node, number: int, *, days: float, worktree_id: int | None = None) -> Rescued:
     """Create a rescue of this age."""
     worktree = await node.add(number, days=0)
