@@ -14,6 +14,7 @@ from bot.agents.acp import AcpDriver, content_of
 from bot.agents.driver import (
     AgentDriver,
     AgentEvent,
+    Block,
     Cancelled,
     Completed,
     Failed,
@@ -173,7 +174,7 @@ async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> No
     picture.write_bytes(b"five!")
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
-        blocks = ["Look:", Image(picture, "image/png"), "echo prompt"]
+        blocks: list[Block] = ["Look:", Image(picture, "image/png"), "echo prompt"]
 
         outcome = await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None)
 
@@ -182,7 +183,7 @@ async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> No
 
 
 async def test_an_agent_without_images_gets_the_texts(tmp_path: Path) -> None:
-    blocks = ["Look:", Image(tmp_path / "gone.png", "image/png"), "say it"]
+    blocks: list[Block] = ["Look:", Image(tmp_path / "gone.png", "image/png"), "say it"]
 
     assert content_of(blocks, {"promptCapabilities": {"image": False}}) == [
         {"type": "text", "text": "Look:"},
