@@ -13,6 +13,8 @@ from bot.process import OutputTail, ProcessGroup, start
 
 # asyncio's default of 64 kB is less than one diff of a big file.
 MAX_LINE_BYTES = 2 * 1024 * 1024
+# More than any agent has to say. A faster one waits: the bot's processor is for all turns.
+MAX_BYTES_PER_SECOND = 8 * 1024 * 1024
 _STDERR_TAIL_BYTES = 4096
 _EXIT_SECONDS = 2.0
 # A longer line is parsed in a thread: the event loop serves all turns.
@@ -57,6 +59,7 @@ class AgentProcess:
         self._stdin, self._stdout = group.stdin, group.stdout
         self._stderr = OutputTail(group.stderr, _STDERR_TAIL_BYTES)
         self._sent_too_long_a_line = False
+        self._second = self._bytes = 0
 
     @classmethod
     async def start(cls, launch: Launch) -> "AgentProcess":
@@ -86,11 +89,21 @@ class AgentProcess:
                 return None
             if not line:
                 return None
+            await self._keep_pace(len(line))
             short = len(line) <= _SHORT_LINE_BYTES
             value = parse_object(line) if short else await asyncio.to_thread(parse_object, line)
             if value is not None:
                 return value
             _log.debug("agent-output-skipped", pid=self._group.pid, line=line[:200].decode(errors="replace"))
+
+    async def _keep_pace(self, size: int) -> None:
+        """Wait for the next second where this one has brought too much."""
+        now = asyncio.get_running_loop().time()
+        if int(now) > self._second:
+            self._second, self._bytes = int(now), 0
+        self._bytes += size
+        if self._bytes > MAX_BYTES_PER_SECOND:
+            await asyncio.sleep(self._second + 1 - now)
 
     def close_stdin(self) -> None:
         """Ask the agent to exit."""

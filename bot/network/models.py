@@ -22,6 +22,8 @@ from bot.network.usage_limit import MOST_BODY_BYTES, UsageLimit
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 REQUEST_SECONDS = 3600.0
+# Agents send one request a step; the longest turns have some hundred steps.
+MAX_REQUESTS = 5_000
 # Models think in silence for minutes.
 UPSTREAM_TIMEOUT = httpx.Timeout(600.0, connect=15.0, write=60.0)
 
@@ -174,6 +176,8 @@ class _ModelProxy:
         swapped = swap_key(asked.target, end_to_end(asked.headers), self._dummy, self._key)
         if swapped is None:
             raise BadRequestError(401, "The key is not this turn's.")
+        if self.forwarded >= MAX_REQUESTS:
+            raise BadRequestError(403, f"This turn has sent the {MAX_REQUESTS} requests to its model that it may send.")
         if not self._route.permits(asked.method, swapped.target):
             path = swapped.target.partition(b"?")[0][:200].decode("ascii")
             _log.warning("model-request-refused", method=asked.method.decode("ascii"), path=path)

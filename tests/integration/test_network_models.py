@@ -294,6 +294,15 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pyt
     assert upstream.requests == []
 
 
+async def test_a_turn_sends_a_limited_number_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MAX_REQUESTS", 2)
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answers = [await agent.post("/v1/messages", headers=HEADER, content=b"{}") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 403]
+    assert len(upstream.requests) == 2
+
+
 async def test_an_unreachable_or_invalid_upstream_is_a_502_without_details(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with site(Upstream(b"nonsense\r\n\r\n")) as there, agent_of(tmp_path, there.url) as agent:

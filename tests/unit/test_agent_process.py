@@ -1,7 +1,9 @@
 """The messages of an agent, and the argv and environment of its command."""
 
+import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.agents import process
 from bot.agents.acp_link import is_message
-from bot.agents.process import parse_object
+from bot.agents.driver import Launch
+from bot.agents.process import AgentProcess, parse_object
 from bot.sandbox import agent_argv, agent_environment, command_of
 
 JSON = st.recursive(
@@ -69,3 +73,24 @@ def test_the_environment_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) 
         "LANG": "C.UTF-8",
         "MODEL_KEY": "dummy",
     }
+
+
+async def test_an_agent_that_floods_its_output_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(process, "MAX_BYTES_PER_SECOND", 25)
+    program = "for _ in range(4): print('{\"ten\": 10}')"
+    agent = await AgentProcess.start(Launch((sys.executable, "-c", program), {}, tmp_path))
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    try:
+        assert [await agent.read_object() for _ in range(4)] == [{"ten": 10}] * 4
+    finally:
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await agent.end()
+    assert [wait for wait in waits if wait > 0]
+    assert max(waits) <= 1
