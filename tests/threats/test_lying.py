@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,16 @@ from bot.worktrees.push import Pushed, push
 from bot.worktrees.reset import WasReset, reset
 from bot.worktrees.summary import last_change, summarize
 from bot.worktrees.sync import sync
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
+from tests.support.git_repositories import (
+    BOT,
+    RESCUE,
+    SANDBOXES,
+    SEARCH_PATH,
+    GitRepositories,
+    git,
+    output,
+    unchecked,
+)
 from tests.support.patience import PATIENCE_SECONDS
 
 MORNING = datetime(2025, 1, 2, tzinfo=UTC)
@@ -67,14 +76,16 @@ class Victim:
 
 
 @pytest.fixture(params=SANDBOXES)
-async def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Victim:
+async def victim(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Victim]:
     world = GitRepositories.make(tmp_path, request.param, {"docs/a": "1"})
     await world.created()
     await world.created(IssueBranch(2), world.path.with_name("issue-2"))
     victim = Victim(world, "threadtree/issue-1")
     for other in victim.others:
         other.write_text("precious")
-    return victim
+    yield victim
+    # pytest deletes by recursion, which the deepest folders here are made against.
+    output(["rm", "-rf", str(tmp_path / "data")], tmp_path, {"PATH": SEARCH_PATH})
 
 
 async def deliver(victim: Victim, lock: CloneLock) -> None:

@@ -1,6 +1,8 @@
 """Files of a folder that an agent may have filled: no link is followed, nothing blocks, nothing is read without end."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -23,11 +25,13 @@ from bot.sandbox.untrusted_files import (
 
 
 @pytest.fixture
-def worktree(tmp_path: Path) -> Path:
+def worktree(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "worktree").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("secret plugin")
-    return tmp_path / "worktree"
+    yield tmp_path / "worktree"
+    # pytest deletes by recursion, which the deepest folders here are made against.
+    subprocess.run(["rm", "-rf", tmp_path / "worktree"], check=True)
 
 
 def test_an_ordinary_file_is_read(worktree: Path) -> None:
