@@ -15,18 +15,9 @@ from markdown_it.utils import EnvType
 
 from bot.messages.formatting import code_block
 from bot.messages.marker import without_markers
-from bot.messages.split import COMMENT_CHARACTERS, split
 
 WORD_JOINER = "\u2060"
-LONGEST_ANSWER = 256 * 1024
-MOST_COMMENTS = 5
 _MOST_PASSES = 3
-# Parsing costs up to 70 µs for each of these. A part with more of them is no prose.
-_COSTLY = "[*_`<~\n"
-_MOST_COSTLY = 12_000
-_SHORTEST_PART = 20
-# What `code_block` adds to a text without backticks, and some more.
-_FENCES = 16
 
 _URL = r"(?:https?|ftp)://[^\s<>`]+|(?<![A-Za-z0-9])www\.[^\s<>`]+"
 # A mention is not part of an e-mail address (https://docs.github.com/get-started/writing-on-github).
@@ -52,35 +43,6 @@ _URL_ALONE = re.compile(_URL, re.IGNORECASE)
 _MENTION_SHOWN = re.compile(r"(?<![A-Za-z0-9])@[A-Za-z0-9]")
 _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
-
-
-def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTERS) -> tuple[tuple[str, ...], bool]:
-    """Return the answer in harmless parts of at most `limit` characters, and whether it was cut.
-
-    No parts for an empty answer. At most MOST_COMMENTS: time and memory are bounded, also for the worst Markdown.
-    """
-    clean = answer[:LONGEST_ANSWER].strip("\n")
-    if not clean.strip():
-        return (), False
-    parts: list[str] = []
-    for whole in split(clean, limit - _FENCES):
-        parts += _harmless(whole, server_url, limit)
-        if len(parts) > MOST_COMMENTS:
-            break
-    return tuple(parts[:MOST_COMMENTS]), len(answer) > LONGEST_ANSWER or len(parts) > MOST_COMMENTS
-
-
-def _harmless(part: str, server_url: str, limit: int) -> Iterator[str]:
-    """Make one part harmless by itself: a cut may turn code into text. Cut it further where that made it too long."""
-    if sum(map(part.count, _COSTLY)) > _MOST_COSTLY:
-        safe = code_block(without_markers(part), "text")
-    else:
-        safe = _closed(sanitize(part, server_url))
-    if len(safe) <= limit or len(part) < _SHORTEST_PART:
-        yield safe[:limit]
-    else:
-        for piece in split(part, len(part) // 2):
-            yield from _harmless(piece, server_url, limit)
 
 
 def sanitize(markdown: str, server_url: str) -> str:
@@ -115,7 +77,13 @@ def is_sanitized(markdown: str, host: str) -> bool:
     return True
 
 
-def _closed(markdown: str) -> str:
+def code_lines(markdown: str) -> frozenset[int]:
+    """Return the numbers of the lines that are code, from 0."""
+    tokens = (token for token in _blocks().parse(markdown) if token.type in ("fence", "code_block"))
+    return frozenset(number for token in tokens for number in range(*(token.map or (0, 0))))
+
+
+def closed(markdown: str) -> str:
     """Close a code fence that is still open at the end: what follows the text would be code, and code in it text."""
     last = _blocks().parse(f"{markdown}\n\n.")[-1]
     return f"{markdown}\n{last.markup}" if last.type == "fence" else markdown

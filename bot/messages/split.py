@@ -1,4 +1,7 @@
-"""Long Markdown in several comments: cut between paragraphs, code fences whole or closed and opened again."""
+"""Long Markdown in several comments: cut between paragraphs.
+
+Code fences are whole or closed and opened again; tables are whole or repeat their header.
+"""
 
 import re
 import unicodedata
@@ -15,6 +18,8 @@ COMMENT_CHARACTERS = GITHUB_COMMENT_CHARACTERS - LONGEST_MARKER - 256
 _FENCE = re.compile(
     r"^(?P<prefix>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})(?P<info>.*)$"
 )
+# https://github.github.com/gfm/#tables-extension-
+_DELIMITER_ROW = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ZERO_WIDTH_JOINER = "\u200d"
 _JOINERS = frozenset(f"{_ZERO_WIDTH_JOINER}\ufe0e\ufe0f")
@@ -95,6 +100,8 @@ def pieces(block: Block, limit: int) -> Iterator[str]:
     """Return the block itself if it fits; else cut it at lines, then at words, then anywhere."""
     if len(block.text.rstrip()) <= limit:
         yield block.text
+    elif block.fence is None and (header := _table_header(block.text)) and 2 * len(header) < limit:
+        yield from _table_pieces(block.text[len(header) :], header, limit)
     elif block.fence is not None and limit >= 4 * len(block.fence.opening) + 40:
         yield from _fence_pieces(block, block.fence, limit)
     else:
@@ -111,6 +118,19 @@ def _fence_pieces(block: Block, fence: Fence, limit: int) -> Iterator[str]:
     for chunk in _cut(body, room):
         yield f"{opening}{chunk.rstrip(chr(10))}\n{fence.closing}\n\n"
         opening = f"{fence.opening}\n"
+
+
+def _table_header(text: str) -> str:
+    """Return the first two lines of a table, nothing where the text is none."""
+    lines = _LINE.findall(text)[:2]
+    is_table = len(lines) == 2 and "|" in lines[0] and _DELIMITER_ROW.fullmatch(lines[1]) is not None
+    return "".join(lines) if is_table and "|" in lines[1] else ""
+
+
+def _table_pieces(rows: str, header: str, limit: int) -> Iterator[str]:
+    """Cut a table between its rows and repeat its header; a row that is too long is cut."""
+    for chunk in _cut(rows, limit - len(header)):
+        yield f"{header}{chunk.strip(chr(10))}\n\n"
 
 
 def _cut(text: str, limit: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, assert_never
 
+from bot.messages.agent_answer import MOST_COMMENTS, answer_parts
 from bot.messages.formatting import (
     clause,
     code_block,
@@ -19,7 +20,6 @@ from bot.messages.formatting import (
     url_target,
 )
 from bot.messages.notices import ANSWER_CUT
-from bot.messages.sanitize import MOST_COMMENTS, answer_parts
 from bot.messages.split import COMMENT_CHARACTERS
 from bot.model import Repository, Target
 
@@ -304,7 +304,7 @@ def _changes(changes: Changes) -> str:
 def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
         return "The edits are too long to show here. They are kept on the bot's machine."
-    return details("The edits as a patch (`git apply`)", code_block(patch, "diff"))
+    return details("The edits as a patch for git apply", code_block(patch, "diff"))
 
 
 def _joined_if_short(first: str, second: str, limit: int) -> list[str]:
