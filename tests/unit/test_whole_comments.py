@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, reasons, replies, tracking, worktree_replies
+from bot.messages import notices, pull_requests, reasons, replies, tracking, worktree_replies
 from bot.messages.sanitize import is_sanitized
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
@@ -121,6 +121,11 @@ COMMENTS: dict[str, str | TurnResult] = {
     ),
     "worktree-list-empty": worktree_replies.worktree_list(None, []),
     "worktree-usage": worktree_replies.USAGE,
+    "pull-request-opened": pull_requests.opened(8, f"{SERVER}/acme/shop/pull/8", draft=False, drafts_refused=True),
+    "pull-request-merged": pull_requests.was_merged(8, f"{SERVER}/acme/shop/pull/8", "threadtree/issue-7"),
+    "pull-request-refused": pull_requests.refused(
+        "Resource not accessible by integration", f"{SERVER}/acme/shop/compare/main...threadtree/issue-7?quick_pull=1"
+    ),
     "reset-queued": worktree_replies.in_line("reset", 2),
     "reset-done": worktree_replies.was_reset("threadtree/issue-7", "threadtree/issue-7-2", "main", Saved(1, 2), (9,)),
 }
