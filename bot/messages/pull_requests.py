@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.messages import commit_message
+from bot.messages.agent_answer import answer_parts
 from bot.messages.formatting import format_count, inline_code, plain_name, truncate, url_target
-from bot.messages.sanitize import answer_parts
 from bot.redaction import Redactor
 
 LONGEST_TITLE = 256
