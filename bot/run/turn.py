@@ -367,7 +367,7 @@ class TurnRun:
 
         async def write(connection: Connection) -> bool:
             if not await turns.put_back(
-                connection, turn.claim, words, wait.until, wait.since, told, resumes=wait.resumes
+                connection, turn.claim, plain(words), wait.until, wait.since, told, resumes=wait.resumes
             ):
                 return False
             if wait.holds_writer:
