@@ -102,7 +102,7 @@ async def test_a_failed_script_is_shown_reported_and_retried(a_world: Worlds, se
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: a\necho prompt")
 
-        answer = await issue.hears("`.threadtree/setup` ended with status 3", "The end of its output", "1 commit")
+        answer = await issue.hears("`.threadtree/setup` ended with status 3", "The end of its output", "1 file")
 
         assert "`.threadtree/setup`, which prepares it, ended with status 3. It wrote last:" in answer, "it was told"
         fold = answer[answer.index("> [!NOTE]") :]
