@@ -24,6 +24,7 @@ from typing import Protocol
 
 import orjson
 
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import remember_types
 
 IMPORTED = (
@@ -92,7 +93,9 @@ async def fork(arguments: Sequence[str], environment: Mapping[str, str], cwd: Pa
     stdout, stderr = await _reader(out), await _reader(err)
     mine.setblocking(False)
     status, writer = await asyncio.open_connection(sock=mine)
-    pid = int(await status.readline())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        told = await status.readline()
+    assert told, "the fork server has ended; its stderr says why"
 
     async def ending() -> int:
         try:
@@ -100,7 +103,7 @@ async def fork(arguments: Sequence[str], environment: Mapping[str, str], cwd: Pa
         finally:
             writer.close()
 
-    return Forked(pid, stdout, stderr, asyncio.create_task(ending()))
+    return Forked(int(told), stdout, stderr, asyncio.create_task(ending()))
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:
