@@ -103,7 +103,8 @@ def clause(words: str) -> str:
     if _escaped(line) == line:
         return line
     head, colon, rest = line.partition(": ")
-    return f"{head}: {inline_code(rest)}" if colon and _escaped(head) == head else inline_code(line)
+    is_sentence = " " in head and _escaped(head) == head
+    return f"{head}: {inline_code(rest)}" if colon and is_sentence else inline_code(line)
 
 
 def plain(markdown: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -112,6 +113,22 @@ COMMENTS: dict[str, str | TurnResult] = {
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
     "status-idle": replies.status(None, None, 0, session_active=False),
     "status-running": replies.status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True),
+    "status-not-posted": replies.status("threadtree/issue-7", None, 0, session_active=True, not_posted=28),
+    "pull-request-exists": replace(
+        RAN, changes=replace(CHANGES, pull_request=PullRequestLink(f"{SERVER}/acme/shop/pull/12", 12))
+    ),
+    "answer-with-a-fold": TurnResult(
+        "done", answer="Two tests fail.\n<details><summary>Their output</summary>\n\n```\nassert 1 == 2\n", asked=ASKED
+    ),
+    "nothing-to-retry": replies.NOTHING_TO_RETRY,
+    "unknown-command": replies.unknown_command("hlep", HANDLERS),
+    "delivery-failed": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958"),
+    "removed": worktree_replies.was_removed(Saved(1, 0), ()),
+    "restored": worktree_replies.was_restored(Saved(1, 2), "threadtree/issue-7", []),
+    "not-restored": worktree_replies.not_restored("changes", ["src/cart.py"]),
+    "not-reset": worktree_replies.not_done("reset", "fatal: unable to access 'https://github.example/': 502"),
+    "thread-closed": worktree_replies.thread_was_closed("reset"),
+    "switched": worktree_replies.was_switched(4, "threadtree/issue-3", "farewell"),
     "worktree-list": worktree_replies.worktree_list(
         WorktreeLine("threadtree/issue-7", detached=False, made=True, others=(9, 12), idle=timedelta(hours=3)),
         [
