@@ -56,7 +56,7 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
         texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
         pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
         thread = replace(thread, comments=tuple(texts), pull=pull)
-    writers = await _writers(github, repository, _authors(thread), missing, until)
+    writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until)
     return Collected(replace(thread, missing=tuple(missing)), writers)
 
 
@@ -73,13 +73,13 @@ async def _part(name: str, reading: Awaitable[T], missing: list[str], until: flo
     return None
 
 
-def _authors(thread: Thread) -> list[Actor]:
-    """Return the people whose texts are at hand, each once: the opener first, then the newest."""
+def _authors(thread: Thread, bot_id: int) -> list[Actor]:
+    """Return the people whose texts are at hand, each once, without the bot: the opener first, then the newest."""
     texts = [thread.description, *reversed(thread.comments)]
     for remarks in thread.pull.review_threads if thread.pull else ():
         texts += remarks.comments
     texts += [linked.description for linked in thread.linked]
-    return list({text.author.id: text.author for text in texts if text.author.id}.values())
+    return list({text.author.id: text.author for text in texts if text.author.id not in {0, bot_id}}.values())
 
 
 async def _writers(
