@@ -59,7 +59,7 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
         await issue.hears("Opened the pull request [#2](")
         [pull] = world.repository.pulls
         assert pull.title == "Write the notes", "the agent names the commit, and so the pull request"
-        assert (pull.body or "").startswith("I wrote it.")
+        assert (pull.body or "").startswith("I will remember plum.\nI wrote it.")
 
         if agent != "gemini":  # In the same minute, Gemini's session could not be loaded (see bot.agents.opening).
             await issue.says("@threadtree-bot\nrecall")
