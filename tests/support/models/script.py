@@ -130,7 +130,8 @@ def _remembered(conversation: Sequence[Text]) -> Iterator[str]:
 
 
 def _commands(text: str) -> Iterator[Act | Refuse | Hang | tuple[str, str]]:
-    for line in text.splitlines():
+    # What the prompt quotes of a thread is no command.
+    for line in re.sub(r"<data-(\w+) .*?</data-\1>", "", text, flags=re.DOTALL).splitlines():
         bare = re.sub(r"\A\s*(@[\w-]+(\[bot\])?[\s,:]+)?", "", line).rstrip()
         word, _, rest = bare.partition(" ")
         command = _command(word, rest)
