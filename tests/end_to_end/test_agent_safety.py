@@ -35,7 +35,7 @@ async def test_the_request_is_the_last_block_of_the_prompt_verbatim(world: World
 
     last_block = answer.rpartition("[block ")[2]
     assert request in last_block
-    assert "issue acme/shop#1." in answer.partition("[block 2]")[0]
+    assert "issue acme/shop#1 on GitHub" in answer.partition("[block 2]")[0]
 
 
 async def test_the_agents_text_mentions_no_one_closes_nothing_and_forges_no_marker(world: World) -> None:

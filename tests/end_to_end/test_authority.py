@@ -79,6 +79,7 @@ async def test_a_forbidden_permission_lookup_means_no_run(world: World) -> None:
 
     await issue.hears("The bot could not handle this")
 
+    await issue.opening.gets("😕")
     assert issue.opening.reactions == ["😕"]
     assert await world.turns() == []
 

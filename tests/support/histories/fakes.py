@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from bot.agents.driver import AgentDriver, AgentEvent, Block, Cancelled, Launch, Limits, Opened, Outcome
+from bot.github.answers import BranchPull
 from bot.github.errors import NotFound
 from bot.model import Repository
 
@@ -21,6 +22,9 @@ class QuietGitHub:
 
     async def query(self, repository: Repository, document: str, **variables: object) -> Any:
         raise NotFound("no thread is told here")
+
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[BranchPull, ...]:
+        return ()
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         return None

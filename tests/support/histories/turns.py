@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from bot.decide.parsing import ParsedComment
+from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
 from tests.support.histories.disk import Deed, deeds, do
 from tests.support.histories.inventory import refs_of
@@ -84,9 +85,10 @@ class TurnRules(Machine):
     def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
         """Write a request in the thread."""
         kind, _, text = talk.partition(" ")
-        number, facts = int(text), self.ground.facts(text=asks.request)
+        number, asked = int(text), AgentRequest(asks.request) if asks.request else None
+        facts = self.ground.facts(asked=asked)
         if kind != "issue":
-            facts = self.ground.facts(text=asks.request, pull=self.pull(talk, number))
+            facts = self.ground.facts(asked=asked, pull=self.pull(talk, number))
         self.bot(self.ground.ask(number, facts, asks, "issue" if kind == "issue" else "pull"))
 
     def pull(self, talk: Talk, number: int) -> PullRequestHead:
