@@ -112,9 +112,8 @@ async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> 
     said = await issue.says("/reset")
     await said.gets("👀")
     assert answer(await issue.hears()) == "Queued: the worktree will be reset after the request ahead of it."
-    later = await issue.says("@threadtree-bot recall\nsay Later.")
-    await later.gets("👀")
-    assert await world.turns("state") == ["running", "queued"]
+    await issue.says("@threadtree-bot recall\nsay Later.")
+    await world.until("array_agg(state order by id) = '{running,queued}' from turns")
     gate.open()
 
     await issue.hears("Finished.")
