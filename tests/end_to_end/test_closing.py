@@ -1,8 +1,5 @@
 """Closing always cleans up, for every closer and every order of events; rescued work comes back."""
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.world import Talk, World
@@ -165,14 +162,6 @@ async def an_issue_with_unsaved_work(world: World) -> Talk:
     return issue
 
 
-@contextmanager
-def busy_clone(world: World) -> Iterator[None]:
-    """Hold the lock of the repository's clone: all work on its worktrees waits."""
-    with (world.data_dir / "repos" / "acme" / "shop.git.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 async def test_unsaved_work_is_rescued_when_the_thread_closes(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
 
@@ -280,7 +269,7 @@ async def test_a_turn_on_a_closed_thread_gets_the_work_and_the_worktree_is_remov
 async def test_close_with_a_comment_gets_the_work_although_the_removal_continues(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     world.faults.hold_webhooks("issue_comment", "created")
-    with busy_clone(world):
+    async with world.busy_clone():
         await issue.closes("@threadtree-bot say one last thing")
         await world.until("exists (select from worktrees where state = 'removing' and claim is not null)")
         world.faults.release()
@@ -331,7 +320,7 @@ async def test_a_queued_reset_is_withdrawn_when_the_thread_closes(world: World) 
 
 async def test_a_running_reset_ends_and_then_the_worktree_is_removed(world: World) -> None:
     issue = await an_issue_with_work(world)
-    with busy_clone(world):
+    async with world.busy_clone():
         await issue.says("/reset")
         await world.until("exists (select from operations where state = 'running')")
         world.clock.move(5)

@@ -57,7 +57,7 @@ async def test_a_done_turn_leaves_no_worktree_and_the_next_continues_its_session
     async with a_world(settings) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\nremember blue")
-        await issue.hears("I will remember blue.", "1 commit")
+        await issue.hears("I will remember blue.", "**Changed**")
         await world.quiet()
 
         [path] = await world.worktrees("path")
@@ -68,7 +68,7 @@ async def test_a_done_turn_leaves_no_worktree_and_the_next_continues_its_session
         assert await world.sessions("active") == [True]
 
         await issue.says("@threadtree-bot append a.txt: more\nrecall")
-        assert "worktree" not in await issue.hears("I remember: blue.", "1 commit")
+        assert "worktree" not in await issue.hears("I remember: blue.", "**Changed**")
         await world.quiet()
 
         assert (await world.files("threadtree/issue-1"))["a.txt"].splitlines() == ["one", "more"]
@@ -84,7 +84,7 @@ async def test_a_worktree_with_a_file_that_was_not_committed_stays(a_world: Worl
         [path] = await world.worktrees("path")
         put(Path(path, "big.bin"), MAX_FILE_BYTES + 1)
 
-        await issue.hears("Done so.", "Too large to commit")
+        await issue.hears("Done so.", "Not committed, because")
 
         await world.quiet()
         assert await world.worktrees("state", "removal") == [("ready", None)]

@@ -1,8 +1,6 @@
 """Unused worktrees are removed automatically, and no work is lost."""
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
@@ -94,21 +92,12 @@ async def test_inconsistencies_are_repaired_when_a_worker_starts(a_world: Worlds
 
 
 async def test_a_long_sweep_delays_no_heartbeat_and_no_shutdown(a_world: Worlds) -> None:
-    with ExitStack() as stack:
-        async with a_world(OFTEN) as world:
-            await an_issue_with_work(world)
-            stack.enter_context(held(world.data_dir / "repos" / "acme" / "shop.git.lock"))
-            for _ in range(2):
-                last = await world.database.fetchval("select heartbeat_at from nodes")
-                await world.until(f"exists (select from nodes where heartbeat_at > '{last}')")
-
-
-@contextmanager
-def held(lock: Path) -> Iterator[None]:
-    """Hold the lock of the clone."""
-    with lock.open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    async with AsyncExitStack() as stack, a_world(OFTEN) as world:
+        await an_issue_with_work(world)
+        await stack.enter_async_context(world.busy_clone())
+        for _ in range(2):
+            last = await world.database.fetchval("select heartbeat_at from nodes")
+            await world.until(f"exists (select from nodes where heartbeat_at > '{last}')")
 
 
 def write(worktree: str, name: str) -> None:

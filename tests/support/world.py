@@ -1,12 +1,14 @@
 """A bot and a GitHub in one process, told as a conversation: comments, the bot's answers, the rows."""
 
 import codecs
+import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import asyncpg
 
@@ -18,7 +20,7 @@ from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review,
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.clock import HandMovedClock
-from tests.support.patience import PATIENCE_SECONDS, eventually
+from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 
 PROGRESS = ("Queued.", "Working on it")
 EMOJI = {"eyes": "👀", "confused": "😕"}
@@ -236,6 +238,14 @@ class World:
         self.gates += 1
         return Gate(self.directory / f"gate-{self.gates}")
 
+    @asynccontextmanager
+    async def busy_clone(self) -> AsyncIterator[None]:
+        """Hold the lock of the repository's clone: all work on its worktrees waits."""
+        with (self.data_dir / "repos" / "acme" / "shop.git.lock").open("w") as lock:
+            # Polled: the bot runs in this event loop, and could not release the lock while flock waits for it.
+            await until_true(partial(_try_lock, lock))
+            yield
+
     async def turns(self, *columns: str) -> list[Any]:
         """Return the turns, oldest first: whole rows, or only these columns."""
         return await self._rows(TURNS, columns)
@@ -298,6 +308,14 @@ class World:
         lines += [str(dict(row)) for row in await self.database.fetch("select kind, state, error, due_at from outbox")]
         jobs = "select task_name, status, args, attempts, scheduled_at from procrastinate_jobs"
         return "\n".join([*lines, *(str(dict(row)) for row in await self.database.fetch(jobs))])
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @asynccontextmanager
