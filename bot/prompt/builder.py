@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
 from bot.github.thread import ChangedFile, FailedCheck, PullRequest, ReviewThread, Text, Thread
+from bot.messages.formatting import format_count
 from bot.prompt.hidden import drop_invisible
 from bot.prompt.selection import LeftOut, Scope, select, select_description
 
@@ -218,7 +219,7 @@ def _attachments(task: Task) -> str:
 
 def _attachments_read(task: Task) -> str:
     clauses = [f"{number} left out: {why}" for why, number in Counter(task.unfetched).items()]
-    return _count(len(task.attachments), "attachment") + (f" ({', '.join(clauses)})" if clauses else "")
+    return format_count(len(task.attachments), "attachment") + (f" ({', '.join(clauses)})" if clauses else "")
 
 
 def _thread_block(task: Task, thread: Thread, scope: Scope, budget: int) -> tuple[str, list[str]]:
@@ -276,7 +277,7 @@ def _sections(task: Task, thread: Thread, scope: Scope) -> tuple[list[_Section],
         for number, answer in task.earlier_answers
     ]
     if answers:
-        read.append(_count(len(answers), "earlier answer"))
+        read.append(format_count(len(answers), "earlier answer"))
     opening = [
         _Section("What you answered before in this worktree, newest first", answers, 5, "earlier answers"),
         _Section("Description", [_text_entry(text, scope) for text in described], 20 if pull else 35, "description"),
@@ -311,12 +312,12 @@ def _pull_sections(pull: PullRequest, scope: Scope, read: list[str]) -> Iterable
         read.append(_counted(threads, "review thread", left_out))
     checks = pull.failed_checks
     if checks:
-        read.append(_count(len(checks), "failing check"))
+        read.append(format_count(len(checks), "failing check"))
     commits = [commit for commit in pull.commits if scope.since is None or commit.committed_at > scope.since]
     commits = [commit for commit in commits if commit.committed_at <= scope.asked_at]
     files = pull.files if fresh or commits else ()
     if files:
-        read.append(f"{_count(len(files), 'file')} of the diff")
+        read.append(f"{format_count(len(files), 'file')} of the diff")
     if fresh or files:
         read.append(f"head {pull.head_sha[:7]}" + (" (there is a newer one)" if pull.pushed_since else ""))
     checks_entries = [_Entry(f'check="{_attribute(one.name)}"', _check_text(one)) for one in checks]
@@ -425,11 +426,7 @@ def _file_line(file: ChangedFile) -> str:
 
 def _counted(number: int, noun: str, left_out: LeftOut) -> str:
     clauses = left_out.sentences()
-    return _count(number, noun) + (f" ({', '.join(clauses)})" if clauses else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return format_count(number, noun) + (f" ({', '.join(clauses)})" if clauses else "")
 
 
 def _one_line(text: str) -> str:
