@@ -2,12 +2,18 @@
 
 import logging
 import sys
+from typing import Literal
 
 import structlog
 
 from bot.redaction import Redactor
 
-NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "psycopg.pool", "procrastinate", "asyncio")
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
+
+NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "procrastinate", "asyncio")
+# It warns of every attempt to connect; that the database is away is logged once, by `bot.store.outage`.
+NOISIER = ("psycopg.pool",)
 
 _redactor = Redactor()
 
@@ -18,8 +24,10 @@ def redact_with(redactor: Redactor) -> None:
     _redactor = redactor
 
 
-def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
-    """Log as readable lines on a terminal and as JSON elsewhere, from `level` on."""
+def configure_logs(form: LogFormat = "auto", level: LogLevel = "info") -> None:
+    """Log from `level` on as JSON or text; `auto` is text on a terminal and JSON elsewhere."""
+    json = form == "json" or (form == "auto" and not sys.stderr.isatty())
+    threshold = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -37,7 +45,7 @@ def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
     last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info] if json else []
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
@@ -48,6 +56,8 @@ def configure_logs(*, json: bool, level: int = logging.INFO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, render],
         )
     )
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=threshold, handlers=[handler], force=True)
     for name in NOISY:
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in NOISIER:
+        logging.getLogger(name).setLevel(logging.ERROR)

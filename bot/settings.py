@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic_core import ErrorDetails
 
 from bot import settings_values as values
+from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 
 
@@ -56,7 +57,7 @@ _URLS_OF_GITHUB_COM = {
 NOT_BUILT = frozenset(
     {
         *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX", "DISK_RESERVE_GB"),
-        *("HISTORY_RETENTION_DAYS", "LOG_FORMAT", "LOG_LEVEL", "MAX_COMMENTS_PER_HOUR"),
+        *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
         *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
     }
@@ -131,6 +132,8 @@ class Settings(BaseModel):
     worktree_purge_on_success: bool = False
     sweep_interval_seconds: Seconds = 3600
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
+    log_level: Annotated[LogLevel, BeforeValidator(str.lower)] = "info"
+    log_format: Annotated[LogFormat, BeforeValidator(str.lower)] = "auto"
 
     # Every child process gets these. They are no settings of the bot, but only this module reads the environment.
     path: str

@@ -23,6 +23,7 @@ from bot.store import deliveries, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.failures import log_failure
+from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
@@ -47,6 +48,7 @@ async def keep_house(
         await runner.recover()
         runner.ring()
         await retry_stalled_jobs(app)
+        database_answered()
 
     async def sweep() -> None:
         """Delete what has expired. WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash."""
@@ -114,7 +116,7 @@ async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
             await app.open_async()
             break
         except (ConnectorException, OSError) as problem:
-            _log.warning("engine-waits-for-database", problem=type(problem).__name__)
+            database_failed(problem, task="engine")
             await asyncio.sleep(1)
     try:
         yield

@@ -1,7 +1,6 @@
 """`threadtree doctor`: a table for people, `--json` for scripts; exit status 1 if what is set up here cannot work."""
 
 import asyncio
-import logging
 import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,7 +24,7 @@ _ENDED_BY = 128
 def report(*, json: bool) -> None:
     """Print every check. Exit status 1 for a problem, 128 and the signal's number when a signal ended it."""
     with Console(stderr=True).status("Asking GitHub, and starting each installed agent …"):
-        checks = run(_until_stopped(), logging.ERROR)
+        checks = run(_until_stopped(), log_level="error")
     if isinstance(checks, signal.Signals):
         raise typer.Exit(_ENDED_BY + checks)
     if json:

@@ -123,8 +123,6 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the steps and checks as one JSON document.")] = False,
 ) -> None:
     """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
-    import logging
-
     from bot.cli.running import run, stop_signals
     from bot.demo.command import run_demo
     from bot.settings import search_path
@@ -132,7 +130,7 @@ def demo(
     async def played() -> bool:
         return await run_demo(search_path(), stop_signals(), keep=keep, json=json)
 
-    if not run(played(), logging.ERROR):
+    if not run(played(), log_level="error"):
         sys.exit(1)
 
 

@@ -1,6 +1,5 @@
 """`threadtree serve|web|worker|migrate|receive`, `deliveries replay`: the bot's processes, and what feeds them."""
 
-import logging
 from pathlib import Path
 from typing import assert_never
 from uuid import uuid4
@@ -36,7 +35,8 @@ def start(name: str, *, worktree_prune: bool = True) -> None:
         settings = settings.model_copy(update={"worktree_prune_enabled": False})
     # The faster loop, where no agent is started: on it, an agent that only closes its output goes unnoticed.
     loop_factory = None if Role.WORKER in roles else uvloop.new_event_loop
-    run(_run_process(settings, roles, with_migrations=name == "serve"), logging.INFO, loop_factory)
+    work = _run_process(settings, roles, with_migrations=name == "serve")
+    run(work, settings.log_format, settings.log_level, loop_factory)
 
 
 async def _run_process(settings: Settings, roles: frozenset[Role], *, with_migrations: bool) -> None:
@@ -57,13 +57,14 @@ def _say_address(address: str) -> None:
 
 def migrate() -> None:
     """Apply the migrations that the database lacks, and print their names."""
+    settings = load()
 
     async def migrated() -> None:
-        async with database_url(load()) as dsn:
+        async with database_url(settings) as dsn:
             for name in await apply_migrations(dsn):
                 typer.echo(f"applied {name}")
 
-    run(migrated(), logging.INFO)
+    run(migrated(), settings.log_format, settings.log_level)
 
 
 def receive(file: Path, event: str) -> None:

@@ -1,16 +1,14 @@
 """Common parts of all commands: the event loop, the log, errors in one line, and the connection to the database."""
 
 import asyncio
-import logging
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
-from bot.logs import configure_logs
+from bot.logs import LogFormat, LogLevel, configure_logs
 
 if TYPE_CHECKING:  # what only some commands need is imported where they use it: it takes a second
     from bot.node.context import NodeContext
@@ -22,11 +20,12 @@ T = TypeVar("T")
 
 def run(
     work: Coroutine[Any, Any, T],
-    log_level: int = logging.WARNING,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "warning",
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a command to its end, with the log of its parts from `log_level` on stderr."""
-    configure_logs(json=not sys.stderr.isatty(), level=log_level)
+    """Run a command to its end, with the log of its parts from `log_level` on stderr, by default for people."""
+    configure_logs(log_format, log_level)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(work)

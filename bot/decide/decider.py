@@ -9,6 +9,7 @@ from typing import assert_never
 
 import orjson
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from bot.authority import Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
@@ -84,19 +85,23 @@ class Decider:
             raise RetryLaterError(backoff_seconds(attempts), f"{type(problem).__name__}: {problem}") from problem
         if delivery is None:
             return
-        log = _log.bind(delivery=guid, github_event=delivery.event, conversation=delivery.conversation)
+        about = {"conversation": delivery.conversation} if delivery.conversation else {}
+        with bound_contextvars(delivery=guid, github_event=delivery.event, **about):
+            await self._handle(guid, delivery, attempts)
+
+    async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None
         try:
             # In a thread: the worst Markdown of a full comment takes seconds, and any account can write it.
             action = await asyncio.to_thread(self._read, delivery)
             request = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)
-            log.info("decided", outcome=outcome)
+            _log.info("decided", outcome=outcome)
         except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
                 await self._record_attempt(guid, problem)
                 wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
-                log.warning("delivery-waits", seconds=round(wait), problem=f"{type(problem).__name__}: {problem}")
+                _log.warning("delivery-waits", seconds=round(wait), problem=f"{type(problem).__name__}: {problem}")
                 raise RetryLaterError(wait, f"{type(problem).__name__}: {problem}") from problem
             await self._fail(guid, request, problem)
             raise

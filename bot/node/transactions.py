@@ -5,14 +5,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
-import structlog
-
 from bot.store.database import DATABASE_AWAY, Connection, Pool
+from bot.store.outage import database_answered, database_failed
 
 PATIENCE = timedelta(minutes=10)
 _PAUSE_SECONDS = 1.0
 T = TypeVar("T")
-_log = structlog.get_logger()
 
 
 async def persist(pool: Pool, write: Callable[[Connection], Awaitable[T]]) -> T:
@@ -22,9 +20,11 @@ async def persist(pool: Pool, write: Callable[[Connection], Awaitable[T]]) -> T:
     while True:
         try:
             async with pool.acquire() as connection, connection.transaction():
-                return await write(connection)
+                written = await write(connection)
+            database_answered()
+            return written
         except DATABASE_AWAY as problem:
             if loop.time() > deadline:
                 raise
-            _log.warning("database-away", problem=type(problem).__name__)
+            database_failed(problem)
         await asyncio.sleep(_PAUSE_SECONDS)

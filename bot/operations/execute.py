@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from bot.failpoints import reached
 from bot.git.errors import GitError
@@ -43,16 +44,28 @@ async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     Raises cancellation, and what a database raises that stays away: the operation is then queued again later, like
     those of dead workers.
     """
-    log = _log.bind(operation=operation.id, kind=operation.kind, worktree=operation.worktree.id)
-    log.info("operation-started", asked_by=operation.requested_by)
+    with bound_contextvars(**_log_context(operation)):
+        await _carry_out(ctx, operation)
+
+
+def _log_context(operation: ClaimedOperation) -> dict[str, object]:
+    """Return what each line of the log about the operation has."""
+    named: dict[str, object] = {"operation": operation.id, "worktree": operation.worktree.id}
+    if operation.number is None:
+        return named
+    return {**named, "conversation": f"{operation.worktree.repository.full_name}#{operation.number}"}
+
+
+async def _carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
+    _log.info("operation-started", kind=operation.kind, asked_by=operation.requested_by)
     try:
         outcome = await _to_an_outcome(ctx, operation)
         reached("operation-carried-out")
         await persist(ctx.pool, lambda connection: _finish(connection, ctx, operation, outcome))
-        log.info("operation-ended", state=outcome.state, outcome=outcome.words)
+        _log.info("operation-ended", state=outcome.state, outcome=outcome.words)
         await delete_trashed(outcome.trashed)
     except ClaimLostError:
-        log.warning("claim-lost")
+        _log.warning("claim-lost")
     except asyncio.CancelledError:
         await asyncio.shield(_requeue(ctx, operation))
         raise
@@ -62,12 +75,12 @@ async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     try:
         return await _perform(ctx, operation)
     except (GitError, GitHubError, InvalidNameError, OSError) as problem:
-        _log.warning("operation-failed", operation=operation.id, problem=str(problem))
+        _log.warning("operation-failed", problem=str(problem))
         return failed(operation, str(problem))
     except ClaimLostError:
         raise
     except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the answer says so
-        _log.exception("operation-broke", operation=operation.id)
+        _log.exception("operation-broke")
         return failed(operation, worktree_replies.own_error(operation.id))
 
 
@@ -110,7 +123,7 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOp
 async def _requeue(ctx: NodeContext, operation: ClaimedOperation) -> None:
     async with ctx.pool.acquire() as connection:
         if await operations.requeue(connection, operation.claim):
-            _log.info("operation-requeued", operation=operation.id)
+            _log.info("operation-requeued")
 
 
 async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Progress) -> OperationStatus:

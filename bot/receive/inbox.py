@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-import structlog
-
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.deliveries import NewDelivery
+from bot.store.outage import database_answered, database_failed
 
 WRITERS = 2
 GROUP_SIZE = 16
 # GitHub gives up after 10 s: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ class Inbox:
         try:
             stored = await self._commit([waiting.delivery for waiting in group])
         except DATABASE_AWAY as problem:
-            _log.warning("inbox-unavailable", deliveries=len(group), problem=type(problem).__name__)
+            database_failed(problem, task="inbox")
             for waiting in group:
                 waiting.tell(Unavailable("the database is away"))
         except Exception as problem:  # noqa: BLE001 -- raised where the row that caused it is awaited
@@ -115,6 +112,7 @@ class Inbox:
             for waiting in group:
                 await self._write([waiting])
         else:
+            database_answered()
             for waiting in group:
                 waiting.tell("stored" if waiting.delivery.guid in stored else "duplicate")
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import cast
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from bot.github.answers import Posted
 from bot.github.client import GitHub, ReactionContent
@@ -89,6 +90,11 @@ class Sender:
 
     async def _send(self, connection: Connection, writer: str, row_id: int) -> None:
         item = await outbox.take(connection, row_id, self.clock())
+        about = {} if item.turn_id is None else {"turn": item.turn_id}
+        with bound_contextvars(row=item.id, conversation=f"{item.repository.full_name}#{item.number}", **about):
+            await self._send_item(connection, writer, item)
+
+    async def _send_item(self, connection: Connection, writer: str, item: OutboxItem) -> None:
         body = self._body(item)
         to_be_looked_for = item.unsure and item.kind == "comment" and item.comment_id is None
         found: Posted | None = None
@@ -113,7 +119,7 @@ class Sender:
             version = item.version if found is None or found.body.strip() == body else 0
             place = None if comment is None else (comment.id, comment.url)
             await outbox.sent(connection, item.id, version, place, self.clock())
-            _log.info("outbox-sent", row=item.id, kind=item.kind, turn=item.turn_id, found_again=found is not None)
+            _log.info("outbox-sent", kind=item.kind, found_again=found is not None)
 
     async def _request(self, item: OutboxItem, body: str) -> Posted | None:
         """Make the one request that the item asks for."""
@@ -142,7 +148,7 @@ class Sender:
             await self._give_up(connection, item, error)
             return
         due_at = self.clock() + pacing.backoff(item.attempts, error.retry_after_seconds)
-        _log.warning("outbox-later", row=item.id, scope=error.scope, due_at=due_at.isoformat(), error=str(error))
+        _log.warning("outbox-later", scope=error.scope, due_at=due_at.isoformat(), error=str(error))
         async with connection.transaction():
             await outbox.put_back(connection, item.id, "sending" if unsure else "waiting", due_at, str(error))
             if error.scope == "installation":
@@ -151,10 +157,10 @@ class Sender:
     async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
         """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""
         if (elsewhere := _elsewhere(item, error)) is not None:
-            _log.info("outbox-posted-again", row=item.id, turn=item.turn_id, error=str(error))
+            _log.info("outbox-posted-again", error=str(error))
             await outbox.post_anew(connection, item.id, elsewhere, str(error))
         else:
-            failed = _log.bind(row=item.id, kind=item.kind, turn=item.turn_id, error=str(error))
+            failed = _log.bind(kind=item.kind, error=str(error))
             if item.kind == "comment" and item.urgency == pacing.FINAL and not item.is_linked:
                 failed.error("answer-not-posted")
             else:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
-import structlog
-
 from bot.agents.driver import (
     AgentEvent,
     PlanChanged,
@@ -22,13 +20,13 @@ from bot.model import ThreadRef
 from bot.reply import thread_comments
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
+from bot.store.outage import database_failed
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 # Most agents start sooner, and that is then the first news.
 QUIET_SECONDS = 3.0
 # The earlier steps of a longer turn are forgotten.
 MAX_STEPS = 200
-_log = structlog.get_logger()
 
 
 class Progress:
@@ -108,7 +106,7 @@ class Progress:
             except ClaimLostError:
                 return
             except DATABASE_AWAY as problem:
-                _log.warning("progress-not-shown", turn=turn.id, problem=type(problem).__name__)
+                database_failed(problem)
                 due = None
             if due is None:
                 await self.changed.wait()

@@ -116,7 +116,7 @@ async def _push(
             told.append(words(parked, links.branch_page(_web(ctx, turn), parked), branch))
             return parked
         case Rejected(detail=detail):
-            _log.warning("push-rejected", turn=turn.id, branch=branch, detail=detail)
+            _log.warning("push-rejected", branch=branch, detail=detail)
             told.append(notices.push_failed(branch))
             return None
         case _:

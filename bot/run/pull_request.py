@@ -36,7 +36,7 @@ async def pull_request_of(
         async with asyncio.timeout(LONGEST_WAIT_SECONDS):
             return await _linked_or_opened(ctx, turn, ready, changes.branch)
     except (GitError, GitHubError, InvalidNameError, TimeoutError) as problem:
-        _log.warning("pull-request-unknown", turn=turn.id, branch=changes.branch, problem=str(problem))
+        _log.warning("pull-request-unknown", branch=changes.branch, problem=str(problem))
         return None, None
 
 

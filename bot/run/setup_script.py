@@ -154,7 +154,7 @@ async def _ended(
                 ended = await run_script(launch, limit, stop)
             except OSError as problem:
                 return problem
-    _log.info("setup-ended", turn=turn.id, how=type(ended).__name__, status=getattr(ended, "status", None))
+    _log.info("setup-ended", how=type(ended).__name__, status=getattr(ended, "status", None))
     return ended
 
 

@@ -51,7 +51,7 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
 
     await persist(ctx.pool, write)
     reached("switch-saved")
-    _log.info("worktree-switched", turn=turn.id, path=turn.worktree.path, before=before, after=after)
+    _log.info("worktree-switched", path=turn.worktree.path, before=before, after=after)
     return replace(turn, worktree=replace(turn.worktree, branch=after)), (words,)
 
 
@@ -75,7 +75,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
         return True
 
     if await persist(ctx.pool, write):
-        _log.info("worktree-joined", turn=turn.id, branch=branch)
+        _log.info("worktree-joined", branch=branch)
         raise TurnMovedError
 
 
@@ -128,4 +128,4 @@ async def _move_elsewhere(
         await sharing.move_turn(connection, turn, made, ctx.node, [*noted, words])
 
     await persist(ctx.pool, write)
-    _log.info("worktree-not-shared", turn=turn.id, path=turn.worktree.path, why=instead_of.why)
+    _log.info("worktree-not-shared", path=turn.worktree.path, why=instead_of.why)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, assert_never
 
 import structlog
 from asyncpg import PostgresError
+from structlog.contextvars import bound_contextvars
 
 from bot import failpoints
 from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
@@ -68,7 +69,6 @@ class TurnRun:
         self._use = turn.use
         self._model: str | None = None
         self._limit = UsageLimit(ctx.clock)
-        self._log = _log.bind(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}")
 
     @property
     def turn_id(self) -> int:
@@ -81,18 +81,23 @@ class TurnRun:
 
     async def run(self) -> None:
         """Run until the turn has ended, was requeued, or belongs to another claim. Raises only cancellation."""
-        self._log.info("turn-started", resuming=self._turn.resuming)
+        conversation = f"{self._turn.worktree.repository.full_name}#{self._turn.number}"
+        with bound_contextvars(turn=self._turn.id, conversation=conversation):
+            await self._run()
+
+    async def _run(self) -> None:
+        _log.info("turn-started", resuming=self._turn.resuming)
         try:
             reached = await self._to_an_end()
             end = await self._put_back(reached) if isinstance(reached, Wait) else reached
             if end is None:
                 return
             await self._finish(end)
-            self._log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
+            _log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
         except TurnMovedError:
-            self._log.info("turn-moved")
+            _log.info("turn-moved")
         except ClaimLostError:
-            self._log.warning("claim-lost")
+            _log.warning("claim-lost")
         except asyncio.CancelledError:
             await asyncio.shield(self._hand_back())
             raise
@@ -111,12 +116,12 @@ class TurnRun:
             if not self._progress.agent_began:
                 wait = wait_for(problem, self._turn.waiting_since, self._ctx.clock())
                 if wait is not None:
-                    self._log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
+                    _log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
                     return wait
             if isinstance(problem, (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)):
-                self._log.warning("turn-failed", problem=str(problem))
+                _log.warning("turn-failed", problem=str(problem))
                 return TurnResult("failed", reasons.trouble(str(problem)))
-            self._log.exception("turn-crashed")
+            _log.exception("turn-crashed")
             return TurnResult("failed", reasons.own_error(self._turn.id))
         finally:
             for task in (watch, work):
@@ -133,7 +138,7 @@ class TurnRun:
             except ClaimLostError:
                 raise
             except Exception as problem:  # noqa: BLE001 - a look that fails costs no turn its agent
-                log_failure("turn-watch", problem, turn=self._turn.id)
+                log_failure("turn-watch", problem)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _work(self) -> TurnResult | Wait:
@@ -167,7 +172,7 @@ class TurnRun:
             # An agent gives up after some attempts, or is silent until the limit's end.
             wait = wait_for_limit(self._limit.until, turn.asked_at, self._ctx.clock())
             if wait is not None and not self._stop.is_set():
-                self._log.warning("usage-limit-reached", until=wait.until.isoformat())
+                _log.warning("usage-limit-reached", until=wait.until.isoformat())
                 return wait
         if isinstance(outcome, TurnResult):
             return outcome
@@ -184,7 +189,7 @@ class TurnRun:
             case TimedOut(kind=kind, seconds=seconds):
                 return TurnResult("timed-out", reasons.timed_out(kind, seconds))
             case Failed(reason=reason, stderr_tail=stderr_tail):
-                self._log.warning("agent-failed", reason=reason)
+                _log.warning("agent-failed", reason=reason)
                 return TurnResult("failed", reason, last_words=stderr_tail)
             case _:
                 assert_never(outcome)
@@ -249,11 +254,11 @@ class TurnRun:
         async with ctx.launching(turn, limit=self._limit) as (launch, disk), driver_for(ctx.agent, launch) as agent:
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
-                self._log.warning("agent-not-started", reason=opened.reason)
+                _log.warning("agent-not-started", reason=opened.reason)
                 words = reasons.agent_not_started(opened.reason, opened.next_step)
                 return TurnResult("failed", words, last_words=opened.stderr_tail)
             if stored is not None and not opened.resumed:
-                self._log.warning("context-lost", why=opened.lost)
+                _log.warning("context-lost", why=opened.lost)
                 self._notices.append(notices.CONTEXT_LOST)
             await self._persist(
                 lambda connection: self._join_session(
@@ -313,7 +318,7 @@ class TurnRun:
             return replace(await self._stopped(), answer=text)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             # The answer exists; the work stays in the worktree, and the next turn pushes it.
-            self._log.warning("publish-failed", problem=str(problem))
+            _log.warning("publish-failed", problem=str(problem))
             self._notices.append(notices.push_failed(ready.branch))
         if isinstance(changes, Changes):
             pull_request, notice = await pull_request_of(self._ctx, self._turn, ready, changes)
@@ -376,7 +381,7 @@ class TurnRun:
             return True
 
         if await self._persist(write):
-            self._log.info("turn-put-back", why=wait.why, until=wait.until.isoformat())
+            _log.info("turn-put-back", why=wait.why, until=wait.until.isoformat())
             return None
         return await self._stopped()
 
@@ -384,7 +389,7 @@ class TurnRun:
         """Requeue the turn: this process stops, and another run continues it."""
         async with self._ctx.pool.acquire() as connection:
             if await turns.requeue(connection, self._turn.claim):
-                self._log.info("turn-requeued")
+                _log.info("turn-requeued")
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:
         return await persist(self._ctx.pool, write)

@@ -9,6 +9,7 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from bot.store.database import DATABASE_AWAY, TRANSIENT_SQLSTATES
+from bot.store.outage import database_failed
 
 _log = structlog.get_logger()
 
@@ -25,8 +26,8 @@ def is_transient(problem: BaseException) -> bool:
 
 
 def log_failure(task: str, problem: BaseException, **context: object) -> None:
-    """Log why a task failed that is tried again: a warning if the reason passes, else an error with its traceback."""
+    """Log why a task failed that is tried again: an error with its traceback, unless the database is away."""
     if is_transient(problem):
-        _log.warning("database-away", task=task, problem=type(problem).__name__, **context)
+        database_failed(problem, task=task, **context)
     else:
         _log.error("task-failed", task=task, exc_info=problem, **context)

@@ -1,6 +1,7 @@
 """An outage of Postgres: deliveries answered 202 are kept, the others must be sent again."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -102,6 +103,10 @@ async def test_a_turn_survives_an_outage_and_ends_once(tmp_path: Path, server: S
         assert here.answers(issue) == [answer]
         assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
         assert await here.value("select state || cut_offs from turns") == "done0"
+        assert serve.stderr.count('"database-away"') == 1, serve.stderr
+        assert serve.stderr.count('"database-back"') == 1, serve.stderr
+        started = next(json.loads(line) for line in serve.stderr.splitlines() if '"turn-started"' in line)
+        assert (started["turn"], started["conversation"]) == (1, here.repository.full_name + f"#{issue.number}")
         await server.restart()
         await serve.ready()
         await here.ask("say And after a restart.", issue)

@@ -77,7 +77,7 @@ class Cli:
 @pytest.fixture
 def cli(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     # The log belongs to the whole process, and later tests need it.
-    monkeypatch.setattr("bot.cli.running.configure_logs", lambda **_: None)
+    monkeypatch.setattr("bot.cli.running.configure_logs", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     return Cli(database_url, tmp_path)
 
