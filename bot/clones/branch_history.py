@@ -13,8 +13,8 @@ _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITT
 
 async def last_pushed(clone: Clone, branch: str) -> str | None:
     """Return the remote's newest commit that the branch held; None if the branch was never there."""
-    found = await clone.run("config", "--local", "--get", f"branch.{branch}.{_KEY}", check=False)
-    return found.text if refs.is_commit(found.text) else None
+    found = (await clone.git.configuration(clone.path)).values.get(f"branch.{branch}.{_KEY}", ())
+    return found[-1] if found and refs.is_commit(found[-1]) else None
 
 
 async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> None:

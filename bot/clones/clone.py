@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Unpack
@@ -19,6 +19,7 @@ from bot.clones import trash
 from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded_branch
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
+from bot.git.objects import Objects
 from bot.git.progress import Reader
 from bot.git.runner import Completed, Git, Options, failure
 from bot.messages import reasons
@@ -30,6 +31,9 @@ LOCK_POLL_SECONDS = 0.02
 # Without a cage an agent's git works in the clone at any time: younger files may be in use.
 STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
+# Reading this many commits one by one takes less time than starting git.
+_MOST_STEPS = 16
+_BARE = {"core.bare": "true", "core.repositoryformatversion": "0"}
 _HEAD = "ref: refs/heads/main\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
@@ -38,11 +42,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A bare clone at `path`. What goes out of use is renamed into `trash`, on the same file system."""
+    """A bare clone at `path`. What goes out of use is renamed into `trash`, on the same file system.
+
+    `objects` answers questions about objects without a new process; `reading` and `clone_lock` open it.
+    """
 
     path: Path
     trash: Path
     git: Git
+    objects: Objects | None = field(default=None, compare=False, repr=False)
 
     @property
     def data_dir(self) -> Path:
@@ -96,17 +104,46 @@ class Clone:
 
     async def commit_at(self, revision: str) -> str | None:
         """Return the commit that a full ref or object name stands for; None if the clone has none."""
-        found = await self.run(
+        if self.objects is not None:
+            with contextlib.suppress(GitError):
+                found = await self.objects.info(f"{revision}^{{commit}}")
+                return found.name if found is not None else None
+        shown = await self.run(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
         )
-        return found.text if found.status == 0 else None
+        return shown.text if shown.status == 0 else None
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
-        """Return whether `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot be read."""
+        """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
+        be read.
+        """
+        if (steps := await self._steps(ancestor, descendant)) is not None:
+            return steps >= 0
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
             raise failure("merge-base", answer)
         return answer.status == 0
+
+    async def ahead_behind(self, commit: str, other: str) -> tuple[int, int]:
+        """Return how many commits only `commit` has, and how many only `other` has. Raises GitError."""
+        if (steps := await self._steps(other, commit)) is not None:
+            return max(0, steps), max(0, -steps)
+        counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
+        ahead, behind = map(int, counted.text.split())
+        return ahead, behind
+
+    async def _steps(self, before: str, after: str) -> int | None:
+        """Return how many commits `after` is after `before`, negative the other way round, on a short line; else None.
+
+        Only the names of commits are looked up.
+        """
+        if self.objects is not None and refs.is_commit(before) and refs.is_commit(after):
+            with contextlib.suppress(GitError):
+                if (steps := await self.objects.steps(before, after, _MOST_STEPS)) is not None:
+                    return steps
+                if (steps := await self.objects.steps(after, before, _MOST_STEPS)) is not None:
+                    return -steps
+        return None
 
     async def count(self, *revisions: str) -> int:
         """Return how many commits `git rev-list` finds for these revisions. Raises GitError."""
@@ -179,9 +216,23 @@ async def clone_lock(clone: Clone, stop: asyncio.Event | None = None) -> AsyncIt
                 raise StoppedError
             await asyncio.sleep(LOCK_POLL_SECONDS)
         await asyncio.to_thread(_clear_leftovers, clone)
-        yield CloneLock(clone)
+        async with reading(clone) as with_objects:
+            yield CloneLock(with_objects)
     finally:
         os.close(descriptor)
+
+
+@contextlib.asynccontextmanager
+async def reading(clone: Clone) -> AsyncIterator[Clone]:
+    """Yield the clone with a reader of its objects, which ends with the block."""
+    if clone.objects is not None:
+        yield clone
+        return
+    objects = clone.git.objects(clone.path)
+    try:
+        yield replace(clone, objects=objects)
+    finally:
+        await asyncio.shield(objects.close())
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -307,6 +358,8 @@ async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], N
     kept = trash.keep_whole(clone.data_dir, clone.path, datetime.now(UTC))
     failpoints.reached("clone-set-aside")
     making.rename(clone.path)
+    if clone.objects is not None:
+        await clone.objects.close()
     _log.warning("clone-replaced", clone=str(clone.path), kept=str(kept))
     return kept.name
 
@@ -315,6 +368,10 @@ async def _is_bare_repository(clone: Clone) -> bool:
     """Check the structure first: if git fails for another reason, a good clone stays."""
     if clone.path.is_symlink() or not all((clone.path / name).is_dir() for name in ("objects", "refs")):
         return False
+    with contextlib.suppress(GitError):
+        known = (await clone.git.configuration(clone.path)).values
+        if _has_head(clone) and all(known.get(key) == [value] for key, value in _BARE.items()):
+            return True
     await _rewrite_broken_files(clone)
     try:
         return (await clone.run("rev-parse", "--is-bare-repository")).text == "true"
@@ -324,11 +381,15 @@ async def _is_bare_repository(clone: Clone) -> bool:
         raise
 
 
+def _has_head(clone: Clone) -> bool:
+    return (clone.path / "HEAD").is_file() and (clone.path / "HEAD").read_bytes().startswith(b"ref: refs/heads/")
+
+
 async def _rewrite_broken_files(clone: Clone) -> None:
     """Write HEAD and config again where a full disk or a power cut left half of them: they hold nothing unique."""
-    head, config = clone.path / "HEAD", clone.path / "config"
-    if not head.is_file() or not head.read_bytes().startswith(b"ref: refs/heads/"):
-        head.write_text(_HEAD)
+    config = clone.path / "config"
+    if not _has_head(clone):
+        (clone.path / "HEAD").write_text(_HEAD)
     asked = ("config", "--file", str(config), "--type=bool", "--get", "core.bare")
     if (await clone.git.run(*asked, cwd=None, check=False)).text != "true":
         config.write_text(_CONFIG)
@@ -342,10 +403,7 @@ async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
         "gc.auto": "0",
         "worktree.guessRemote": "false",
     }
-    configured: dict[str, list[str]] = {}
-    for entry in (await clone.git.on_clone(path, "config", "--local", "--list", "-z")).fields:
-        key, _, value = entry.partition("\n")
-        configured.setdefault(key.lower(), []).append(value)
+    configured = (await clone.git.configuration(path)).values
     for key, value in wanted.items():
         if configured.get(key.lower()) != [value]:
             await clone.git.on_clone(path, "config", "--local", "--replace-all", key, value)

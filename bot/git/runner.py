@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict, TypeVar, Unpack
 
 from bot.git.errors import GitError, GitProblem, is_unauthenticated, problem_of, redact
+from bot.git.objects import FORMAT, Objects
 from bot.git.progress import without_progress
 from bot.process import ProcessGroup, start
 from bot.sandbox.cage import Cage
@@ -23,6 +25,8 @@ MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
 _CHUNK_BYTES = 1 << 16
+# Two writes within one tick of the kernel's clock have the same time.
+_CLOCK_TICK_NS = 20_000_000
 T = TypeVar("T")
 
 # Stops what a repository's configuration could do: run code, or reach other repositories.
@@ -132,6 +136,14 @@ class CloneOptions(Options, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings in a clone's own file, by key as git lists it; `version` tells one state of the file from others."""
+
+    version: tuple[int, ...] | None
+    values: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Git:
     """A runner of git. `remote_config` (credential helpers) goes to commands on a clone, never to those on a worktree.
 
@@ -142,6 +154,7 @@ class Git:
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Cage | None = None
+    configurations: dict[Path, "Configuration"] = field(default_factory=dict, compare=False, repr=False)
 
     async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
         """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
@@ -158,6 +171,26 @@ class Git:
             if not is_unauthenticated(error.stderr):
                 raise
         return await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
+
+    async def configuration(self, clone: Path) -> "Configuration":
+        """Return what the clone's own file of settings says; git reads it again after a change. Raises GitError."""
+        version = _version_of(clone / "config")
+        known = self.configurations.get(clone)
+        if known is None or version is None or known.version != version:
+            entries = (await self.on_clone(clone, "config", "--local", "--list", "-z")).fields
+            values = dict[str, list[str]]()
+            for entry in entries:
+                key, _, value = entry.partition("\n")
+                values.setdefault(key, []).append(value)
+            known = self.configurations[clone] = Configuration(version, values)
+        return known
+
+    def objects(self, clone: Path) -> Objects:
+        """Return a reader of the clone's objects, which the caller closes."""
+        argv = ("git", f"--git-dir={clone}", "cat-file", f"--batch-command={FORMAT}")
+        environment = {**_ENVIRONMENT, "PATH": self.search_path, **_config_environment(_NEUTRAL)}
+        null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+        return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
     async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:
         """Run a git command that reads a worktree, whose files are the agent's, without a cage. Raises GitError.
@@ -279,6 +312,17 @@ def _worktree_environment(worktree: Path) -> dict[str, str]:
 def failure(command: str, completed: Completed) -> GitError:
     """Return the error for a command that ended with a status the caller cannot use."""
     return GitError(problem_of(completed.stderr), command, completed.stderr or f"exit status {completed.status}")
+
+
+def _version_of(file: Path) -> tuple[int, ...] | None:
+    """Return what changes with every change of a file that git writes; None for a file changed a moment ago."""
+    try:
+        state = file.lstat()
+    except OSError:
+        return None
+    if time.time_ns() - state.st_ctime_ns < _CLOCK_TICK_NS:
+        return None
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -119,7 +119,7 @@ async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
 async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, after: str) -> bool:
     """Return whether the remote lacks commits of `after`. A branch deleted there is not pushed again unchanged."""
     if before is not None:
-        return await clone.count("--max-count=1", after, f"^{before}") > 0
+        return not await clone.is_ancestor(after, before)
     return await clone.unpublished(after) > 0 and after != await branch_history.last_pushed(clone, branch)
 
 

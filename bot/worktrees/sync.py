@@ -125,7 +125,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
         if await branch_history.last_pushed(clone, branch) is not None:
             return BranchDeleted(files)
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
-    ahead, behind = await clone.count(mine, f"^{theirs}"), await clone.count(theirs, f"^{mine}")
+    ahead, behind = await clone.ahead_behind(mine, theirs)
     if files:
         return Dirty(files, ahead, behind)
     if ahead and behind:
