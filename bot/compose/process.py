@@ -40,7 +40,7 @@ from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
-from bot.store import upkeep
+from bot.store import deliveries, upkeep
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
@@ -95,9 +95,11 @@ async def _run_web(
     settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
 ) -> None:
     """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError."""
+    if (name := settings.bot_name) is not None:
+        await persist(pool, lambda connection: deliveries.change_name(connection, name))
     async with Inbox(pool) as inbox:
-        receiver = Receiver(inbox, settings.webhook_secrets, settings.platform)
-        app = Starlette(routes=[receiver.route(), *health_routes(pool)])
+        others = Starlette(routes=health_routes(pool))
+        app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
             app,
             host=settings.host,
@@ -107,6 +109,9 @@ async def _run_web(
             lifespan="off",
             server_header=False,
             http=LimitedHttp,
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
             limit_concurrency=CONNECTIONS_AT_ONCE,
             timeout_graceful_shutdown=10,
         )
@@ -228,6 +233,8 @@ async def _run_loops(
     app = engine(dsn, Handlers(decider.decide, send, ring))
     async with open_engine(app):
         await persist(ctx.pool, lambda connection: upkeep.heartbeat(connection, settings.node_name))
+        # Before the first decision: what does not mention a known name is not decided on.
+        await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
             group.create_task(run_pool(app, turns_queue(settings.node_name), 1, stopping), name="doorbell")

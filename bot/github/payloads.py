@@ -131,13 +131,15 @@ class _Fields:
 class Envelope:
     """The subject of a delivery. `used` is false if the bot never acts on such a delivery.
 
-    `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people.
+    `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people. `text` is what was
+    written, where nothing else in the delivery can concern the bot; None where something else can, or cannot be read.
     """
 
     action: str | None
     conversation: str | None
     lock_key: str | None
     used: bool
+    text: str | None = None
 
 
 def envelope(event: str, payload: object, platform: str) -> Envelope:
@@ -152,7 +154,8 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
     except _MalformedError:
         return Envelope(action, None, None, is_used)
     conversation = f"{repository.full_name}#{number}"
-    return Envelope(action, conversation, f"{platform}/{repository.id}#{number}", is_used)
+    text = _written_text(event, action, fields) if is_used else None
+    return Envelope(action, conversation, f"{platform}/{repository.id}#{number}", is_used, text)
 
 
 def read(event: str, payload: object, platform: str) -> Event | Unreadable | None:
@@ -180,6 +183,22 @@ def _is_used(event: str, action: str | None, fields: _Fields) -> bool:
         review = fields.values.get("review")
         return not isinstance(review, dict) or review.get("body") not in (None, "")
     return True
+
+
+def _written_text(event: str, action: str | None, fields: _Fields) -> str | None:
+    """Return the text of a comment, a review or a thread's own that was written or edited; None for other events."""
+    try:
+        match event, action:
+            case (("issue_comment" | "pull_request_review_comment"), _):
+                return fields.child("comment").maybe_text("body")
+            case "pull_request_review", _:
+                return fields.child("review").maybe_text("body")
+            case _, "opened" | "edited":
+                return _thread_fields(fields).maybe_text("body")
+            case _:
+                return None
+    except _MalformedError:
+        return None
 
 
 def _read(event: str, action: str, fields: _Fields, platform: str) -> Event | None:

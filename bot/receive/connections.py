@@ -18,10 +18,11 @@ class LimitedHttp(HttpToolsProtocol):
 
     _head_due: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        self._head_due = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -29,25 +30,24 @@ class LimitedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._head_due is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
-                self._give_up()
+        if not self._in_head:
+            return  # also where the whole head was in `data`, as it usually is: a timer costs more than the parsing
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES:
+            self._give_up()
+        elif self._head_due is None:
+            self._head_due = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._head_due is None:
-            self._await_head()
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
         self._end_head()
         super().on_headers_complete()
 
-    def _await_head(self) -> None:
-        self._head_bytes = 0
-        self._head_due = self.loop.call_later(HEAD_SECONDS, self._give_up)
-
     def _end_head(self) -> None:
+        self._in_head, self._head_bytes = False, 0
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None

@@ -1,13 +1,19 @@
 """From the bytes of a delivery to the row that is stored: signed, parsed once, judged without I/O."""
 
 import hmac
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from urllib.parse import parse_qsl
 
 import orjson
 
 from bot.github.payloads import envelope
 from bot.store.deliveries import NewDelivery
+
+# A slash at the beginning of a word. Cheaper than a look at every line, which few texts need.
+_SLASH_WORD = re.compile(r"/(?<!\S/)[A-Za-z]")
+_ENCODED_AT = re.compile(r"&(?:#0*64|#x0*40|commat);", re.IGNORECASE)
 
 
 def sign(body: bytes, secret: bytes) -> str:
@@ -26,8 +32,13 @@ def is_signed(body: bytes, header: str, secrets: Sequence[bytes]) -> bool:
     return any(fits)
 
 
-def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: bool = False) -> NewDelivery:
-    """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed."""
+def delivery_of(
+    guid: str, event: str, body: bytes, platform: str, names: str = "", *, is_form: bool = False
+) -> NewDelivery:
+    """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed.
+
+    `names` are those that the bot answers to, joined by commas; empty while they are not known.
+    """
     try:
         content = _payload_field(body) if is_form else body
         payload = orjson.loads(content)
@@ -36,6 +47,8 @@ def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: b
     about = envelope(event, payload, platform)
     if not about.used:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key)
+    if names and about.text is not None and not may_address(about.text, names):
+        return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key, searched_for=names)
     return NewDelivery(
         guid,
         event,
@@ -46,6 +59,28 @@ def delivery_of(guid: str, event: str, body: bytes, platform: str, *, is_form: b
         about.lock_key or f"{platform}/{guid}",
         content,
     )
+
+
+def may_address(text: str, names: str) -> bool:
+    """Return False only for a text in which no reader can find a mention of one of `names`, nor a command.
+
+    It is the cheap half of what decide does with the text (bot/decide/parsing.py); what passes is decided there.
+    """
+    if "/" in text and _SLASH_WORD.search(text) and any(line.lstrip()[:1] == "/" for line in text.splitlines()):
+        return True  # a command without a mention begins its line in the source too
+    return ("@" in text and _mention(names).search(text) is not None) or (
+        "&" in text and _ENCODED_AT.search(text) is not None
+    )
+
+
+@lru_cache(maxsize=8)
+def _mention(names: str) -> re.Pattern[str]:
+    """Return a pattern that finds the beginning of each mention, whole or up to its first interruption.
+
+    What a reader does not see can interrupt a name: a tag, an empty link, an escape, an entity in place of a letter.
+    """
+    wanted = [re.escape(name) for name in names.split(",")]
+    return re.compile(rf"@(?:{'|'.join(wanted)}|[{''.join(wanted)}]*[\[<\\&])", re.IGNORECASE)
 
 
 def _payload_field(form: bytes) -> bytes:

@@ -1,18 +1,22 @@
-"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means."""
+"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means.
+
+It is plain ASGI (https://asgi.readthedocs.io/en/latest/specs/www.html): a framework's request and response cost as much
+as storing the delivery does.
+"""
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
+import orjson
 import structlog
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bot.receive.deadlines import Deadlines
 from bot.receive.delivery import delivery_of, is_signed
 from bot.receive.inbox import Inbox, Unavailable
-from bot.store.deliveries import NewDelivery
 
 PATH = "/webhooks/github"
 # https://docs.github.com/en/webhooks/webhook-events-and-payloads#payload-cap
@@ -24,24 +28,35 @@ BYTES_IN_FLIGHT = 4 * LARGEST_BODY_BYTES
 USUAL_BODY_BYTES = 256 * 1024
 RETRY_AFTER_SECONDS = 5
 
-_EVENT = re.compile(r"[a-z0-9_]{1,64}")
-_GUID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_SIGNATURE = re.compile(r"sha256=[0-9a-fA-F]{64}")
+_EVENT = re.compile(rb"[a-z0-9_]{1,64}")
+_GUID = re.compile(rb"[A-Za-z0-9-]{1,64}")
+_SIGNATURE = re.compile(rb"sha256=[0-9a-fA-F]{64}")
+_LENGTH = re.compile(rb"[0-9]{1,20}")
 _log = structlog.get_logger()
 
-
-class _TooLargeError(Exception):
-    pass
+Headers = Mapping[bytes, bytes]
 
 
-class _TooMuchInFlightError(Exception):
-    pass
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content: Mapping[str, str]
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class _NoBodyError(Exception):
+    """The body is not read to its end; `answer` tells the sender why."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self.answer = answer
+        super().__init__(answer.status)
 
 
 class Receiver:
     """The endpoint for deliveries signed with one of `secrets` by the GitHub server with the host `platform`.
 
-    A body must arrive within `body_seconds`; the bodies of all requests may hold `bytes_in_flight` at once.
+    `others` is the app for all other paths. A body must arrive within `body_seconds`; the bodies of all requests may
+    hold `bytes_in_flight` at once.
     """
 
     def __init__(
@@ -49,6 +64,7 @@ class Receiver:
         inbox: Inbox,
         secrets: Sequence[bytes],
         platform: str,
+        others: ASGIApp,
         *,
         body_seconds: float = BODY_SECONDS,
         bytes_in_flight: int = BYTES_IN_FLIGHT,
@@ -56,98 +72,129 @@ class Receiver:
         self._inbox = inbox
         self._secrets = tuple(secrets)
         self._platform = platform
-        self._body_seconds = body_seconds
+        self._others = others
+        self._bodies_due = Deadlines(body_seconds)
         self._free_bytes = bytes_in_flight
         self._reserved_bytes = bytes_in_flight // 4
 
-    def route(self) -> Route:
-        """Return the route; it answers 405 to other methods than POST."""
-        return Route(PATH, self.receive, methods=["POST"])
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["path"] != PATH:
+            await self._others(scope, receive, send)
+            return
+        answer = await self._receive(scope, receive)
+        body = orjson.dumps(answer.content)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *answer.headers,
+        ]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def receive(self, request: Request) -> Response:
-        """Answer 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
-        event = request.headers.get("x-github-event", "")
-        guid = request.headers.get("x-github-delivery", "")
+    async def _receive(self, scope: Scope, receive: Receive) -> _Answer:
+        """Return 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
+        if scope["method"] != "POST":
+            return _refusal(405, "Deliveries are sent with POST.", (b"allow", b"POST"))
+        headers: Headers = dict(reversed(scope["headers"]))  # of a name that occurs twice, the first counts
+        event, guid = headers.get(b"x-github-event", b""), headers.get(b"x-github-delivery", b"")
         if not _EVENT.fullmatch(event):
             return _refusal(400, "The header X-GitHub-Event is missing or malformed.")
         if not _GUID.fullmatch(guid):
             return _refusal(400, "The header X-GitHub-Delivery is missing or malformed.")
         # Before the body: anybody can send one.
-        signature = request.headers.get("x-hub-signature-256", "")
+        signature = headers.get(b"x-hub-signature-256", b"")
         if not _SIGNATURE.fullmatch(signature):
-            _log.warning("delivery-unsigned", delivery=guid)
+            _log.warning("delivery-unsigned", delivery=guid.decode())
             return _refusal(401, "The header X-Hub-Signature-256 is missing or malformed.")
         chunks: list[bytes] = []
         try:
-            return await self._receive(request, event, guid, signature, chunks)
+            # The chunks count as in flight until the answer is known.
+            body = await self._read_body(receive, headers, guid.decode(), chunks)
+            if not is_signed(body, signature.decode(), self._secrets):
+                _log.warning("delivery-wrong-signature", delivery=guid.decode())
+                return _refusal(401, "The signature does not match the body and the webhook secret.")
+            return await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
+        except _NoBodyError as problem:
+            return problem.answer
         finally:
             self._free_bytes += sum(map(len, chunks))
 
-    async def _receive(self, request: Request, event: str, guid: str, signature: str, chunks: list[bytes]) -> Response:
-        """Read the body into `chunks`, which the caller counts as in flight until the answer is known."""
+    async def _read_body(self, receive: Receive, headers: Headers, guid: str, chunks: list[bytes]) -> bytes:
+        """Return the body, whose parts are added to `chunks` as they arrive. Raises _NoBodyError."""
+        declared = headers.get(b"content-length", b"")
+        if _LENGTH.fullmatch(declared) and int(declared) > LARGEST_BODY_BYTES:
+            raise _too_large()
+        if (task := asyncio.current_task()) is None:
+            raise RuntimeError("an ASGI server runs each request in a task")
+        arrival = self._bodies_due.begin(task.cancel)
         try:
-            async with asyncio.timeout(self._body_seconds):
-                await self._read_body(request, chunks)
-        except _TooLargeError:
-            return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
-        except _TooMuchInFlightError:
-            _log.warning("deliveries-in-flight-over-limit", delivery=guid)
-            return _try_again("too many deliveries arrive at once")
-        except TimeoutError:
+            await self._read_chunks(receive, guid, chunks)
+        except asyncio.CancelledError:
+            if not arrival.missed or task.uncancel():
+                raise
             _log.warning("delivery-body-too-slow", delivery=guid)
-            return _refusal(408, f"The body did not arrive within {self._body_seconds:g} seconds.")
-        except ClientDisconnect:
-            _log.info("delivery-client-gone", delivery=guid)
-            return Response(status_code=400)  # the client is gone
-        body = b"".join(chunks)
-        if not is_signed(body, signature, self._secrets):
-            _log.warning("delivery-wrong-signature", delivery=guid)
-            return _refusal(401, "The signature does not match the body and the webhook secret.")
-        return await self._store(delivery_of(guid, event, body, self._platform, is_form=_is_form(request)))
+            why = f"The body did not arrive within {self._bodies_due.seconds:g} seconds."
+            raise _NoBodyError(_refusal(408, why)) from None
+        finally:
+            arrival.met = True
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    async def _read_body(self, request: Request, chunks: list[bytes]) -> None:
-        """Append the body to `chunks`. Bytes are counted as they arrive: a Content-Length may be absent or wrong."""
-        declared = request.headers.get("content-length", "")
-        if re.fullmatch(r"[0-9]{1,20}", declared) and int(declared) > LARGEST_BODY_BYTES:
-            raise _TooLargeError
-        size = 0
-        async for chunk in request.stream():
+    async def _read_chunks(self, receive: Receive, guid: str, chunks: list[bytes]) -> None:
+        """Add the body to `chunks`. Bytes are counted as they arrive: a Content-Length may be absent or wrong."""
+        size, is_last = 0, False
+        while not is_last:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                _log.info("delivery-client-gone", delivery=guid)
+                raise _NoBodyError(_refusal(400, "The client is gone."))
+            chunk: bytes = message.get("body", b"")
+            is_last = not message.get("more_body", False)
             size += len(chunk)
             if size > LARGEST_BODY_BYTES:
-                raise _TooLargeError
+                raise _too_large()
             if len(chunk) > self._free_bytes - (self._reserved_bytes if size > USUAL_BODY_BYTES else 0):
-                raise _TooMuchInFlightError
+                _log.warning("deliveries-in-flight-over-limit", delivery=guid)
+                raise _NoBodyError(_try_again("too many deliveries arrive at once"))
             self._free_bytes -= len(chunk)
             chunks.append(chunk)
 
-    async def _store(self, delivery: NewDelivery) -> Response:
-        match await self._inbox.store(delivery):
-            case Unavailable(why):
-                return _try_again(why)
-            case "stored" | "duplicate" if delivery.state == "dead":
-                _log.warning("delivery-dead", delivery=delivery.guid, error=delivery.error)
-                return _refusal(400, delivery.error or "The body could not be parsed.")
-            case "stored":
-                return _accepted(delivery.guid, "ignored" if delivery.state == "ignored" else "accepted")
-            case "duplicate":
-                return _accepted(delivery.guid, "duplicate")
-            case never:
-                assert_never(never)
+    async def _store(self, guid: str, event: str, body: bytes, *, is_form: bool) -> _Answer:
+        while True:
+            delivery = delivery_of(guid, event, body, self._platform, self._inbox.names, is_form=is_form)
+            match await self._inbox.store(delivery):
+                case "renamed":
+                    continue  # the bot's names have changed since: they may be in the text
+                case Unavailable(why):
+                    return _try_again(why)
+                case "stored" | "duplicate" if delivery.state == "dead":
+                    _log.warning("delivery-dead", delivery=guid, error=delivery.error)
+                    return _refusal(400, delivery.error or "The body could not be parsed.")
+                case "stored":
+                    return _accepted(guid, "ignored" if delivery.state == "ignored" else "accepted")
+                case "duplicate":
+                    return _accepted(guid, "duplicate")
+                case never:
+                    assert_never(never)
 
 
-def _is_form(request: Request) -> bool:
-    media_type = request.headers.get("content-type", "").partition(";")[0]
-    return media_type.strip().lower() == "application/x-www-form-urlencoded"
+def _is_form(headers: Headers) -> bool:
+    media_type = headers.get(b"content-type", b"").partition(b";")[0]
+    return media_type.strip().lower() == b"application/x-www-form-urlencoded"
 
 
-def _accepted(guid: str, status: str) -> Response:
-    return JSONResponse({"status": status, "delivery": guid}, status_code=202)
+def _accepted(guid: str, status: str) -> _Answer:
+    return _Answer(202, {"status": status, "delivery": guid})
 
 
-def _try_again(why: str) -> Response:
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return _refusal(503, f"The delivery was not stored: {why}.", headers)
+def _too_large() -> _NoBodyError:
+    return _NoBodyError(_refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes."))
 
 
-def _refusal(status: int, why: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": why}, status_code=status, headers=headers)
+def _try_again(why: str) -> _Answer:
+    retry_after = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+    return _refusal(503, f"The delivery was not stored: {why}.", retry_after)
+
+
+def _refusal(status: int, why: str, *headers: tuple[bytes, bytes]) -> _Answer:
+    return _Answer(status, {"error": why}, headers)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
+from bot.receive.deadlines import Deadlines
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
-from bot.store.deliveries import NewDelivery
+from bot.store.deliveries import NewDelivery, Stored
 from bot.store.outage import database_answered, database_failed
 
 WRITERS = 2
@@ -25,8 +27,10 @@ class Unavailable:
     why: str
 
 
-Outcome = Literal["stored", "duplicate"] | Unavailable
-"""Committed now, for the first time or to run again; committed before, nothing has changed; or perhaps not."""
+Outcome = Literal["stored", "duplicate", "renamed"] | Unavailable
+"""Committed now, for the first time or to run again; committed before, nothing has changed; not stored, for the bot has
+other names than its text was searched for; or perhaps stored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class _Waiting:
 
 
 class Inbox:
-    """A context that stores deliveries: `writers` transactions at once, of at most `group_size` rows each."""
+    """A context that stores deliveries: `writers` transactions at once, of at most `group_size` rows each.
+
+    `names` are those that the bot answers to, joined by commas, as of the last group; empty while they are not known.
+    """
 
     def __init__(
         self,
@@ -54,7 +61,8 @@ class Inbox:
         self._pool = pool
         self._group_size = group_size
         self._attempt_seconds = attempt_seconds
-        self._answer_seconds = answer_seconds
+        self._answers_due = Deadlines(answer_seconds)
+        self.names = ""
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writer_count = writers
         self._writers: list[asyncio.Task[None]] = []
@@ -78,12 +86,12 @@ class Inbox:
         if not self._writers:
             return Unavailable("shutting down")
         waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
+        answer = self._answers_due.begin(partial(waiting.tell, Unavailable("the database did not answer in time")))
         self._queue.put_nowait(waiting)
         try:
-            async with asyncio.timeout(self._answer_seconds):
-                return await waiting.outcome
-        except TimeoutError:
-            return Unavailable("the database did not answer in time")
+            return await waiting.outcome
+        finally:
+            answer.met = True
 
     async def _write_groups(self) -> None:
         while True:
@@ -113,10 +121,11 @@ class Inbox:
                 await self._write([waiting])
         else:
             database_answered()
+            self.names = stored.names
             for waiting in group:
-                waiting.tell("stored" if waiting.delivery.guid in stored else "duplicate")
+                waiting.tell(_outcome(waiting.delivery, stored))
 
-    async def _commit(self, rows: Sequence[NewDelivery]) -> set[str]:
+    async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
         try:
             return await self._attempt(rows)
@@ -125,7 +134,7 @@ class Inbox:
             await self._pool.expire_connections()
             return await self._attempt(rows)
 
-    async def _attempt(self, rows: Sequence[NewDelivery]) -> set[str]:
+    async def _attempt(self, rows: Sequence[NewDelivery]) -> Stored:
         async with self._pool.acquire(timeout=self._attempt_seconds) as connection:
             # Closing the connection also ends the rollback, which would wait for a server that hangs.
             watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
@@ -138,3 +147,9 @@ class Inbox:
                 raise
             finally:
                 watchdog.cancel()
+
+
+def _outcome(delivery: NewDelivery, stored: Stored) -> Outcome:
+    if delivery.guid in stored.guids:
+        return "stored"
+    return "duplicate" if delivery.searched_for in (None, stored.names) else "renamed"

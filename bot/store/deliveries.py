@@ -12,12 +12,16 @@ STORE = """
 -- One statement, since each round trip costs as much as the rest of the acknowledgement. In this order:
 -- 1. taken: each lock, as `lock_queues` does, before there is any job id.
 -- 2. stored: a known GUID changes nothing, unless its handling failed: then it runs again. A dead delivery stays dead
---    until other bytes arrive for it. Sorted, so that two groups cannot wait for each other.
+--    until other bytes arrive for it. Sorted, so that two groups cannot wait for each other. A text that was searched
+--    for other names than the bot has now is not stored.
 -- 3. a decide job for each row that is to be decided, in the order of arrival.
 with new as materialized (
     select *
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[])
-         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, place)
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[],
+                $9::text[])
+         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, searched_for, place)
+), known as materialized (
+    select coalesce(string_agg(name, ',' order by name), '') as names from bot_names
 ), taken as materialized (
     select count(pg_advisory_xact_lock(hash)) as locks
     from (select distinct hashtextextended(lock_key, 0) as hash
@@ -26,7 +30,7 @@ with new as materialized (
     insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
     select guid, event, action, conversation, lock_key, state, body, error,
            case when state <> 'received' then now() end
-    from new, taken where taken.locks >= 0
+    from new, taken, known where taken.locks >= 0 and (searched_for is null or searched_for = names)
     order by guid
     on conflict (guid) do update
        set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
@@ -36,11 +40,17 @@ with new as materialized (
             or deliveries.state = 'dead' and deliveries.body is distinct from excluded.body)
     returning guid
 )
-select array(select guid from stored) as guids,
+select array(select guid from stored) as guids, (select names from known) as names,
        (select procrastinate_defer_jobs_v1(array_agg(
                    ('decide', 'decide', 0, lock_key, null, jsonb_build_object('guid', guid), null
                    )::procrastinate_job_to_defer_v1 order by place))
         from stored join new using (guid) where state = 'received' having count(*) > 0) as jobs
+"""
+
+ADD_NAME = "insert into bot_names (name) values ($1) on conflict do nothing"
+
+CHANGE_NAME = """
+insert into bot_names (name) select $1 where exists (select from bot_names) on conflict do nothing
 """
 
 LOAD = """
@@ -88,6 +98,7 @@ class NewDelivery:
     """A delivery as it arrived: `received` is to be decided on, `ignored` means nothing, `dead` is not JSON.
 
     `body` is the raw JSON (of a dead one the received bytes, of an ignored one None); a received one has a `lock_key`.
+    `searched_for` are the bot's names without which its text means nothing, None where that does not matter.
     """
 
     guid: str
@@ -98,6 +109,18 @@ class NewDelivery:
     lock_key: str | None = None
     body: bytes | None = None
     error: str | None = None
+    searched_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The GUIDs that are new, or failed before and now run again; and the bot's names now, joined by commas.
+
+    A delivery that was searched for other names is not stored. The names are empty until a worker has told its own.
+    """
+
+    guids: frozenset[str]
+    names: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +133,28 @@ class Delivery:
     received_at: datetime
 
 
-async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> set[str]:
+async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
     """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
 
-    Return the GUIDs that are new, or failed before and now run again. Not for use inside a transaction.
+    Not for use inside a transaction.
     """
-    columns = ("guid", "event", "action", "conversation", "lock_key", "state", "body", "error")
+    columns = ("guid", "event", "action", "conversation", "lock_key", "state", "body", "error", "searched_for")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
-    guids: list[str] = await connection.fetchval(STORE, *values)
-    return set(guids)
+    row = await connection.fetchrow(STORE, *values)
+    return Stored(frozenset(row["guids"]), row["names"])
+
+
+async def add_name(connection: Connection, name: str) -> None:
+    """Record a name by which people mention the bot, before any worker answers to it.
+
+    A former name stays: its mentions cost a decision, and another worker may still have it.
+    """
+    await connection.execute(ADD_NAME, name)
+
+
+async def change_name(connection: Connection, name: str) -> None:
+    """Record BOT_NAME as the web process has it, unless the names of the workers are unknown as yet."""
+    await connection.execute(CHANGE_NAME, name)
 
 
 async def replay(connection: Connection, guid: str) -> Replay:

@@ -86,7 +86,7 @@ async def test_an_unreadable_request_without_permission_only_gets_a_reaction(wor
 
 async def test_an_unreadable_comment_that_is_not_for_the_bot_fails_in_silence(world: World) -> None:
     issue = await world.maria.opens_issue("Broken")
-    said = await issue.says("nothing for the bot")
+    said = await issue.says("> @threadtree-bot\n\nnothing for the bot")
     guid = await receives(world, said, lambda payload: payload["comment"].pop("node_id"))
 
     assert await delivery(world, guid) == ("failed", "comment.node_id is not a string")

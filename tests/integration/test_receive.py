@@ -18,6 +18,7 @@ from bot.receive import connections
 from bot.receive.delivery import delivery_of, sign
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
 from bot.receive.inbox import Inbox
+from bot.store import deliveries
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads
 from tests.support.patience import PATIENCE_SECONDS
@@ -98,6 +99,45 @@ async def test_an_unused_event_is_ignored_and_kept_without_its_body(
     assert (row["state"], row["body"]) == ("ignored", None)
     assert row["finished_at"]
     assert await jobs(pool) == []
+
+
+async def test_a_comment_that_cannot_concern_the_bot_is_ignored_once_the_bots_names_are_known(
+    github: Sender, pool: Pool
+) -> None:
+    async def answer(text: str, guid: str) -> str:
+        return str((await github.send(comment(body=text), guid=guid)).json()["status"])
+
+    assert await answer("nice work", "g-1") == "accepted", "no worker has told its name"
+    await _rename(pool, "bot")
+    assert await answer("nice work", "g-2") == "accepted", "this process has not heard of it"
+    assert await answer("nice work, @tree-bot!", "g-3") == "ignored"
+    assert await answer("@bot fix it", "g-4") == "accepted"
+    assert await answer("first\n  /help", "g-5") == "accepted"
+    # The process has only heard of @bot: another worker begins to answer to @tree-bot.
+    await _rename(pool, "tree-bot")
+    assert await answer("@tree-bot fix it", "g-6") == "accepted"
+    assert await answer("nice work", "g-7") == "ignored"
+
+    stored = await rows(pool)
+    assert [(stored[guid]["state"], stored[guid]["body"]) for guid in ("g-3", "g-7")] == [("ignored", None)] * 2
+    assert stored["g-7"]["conversation"] == "acme/shop#1"
+    assert {guid for *_, guid in await jobs(pool)} == {guid for guid, row in stored.items() if row["body"]}
+    assert await answer("@bot after all", "g-7") == "duplicate"
+
+
+async def test_a_changed_name_counts_before_a_worker_has_it_and_a_first_one_does_not(pool: Pool) -> None:
+    async with pool.acquire() as connection:
+        await deliveries.change_name(connection, "bot")
+        assert (await deliveries.store(connection, [])).names == ""
+        await deliveries.add_name(connection, "worker")
+        await deliveries.change_name(connection, "bot")
+        await deliveries.change_name(connection, "bot")
+        assert (await deliveries.store(connection, [])).names == "bot,worker"
+
+
+async def _rename(pool: Pool, name: str) -> None:
+    async with pool.acquire() as connection:
+        await deliveries.add_name(connection, name)
 
 
 async def test_only_post_is_allowed(inbox: Inbox) -> None:

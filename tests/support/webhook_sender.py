@@ -8,6 +8,7 @@ from uuid import uuid4
 import httpx
 import orjson
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from bot.receive.delivery import sign
 from bot.receive.endpoint import BODY_SECONDS, BYTES_IN_FLIGHT, PATH, Receiver
@@ -57,12 +58,16 @@ class Sender:
 
 def receiving_app(
     inbox: Inbox, *, body_seconds: float = BODY_SECONDS, bytes_in_flight: int = BYTES_IN_FLIGHT
-) -> Starlette:
-    """Return an app with only the webhook route."""
-    receiver = Receiver(
-        inbox, [SECRET, OLD_SECRET], "github.com", body_seconds=body_seconds, bytes_in_flight=bytes_in_flight
+) -> ASGIApp:
+    """Return an app with only the webhook's path."""
+    return Receiver(
+        inbox,
+        [SECRET, OLD_SECRET],
+        "github.com",
+        Starlette(),
+        body_seconds=body_seconds,
+        bytes_in_flight=bytes_in_flight,
     )
-    return Starlette(routes=[receiver.route()])
 
 
 @asynccontextmanager

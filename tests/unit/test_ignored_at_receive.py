@@ -1,0 +1,194 @@
+"""What the receive step ignores for its text: never anything that decide would act on."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bot.authority import Policy
+from bot.decide.actions import Ignore, action_of
+from bot.decide.parsing import CommentParser
+from bot.github.events import Unreadable
+from bot.github.payloads import read
+from bot.handlers.registry import HANDLERS
+from bot.receive.delivery import delivery_of, may_address
+
+# Letters that have further forms: a long s, a Kelvin sign, a dotless and a dotted i are the same letters in a mention.
+NAME = "Kiss-bot_2"
+NAMES = f"another,{NAME}"
+PARSER = CommentParser(NAME, HANDLERS.values())
+POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name=NAME, label="threadtree")
+
+PIECES = [
+    *(
+        f"@{NAME}",
+        f"@{NAME.lower()}",
+        "@KıſS-BOT_2",
+        "@\u212aİss-bot_2",
+        "@Ki",
+        "ss-bot_2",
+        "@",
+        "K",
+        "iss-bot_2",
+        "Kis",
+    ),
+    *("&#64;", "&#0064;", "&#x40;", "&#X0040;", "&commat;", "&#75;", "&lowbar;", "&amp;", "&sol;", "\\", "\\@", "\\-"),
+    *(
+        "<b>",
+        "</b>",
+        "<!-- a -->",
+        "<!--",
+        "-->",
+        "<!-->",
+        "<a></a>",
+        "<pre>",
+        "</pre>",
+        "<",
+        ">",
+        "<?x?>",
+        "<![CDATA[a]]>",
+    ),
+    *(
+        "[](x)",
+        "[](",
+        "![](x)",
+        "[][a]",
+        "[a]: x",
+        "[",
+        "]",
+        "(",
+        ")",
+        "`",
+        "```",
+        "**",
+        "_",
+        "~~",
+        "|",
+        "| a |\n|---|\n",
+    ),
+    *(
+        "/help",
+        "/status",
+        "/stop all",
+        "/reset",
+        "/HELP",
+        "/ help",
+        "/lgtm",
+        "/",
+        "help",
+        "stop",
+        "//help",
+        "/pr draft a",
+    ),
+    *(
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\n\n",
+        "\r",
+        "\r\n",
+        "\0",
+        "\v",
+        "\f",
+        "\u2028",
+        "\u2029",
+        "\x85",
+        "\x1c",
+        "\u00a0",
+        "\ufeff",
+    ),
+    *("> ", "- ", "1. ", "# ", "    ", "https://example.org/", "www.", "a", "é", "🙏", ".", ",", ":", "!"),
+]
+TEXT = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
+KINDS = (
+    ("issue_comment", "created", "comment"),
+    ("issue_comment", "edited", "comment"),
+    ("pull_request_review_comment", "created", "comment"),
+    ("pull_request_review_comment", "edited", "comment"),
+    ("pull_request_review", "submitted", "review"),
+    ("pull_request_review", "edited", "review"),
+    ("issues", "opened", "issue"),
+    ("issues", "edited", "issue"),
+    ("pull_request", "opened", "pull_request"),
+    ("pull_request", "edited", "pull_request"),
+)
+
+
+def payload(event: str, action: str, where: str, text: str | None, before: str) -> dict[str, Any]:
+    noon, ada = datetime(2026, 5, 1, 12, tzinfo=UTC).isoformat(), {"login": "ada", "id": 7}
+    written = {"id": 5, "node_id": "N", "user": ada, "created_at": noon, "updated_at": noon, "submitted_at": noon}
+    thread = {**written, "number": 3, "title": "T"}
+    found: dict[str, Any] = {
+        "action": action,
+        "repository": {"id": 9, "name": "shop", "owner": {"login": "acme"}},
+        "sender": ada,
+        "changes": {"body": {"from": before}},
+        "pull_request" if event.startswith("pull") else "issue": thread,
+    }
+    found[where] = {**found.get(where, written), "path": "a.py", "body": text}
+    return found
+
+
+def acts(event: str, content: dict[str, Any]) -> bool:
+    """Return whether decide would do more than ignore it."""
+    found = read(event, content, "github.com")
+    assert not isinstance(found, Unreadable), found
+    return found is not None and not isinstance(action_of(found, POLICY, PARSER), Ignore)
+
+
+@example(text=f"@Ki<b></b>{NAME[2:]} go")
+@example(text=f"&#64;{NAME} go")
+@example(text=f"@{NAME[:4]}[](x){NAME[4:]} go")
+@example(text="a\r\u2028\v/help")
+@given(text=TEXT)
+@settings(max_examples=400, deadline=None)
+def test_a_text_in_which_the_parser_finds_something_may_address_the_bot(text: str) -> None:
+    text = text.replace("\0", "")  # as payloads are read
+    assert not PARSER.parse(text) or may_address(text, NAMES)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    text=TEXT | st.none() | st.builds("{}{}".format, TEXT, st.text(max_size=20)),
+    before=TEXT,
+    escaped=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_delivery_that_decide_acts_on_is_never_ignored(
+    kind: tuple[str, str, str], text: str | None, before: str, escaped: bool
+) -> None:
+    event, action, where = kind
+    if text is not None:
+        text = text.encode(errors="ignore").decode()  # a lone surrogate is no JSON that is read
+    content = payload(event, action, where, text, before)
+    body = json.dumps(content).encode() if escaped else orjson.dumps(content)
+    state = delivery_of("g", event, body, "github.com", NAMES).state
+    assert state == "received" or not acts(event, content)
+
+
+@pytest.mark.parametrize("text", ["nice work", "", None, "see https://example.org/a and /usr/bin", "> /help", NAME])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_without_a_mention_or_a_command_is_ignored(kind: tuple[str, str, str], text: str | None) -> None:
+    event, action, where = kind
+    body = orjson.dumps(payload(event, action, where, text, f"@{NAME} before"))
+    delivery = delivery_of("g", event, body, "github.com", NAMES)
+    assert (delivery.state, delivery.body) == ("ignored", None)
+    if text or action == "edited":
+        assert delivery_of("g", event, body, "github.com").state == "received", "the names are not known"
+
+
+@pytest.mark.parametrize("action", ["closed", "reopened", "labeled", "assigned"])
+def test_what_happens_to_a_thread_is_decided_whatever_its_text_is(action: str) -> None:
+    for event, where in (("issues", "issue"), ("pull_request", "pull_request")):
+        body = orjson.dumps(payload(event, action, where, "nice work", ""))
+        assert delivery_of("g", event, body, "github.com", NAMES).state == "received"
+
+
+@pytest.mark.parametrize("piece", ["/", "\n/", " /a", "@", "@K", "@Kiss-bot_", "&", "&#0", "\n \t", "@<"])
+def test_the_search_takes_time_in_proportion_to_the_text(piece: str) -> None:
+    may_address(piece * (1_000_000 // len(piece)), NAMES)
