@@ -46,14 +46,25 @@ class _Listing:
         wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
         rows = run_on_database(lambda connection: listings.newest(connection, self.statement, wanted))
         if json:
-            _print_json([dict(row) for row in rows])
+            _print_json([{name: value for name, value in row.items() if name != "seq"} for row in rows])
         elif rows:
             shown = rows[: limit or ROWS_FOR_PEOPLE]
             cells = [[_text(column(row)) for column in self.columns.values()] for row in shown]
-            print_table(self.columns, self.whole, cells)
+            print_table(self.columns, self.whole, cells, last_is_whole=True)
             _tell_of_more(rows, shown)
         else:
             typer.echo(f"No {name} yet.", err=True)
+
+
+def _duration(row: Record) -> str | None:
+    """Return how long a turn took, or has run until now."""
+    if row["started_at"] is None:
+        return None
+    return format_duration((row["finished_at"] or datetime.now(UTC)) - row["started_at"])
+
+
+def _cost(row: Record) -> str | None:
+    return None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
 
 
 SESSIONS = _Listing(
@@ -76,6 +87,7 @@ TURNS = _Listing(
         "ENDED (UTC)": lambda row: row["finished_at"],
         "CONVERSATION": lambda row: row["conversation"],
         "BY": lambda row: row["requested_by"],
+        "TOOK": lambda row: _joined(_duration(row), _cost(row), row["agent"]),
         "REASON": lambda row: row["reason"],
     },
 )

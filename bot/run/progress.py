@@ -27,6 +27,7 @@ from bot.store.turns import ClaimedTurn, ClaimLostError
 QUIET_SECONDS = 3.0
 # The earlier steps of a longer turn are forgotten.
 MAX_STEPS = 200
+SAVE_EVERY_SECONDS = 1.0
 
 
 class Progress:
@@ -38,6 +39,8 @@ class Progress:
         self.steps: list[str] = []
         self.phase: str | None = None
         self.changed = asyncio.Event()
+        self._unsaved: list[str] = []
+        self._to_save = asyncio.Event()
         self._agent_began = asyncio.Event()
 
     def enter(self, phase: str) -> None:
@@ -63,14 +66,20 @@ class Progress:
             case PlanChanged(entries=entries):
                 self.plan = tuple(replace(entry, text=self._redact(entry.text)) for entry in entries)
             case ToolStarted(title=title):
-                self.steps.append(self._redact(title))
+                self._add_step(self._redact(title))
             case ToolEnded(title=title, ok=ok):
                 if not ok:
-                    self.steps.append(f"{self._redact(title)} (failed)")
+                    self._add_step(f"{self._redact(title)} (failed)")
             case _:
                 assert_never(event)
-        del self.steps[:-MAX_STEPS]
         self.changed.set()
+
+    def _add_step(self, step: str) -> None:
+        self.steps.append(step)
+        del self.steps[:-MAX_STEPS]
+        if len(self._unsaved) < MAX_STEPS:
+            self._unsaved.append(step)
+            self._to_save.set()
 
     @asynccontextmanager
     async def shown(
@@ -79,12 +88,37 @@ class Progress:
         """Show the progress on the thread while the context lasts: at once when the agent starts, a phase before that
         only if it takes a while, then at the pace that GitHub allows.
         """
-        showing = asyncio.create_task(self._show(pool, thread_ref, turn, clock))
+        tasks = [
+            asyncio.create_task(self._show(pool, thread_ref, turn, clock)),
+            asyncio.create_task(self._save_all(pool, turn)),
+        ]
         try:
             yield
         finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._save(pool, turn)
+
+    async def _save_all(self, pool: Pool, turn: ClaimedTurn) -> None:
+        while True:
+            await self._to_save.wait()
+            self._to_save.clear()
+            await self._save(pool, turn)
+            await asyncio.sleep(SAVE_EVERY_SECONDS)
+
+    async def _save(self, pool: Pool, turn: ClaimedTurn) -> None:
+        """Write the new steps into rows, for the operator. What an outage of the database delays comes later."""
+        steps = tuple(self._unsaved)
+        if not steps:
+            return
+        try:
+            async with pool.acquire() as connection:
+                await turns.add_steps(connection, turn.claim, steps)
+        except DATABASE_AWAY as problem:
+            database_failed(problem)
+        else:
+            del self._unsaved[: len(steps)]
 
     async def _show(self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
         last_edit_at: datetime | None = None

@@ -231,7 +231,9 @@ class TurnRun:
         tokens = usage.total_tokens if None in both else sum(filter(None, both))
         claim = self._turn.claim
         self._model = usage.model
-        self._use = await self._persist(lambda connection: turns.record_use(connection, claim, cost, tokens))
+        self._use = await self._persist(
+            lambda connection: turns.record_use(connection, claim, cost, tokens, usage.model)
+        )
 
     async def _stopped(self) -> TurnResult:
         if self._disk_full is not None:

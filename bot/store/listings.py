@@ -17,6 +17,7 @@ from worktrees as worktree join codebases using (platform, repository_id)
 where ($2 or worktree.state <> 'removed' or worktree.state = $4)
   and ($3::text is null or lower(owner || '/' || name) = lower($3))
   and ($4::text is null or worktree.state = $4)
+  and ($5::bigint is null or worktree.id < $5)
 order by worktree.id desc
 limit $1
 """
@@ -34,6 +35,9 @@ select session.id, owner || '/' || name || '#' || number as conversation, agent,
 from sessions as session
      join conversations on conversations.id = conversation_id
      join codebases using (platform, repository_id)
+where ($2::bigint is null or session.id < $2)
+  and ($3::text is null or lower(owner || '/' || name) = lower($3))
+  and ($4::text is null or case when active then 'active' else 'ended' end = $4)
 order by session.id desc
 limit $1
 """
@@ -43,20 +47,63 @@ LIST_TURNS = """
 select turn.id, owner || '/' || name || '#' || number as conversation, turn.state,
        nullif(concat_ws(' ', reason, (select 'GitHub did not accept the answer: ' || error || '.' from unposted_answers
                                       where turn_id = turn.id order by part limit 1)), '') as reason,
-       requested_by, comment_url, started_at, finished_at
+       requested_by, comment_url, turn.agent, turn.model, cost_usd, tokens, turn.created_at, started_at, finished_at
 from turns as turn
      join conversations on conversations.id = turn.conversation_id
      join codebases using (platform, repository_id)
      left join outbox on outbox.turn_id = turn.id and outbox.kind = 'comment' and part = 1
+where ($2::bigint is null or turn.id < $2)
+  and ($3::text is null or lower(owner || '/' || name) = lower($3))
+  and ($4::text is null or turn.state = $4)
 order by turn.id desc
 limit $1
 """
 
 LIST_DELIVERIES = """
-select guid, event, action, conversation, state, received_at, attempts, error
+select guid, event, action, conversation, state, received_at, attempts, error, seq
 from deliveries
+where ($2::bigint is null or seq < $2)
+  and ($3::text is null or lower(split_part(conversation, '#', 1)) = lower($3))
+  and ($4::text is null or state = $4)
 order by seq desc
 limit $1
+"""
+
+LIST_CONVERSATIONS = """
+select thread.id, owner || '/' || name || '#' || number as conversation, thread.kind, title, thread.state,
+       worktree_id as worktree, branch,
+       (select id from sessions where conversation_id = thread.id and active) as session,
+       (select count(*) from turns where conversation_id = thread.id) as turns,
+       (select sum(cost_usd) from turns where conversation_id = thread.id) as cost_usd,
+       thread.created_at, thread.updated_at
+from conversations as thread
+     join codebases using (platform, repository_id)
+     left join worktrees as worktree on worktree.id = worktree_id
+where ($2::bigint is null or thread.id < $2)
+  and ($3::text is null or lower(owner || '/' || name) = lower($3))
+  and ($4::text is null or thread.state = $4)
+order by thread.id desc
+limit $1
+"""
+
+LIST_RESCUES = """
+select id, worktree_id as worktree, codebase, branch, removal, coalesce(ref, kept) as name, files, commits, bytes, node,
+       array(select codebase || '#' || number from unnest(conversations) as number) as conversations, created_at,
+       restored_at
+from rescue_rows
+where ($2::bigint is null or id < $2)
+  and ($3::text is null or lower(codebase) = lower($3))
+  and ($4::text is null or case when restored_at is null then 'kept' else 'restored' end = $4)
+order by id desc
+limit $1
+"""
+
+STEPS = """
+select at, words from steps where turn_id = $1 order by place
+"""
+
+REQUEST_OF_TURN = """
+select request, notices from turns where id = $1
 """
 
 
@@ -87,13 +134,20 @@ class FoundWorktree:
 
 
 async def worktrees(
-    connection: Connection, limit: int | None, *, with_removed: bool, repository: str | None, state: str | None
+    connection: Connection,
+    limit: int | None,
+    *,
+    with_removed: bool,
+    repository: str | None,
+    state: str | None,
+    before: int | None = None,
 ) -> list[Worktree]:
     """Return the newest `limit` worktrees, all without one; of this repository (`owner/name`) and state where given.
 
+    `before`: only those with a smaller id.
     Removed ones only `with_removed`, or when `state` asks for them.
     """
-    rows = await connection.fetch(LIST_WORKTREES, limit, with_removed, repository, state)
+    rows = await connection.fetch(LIST_WORKTREES, limit, with_removed, repository, state, before)
     return [Worktree(**row) for row in rows]
 
 
@@ -103,7 +157,18 @@ async def find_worktree(connection: Connection, worktree_id: int | None, path: s
     return FoundWorktree(**row) if row else None
 
 
-async def newest(connection: Connection, statement: str, limit: int | None) -> list[Record]:
-    """Return the newest `limit` rows of one of the lists above, all without one."""
-    rows: list[Record] = await connection.fetch(statement, limit)
+async def newest(
+    connection: Connection,
+    statement: str,
+    limit: int | None,
+    *,
+    before: int | None = None,
+    repository: str | None = None,
+    state: str | None = None,
+) -> list[Record]:
+    """Return the newest `limit` rows of one of the lists above, all without one; of this repository and state.
+
+    `before`: only those with a smaller id, of deliveries with a smaller `seq`.
+    """
+    rows: list[Record] = await connection.fetch(statement, limit, before, repository, state)
     return rows

@@ -1,6 +1,6 @@
 """The queue of turns from the side of the runner: claims, effects of a run, its end, and runs that were cut off."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,10 @@ from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
 
 T = TypeVar("T")
+
+MOST_STEPS = 1000
+LONGEST_STEP = 300
+"""In characters. Agents name their steps."""
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
@@ -90,12 +94,21 @@ with told as (
     update sessions s set cost_usd = greatest(told.before, told.sum)
     from told where s.id = told.session_id and told.sum is not null
 )
-update turns t set tokens = $4, cost_usd = case when told.sum is not null then greatest(told.sum - told.before, 0) end
+update turns t set tokens = $4, model = left($5, 100),
+                   cost_usd = case when told.sum is not null then greatest(told.sum - told.before, 0) end
 from told where t.id = told.id returning t.cost_usd, t.tokens
 """
 
 ADD_NOTICE = """
 update turns set notices = notices || $2::text where id = $1 and state = 'queued'
+"""
+
+ADD_STEPS = """
+with mine as (select id from turns where id = $1 and claim = $2)
+insert into steps (turn_id, place, words)
+select mine.id, new.place + (select count(*) from steps where turn_id = $1), left(new.words, $4)
+from mine, unnest($3::text[]) with ordinality as new (words, place)
+where new.place + (select count(*) from steps where turn_id = $1) <= $5
 """
 
 END_TURN = """
@@ -156,7 +169,8 @@ returning id
 
 USE_SESSION = """
 -- The session is active now, so it does not expire.
-with mine as (update turns set session_id = $3 where id = $1 and claim = $2 returning id)
+with mine as (update turns set session_id = $3, agent = (select s.agent from sessions s where s.id = $3)
+              where id = $1 and claim = $2 returning id)
 update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
 """
 
@@ -367,10 +381,18 @@ async def use_session(connection: Connection, claim: Claim, session_id: int) -> 
     _unless_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
 
 
-async def record_use(connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None) -> Use:
-    """Record the cost of the session so far and the turn's tokens; return what the turn itself cost."""
-    row = _unless_lost(await connection.fetchrow(RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens))
+async def record_use(
+    connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None, model: str | None
+) -> Use:
+    """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost."""
+    use = RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens, model
+    row = _unless_lost(await connection.fetchrow(*use))
     return Use(row["cost_usd"], row["tokens"])
+
+
+async def add_steps(connection: Connection, claim: Claim, steps: Sequence[str]) -> None:
+    """Add to the steps of the turn, up to MOST_STEPS; those of a lost claim are dropped."""
+    await connection.execute(ADD_STEPS, claim.turn_id, claim.token, list(steps), LONGEST_STEP, MOST_STEPS)
 
 
 async def end(

@@ -1,6 +1,7 @@
 """A mention gets an answer: reaction, one tracking comment, worktree, commit, push; and which texts are mentions."""
 
 import base64
+import json
 
 import pytest
 
@@ -39,6 +40,8 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
 
 async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> None:
     gate = world.gate()
+    told: list[str] = []
+    await world.database.add_listener("threadtree_events", lambda *news: told.append(json.loads(news[3])["event"]))
     issue = await world.maria.opens_issue("Slow work")
     await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
 
@@ -47,6 +50,10 @@ async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> Non
 
     await issue.hears("Finished.", "1 step of the agent")
     assert len(issue.from_bot) == 1
+    [step] = await world.database.fetch("select turn_id, place, words from steps")
+    assert (step["turn_id"], step["place"], "wait" in step["words"].lower()) == (1, 1, True), step["words"]
+    assert await world.turns("agent") == ["custom"]
+    assert told == ["turn-queued", "turn-started", "worktree-ready", "turn-step", "turn-ended"]
 
 
 async def test_a_second_mention_resumes_the_same_session(world: World) -> None:

@@ -35,6 +35,8 @@ values (2, 'done', null, 'one', '', 'ada', 7, now(), 'comment', 11, '2026-05-01 
        (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 'two', '', 'ada', 7, now(),
         'comment', 12, '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
        (3, 'queued', null, 'three', '', 'bob', 8, now(), 'issue', null, null, null);
+update turns set agent = 'custom', model = 'a-model', cost_usd = 0.25, tokens = 1200, created_at = '2026-05-01 09:59Z'
+where id = 1;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)
 values ('github.com/token', 2, 'reaction', 1, null, 0, 'comment', 11, 'eyes', null),
        ('github.com/token', 2, 'comment', 1, 1, 1, 'issue', null, 'the answer', 'https://github.com/octo/hello/issues/1#c1'),
@@ -179,6 +181,11 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "reason": None,
         "requested_by": "ada",
         "comment_url": "https://github.com/octo/hello/issues/1#c1",
+        "agent": "custom",
+        "model": "a-model",
+        "cost_usd": 0.25,
+        "tokens": 1200,
+        "created_at": "2026-05-01T09:59:00Z",
         "started_at": "2026-05-01T10:00:00Z",
         "finished_at": "2026-05-01T10:05:00Z",
     }
@@ -204,10 +211,10 @@ async def test_deliveries_show_their_result(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_without_a_terminal_tables_fit_80_columns_and_keep_whole_what_is_copied(cli: Cli) -> None:
+async def test_without_a_terminal_each_row_of_a_table_is_one_line(cli: Cli) -> None:
     tables = {name: (await cli(name, "list")).stdout for name in NAMES}
-    for name in ("sessions", "turns", "deliveries"):
-        assert max(map(len, tables[name].splitlines())) <= 80, tables[name]
+    assert [len(tables[name].splitlines()) for name in ("sessions", "turns", "deliveries")] == [3, 4, 3], "a line a row"
+    assert "5 min 0 s $0.25 custom" in tables["turns"]
     assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   2026-05-01 10:00" in tables["deliveries"]
     assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
     assert "octo/hello#4" in tables["turns"]

@@ -1,0 +1,71 @@
+-- What an operator watches: who did a turn and its steps, and news for those who listen.
+
+alter table turns add column agent text;                     -- of its session, which may be deleted before the turn
+alter table turns add column model text;                     -- as the agent tells it
+
+create table steps (
+    turn_id bigint      not null references turns (id) on delete cascade,
+    place   integer     not null,
+    at      timestamptz not null default now(),
+    words   text        not null,                            -- plain text, without secrets
+    primary key (turn_id, place)
+);
+
+create view conversation_names as
+select c.id, b.owner || '/' || b.name || '#' || c.number as conversation
+from conversations c join codebases b using (platform, repository_id);
+
+-- What is told is whole: those who listen ask for nothing more. Each is far below Postgres' 8,000 bytes.
+create function threadtree_tell(event text, news jsonb) returns void language sql as $$
+    select pg_notify('threadtree_events', jsonb_build_object('event', event, 'news', news)::text)
+$$;
+
+create function threadtree_tell_of_turn() returns trigger language plpgsql as $$
+begin
+    perform threadtree_tell(
+        case new.state when 'running' then 'turn-started' when 'queued' then 'turn-queued' else 'turn-ended' end,
+        jsonb_build_object('turn', new.id, 'state', new.state, 'reason', left(new.reason, 300), 'cost_usd', new.cost_usd,
+                           'conversation', (select conversation from conversation_names n
+                                            where n.id = new.conversation_id)));
+    return null;
+end
+$$;
+
+create trigger threadtree_turn_changes after update of state on turns
+    for each row when (new.state <> old.state) execute function threadtree_tell_of_turn();
+create trigger threadtree_turn_is_asked after insert on turns
+    for each row execute function threadtree_tell_of_turn();
+
+create function threadtree_tell_of_step() returns trigger language plpgsql as $$
+begin
+    perform threadtree_tell('turn-step', jsonb_build_object('turn', new.turn_id, 'place', new.place, 'words', new.words));
+    return null;
+end
+$$;
+
+create trigger threadtree_step after insert on steps for each row execute function threadtree_tell_of_step();
+
+create function threadtree_tell_of_worktree() returns trigger language plpgsql as $$
+begin
+    perform threadtree_tell('worktree-' || new.state, jsonb_build_object('worktree', new.id, 'state', new.state,
+                                                                         'branch', left(new.branch, 300)));
+    return null;
+end
+$$;
+
+create trigger threadtree_worktree_changes after update of state on worktrees
+    for each row when (new.state <> old.state) execute function threadtree_tell_of_worktree();
+
+create function threadtree_tell_of_operation() returns trigger language plpgsql as $$
+begin
+    perform threadtree_tell(
+        case new.state when 'failed' then 'worktree-failed' else 'operation-ended' end,
+        jsonb_build_object('operation', new.id, 'kind', new.kind, 'worktree', new.worktree_id, 'state', new.state,
+                           'outcome', left(new.outcome, 300)));
+    return null;
+end
+$$;
+
+create trigger threadtree_operation_ends after update of state on operations
+    for each row when (new.state in ('done', 'failed') and old.state <> new.state)
+    execute function threadtree_tell_of_operation();
