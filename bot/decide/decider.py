@@ -159,7 +159,7 @@ class Decider:
                     await _decline_outsider(connection, addressed, addressed.sender, self._clock())
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at):
-                await close(connection, self._server_url, repository, thread.number, at)
+                await close(connection, self._server_url, repository, thread.number, at, self._clock())
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await reopen(connection, repository, thread.number, at)

@@ -12,6 +12,7 @@ class GitProblem(StrEnum):
     NETWORK = "network"
     REJECTED = "rejected"
     LOCKED = "locked"
+    DISK_FULL = "disk full"
     CORRUPT = "corrupt"
     TIMEOUT = "timeout"
     OTHER = "other"
@@ -21,6 +22,8 @@ class GitProblem(StrEnum):
 _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     # A problem of the cage says nothing about the repository.
     (GitProblem.OTHER, re.compile(r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): ")),
+    # The remote's messages begin with "remote:".
+    (GitProblem.DISK_FULL, re.compile(r"^(?!remote:).*(no space left on device|disk quota exceeded)", re.I | re.M)),
     (GitProblem.CORRUPT, re.compile(r"unable to resolve reference .*: reference broken", re.I)),
     (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
     (
@@ -76,6 +79,7 @@ class GitError(Exception):
     def __init__(self, problem: GitProblem, command: str, stderr: str) -> None:
         super().__init__(f"git {command}: {stderr.strip() or problem.value}")
         self.problem = problem
+        self.command = command
         self.stderr = stderr
 
 

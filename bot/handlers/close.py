@@ -14,7 +14,12 @@ CLOSE_WITH_COMMENT_SECONDS = 2
 
 
 async def close(
-    connection: Connection, server_url: str, repository: Repository, number: int, closed_at: datetime
+    connection: Connection,
+    server_url: str,
+    repository: Repository,
+    number: int,
+    closed_at: datetime,
+    now: datetime,
 ) -> None:
     """End the conversation's session and its earlier turns and release its worktree, in the caller's transaction."""
     conversation = await conversations.find_conversation(connection, repository, number)
@@ -25,7 +30,7 @@ async def close(
     await conversations.end_session(connection, conversation.id, "conversation-closed")
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
-    await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before)
+    await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)
     for gone in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
         if gone.target is not None:
             words = worktree_replies.thread_was_closed(gone.kind)

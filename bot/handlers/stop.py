@@ -1,10 +1,12 @@
 """`/stop [all]`: the running turn ends, with `all` the queued turns too."""
 
+import asyncio
 from datetime import datetime, timedelta
 
 from bot.handlers.command import one_of
 from bot.handlers.context import Handler, RequestContext
 from bot.messages import reasons, replies, tracking
+from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import ThreadRef
@@ -24,7 +26,8 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         ctx.server_url,
         reasons.stopped_by(ctx.author.login),
         asked_before=ctx.asked_at + _GITHUB_CLOCK_TICK,
-        put_back_at=None if argument == "all" else ctx.now,
+        now=ctx.now,
+        only_put_back=argument != "all",
     )
     if not stopped:
         await ctx.reply(replies.NOTHING_TO_STOP)
@@ -38,17 +41,28 @@ async def stop_turns(
     reason: str,
     *,
     asked_before: datetime,
-    put_back_at: datetime | None = None,
+    now: datetime,
+    only_put_back: bool = False,
 ) -> int:
-    """Stop the conversation's running turn and its queued turns, with `put_back_at` only one that was put back until a
-    time after that; return how many there were.
+    """Stop the conversation's running turn and its queued turns, or of those `only_put_back` until a later time; return
+    how many there were. The answer of one whose agent was done is shown.
     """
     conversation_id = thread_ref.conversation_id
+    put_back_at = now if only_put_back else None
     stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at)
-    for turn_id, login, target in stopped:
-        asked = tracking.asked(login, server_url, thread_ref.repository, number, target, turn_id)
-        result = TurnResult("stopped", reason, asked=asked)
-        await thread_comments.ended(connection, thread_ref, turn_id, target, tracking.final(result), "stopped")
+    for turn in stopped:
+        result = TurnResult(
+            "stopped",
+            reason,
+            answer=split_subject(turn.answer)[0] if turn.answer else "",
+            notices=turn.notices if turn.answer else (),
+            read=turn.read if turn.answer else (),
+            asked=tracking.asked(turn.requested_by, server_url, thread_ref.repository, number, turn.target, turn.id),
+        )
+        # In a thread: a long answer takes seconds.
+        parts = await asyncio.to_thread(tracking.final, result, server_url=server_url)
+        news_at = now if turn.answer else None
+        await thread_comments.ended(connection, thread_ref, turn.id, turn.target, parts, "stopped", news_at)
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
 
 

@@ -13,6 +13,7 @@ from bot.messages.formatting import (
     format_duration,
     format_list,
     inline_code,
+    truncate,
     url_target,
 )
 from bot.messages.worktree_replies import Saved, restored_clause
@@ -141,11 +142,15 @@ def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
     return f"Not pushed: {why}. The work is kept on the bot's machine."
 
 
-def push_failed(branch: str | None) -> str:
-    """`branch` is None where the edits were to be shown as a patch."""
+def push_failed(branch: str | None, why: str) -> str:
+    """`branch` is None where the edits were to be shown as a patch; `why` are the words of git, GitHub or the disk."""
+    said = inline_code(truncate(why))
     if branch is None:
-        return "The edits could not be shown as a patch. They are kept, and the next request shows them too."
-    return f"The commits could not be pushed to {inline_code(branch)}. They are kept, and the next request pushes them."
+        return f"The edits could not be shown as a patch: {said}. They are kept, and the next request shows them too."
+    return (
+        f"The commits could not be pushed to {inline_code(branch)}: {said}. They are kept, and the next request pushes "
+        "them."
+    )
 
 
 def files_left_out(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, assert_never
 
 from bot.messages.formatting import (
     clause,
@@ -19,7 +19,11 @@ THREAD_CLOSED = "Stopped because the thread was closed."
 INTERRUPTED_TWICE = "The bot went down twice while it worked on this, so it did not start a third time."
 NO_ANSWER = "The agent ended without an answer."
 
-WaitReason = Literal["github-limit", "github-away", "credentials", "database-away", "usage-limit"]
+WaitReason = Literal[
+    "github-limit", "github-away", "credentials", "database-away", "files-locked", "disk-full", "usage-limit"
+]
+WaitStep = Literal["start", "agent", "publish"]
+"""What a request does at the end of its wait: it starts again, its agent continues, or its work is published."""
 
 # Waits
 
@@ -28,14 +32,27 @@ _WAITS: dict[WaitReason, str] = {
     "github-away": "GitHub does not answer.",
     "credentials": "GitHub does not accept the bot's credentials. Its operator must look at them.",
     "database-away": "The bot's database does not answer.",
+    "files-locked": "Another process uses the files of this thread.",
+    "disk-full": "The disk of the bot's machine is full. Its operator must free space.",
     "usage-limit": "The usage limit of the agent's model is reached.",
 }
 
 
-def waits(why: WaitReason, until: datetime, now: datetime) -> str:
+def waits(why: WaitReason, until: datetime, now: datetime, step: WaitStep = "start") -> str:
     """Say why a request waits, and until when."""
-    goes_on = "continues" if why == "usage-limit" else "is tried again"
-    return f"{_WAITS[why]} This request {goes_on} {format_moment(until, now)}. `/stop` ends the wait."
+    cause, moment = _WAITS[why], format_moment(until, now)
+    match step:
+        case "start":
+            return f"{cause} This request is tried again {moment}. `/stop` ends the wait."
+        case "agent":
+            return f"{cause} This request continues {moment}. `/stop` ends the wait."
+        case "publish":
+            return (
+                f"The agent is done, but its work could not be published. {cause} This is tried again {moment}. "
+                "`/stop` ends the wait and shows the answer."
+            )
+        case _:
+            assert_never(step)
 
 
 # Refusals

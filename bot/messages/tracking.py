@@ -132,7 +132,7 @@ def queued(ahead: int) -> str:
 
 def waiting(why: str) -> str:
     """`why` says what the request waits for, and until when."""
-    return f"Queued. {why}"
+    return f"Waiting. {why}"
 
 
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:

@@ -41,8 +41,8 @@ _log = structlog.get_logger()
 async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     """Return when the operation has ended, was queued again, or its claim was lost.
 
-    Raises cancellation, and what a database raises that stays away: the operation is then queued again later, like
-    those of dead workers.
+    Raises cancellation, and what a bug in its statements raises: the operation is then queued again later, like those
+    of dead workers.
     """
     with bound_contextvars(**_log_context(operation)):
         await _carry_out(ctx, operation)

@@ -13,7 +13,6 @@ from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, ScratchGit
 
 DISK, STAGED, _COMPARED = "disk", "staged", "compared"
 _NO_CONVERSION = frozenset({"unspecified", "unset"})
-_FULL = ("No space left on device", "Disk quota exceeded")
 _UNREADABLE = "Unable to process path"
 # An index can name what no disk can hold.
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
@@ -97,7 +96,7 @@ async def _add(own: ScratchGit, names: Iterable[str]) -> None:
     try:
         await own.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", index=DISK, input=listed)
     except GitError as error:
-        if _UNREADABLE in error.stderr and not any(full in error.stderr for full in _FULL):
+        if _UNREADABLE in error.stderr and error.problem is not GitProblem.DISK_FULL:
             raise UnreadableError(error.stderr.strip()) from error
         raise
 

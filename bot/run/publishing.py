@@ -117,7 +117,7 @@ async def _push(
             return parked
         case Rejected(detail=detail):
             _log.warning("push-rejected", branch=branch, detail=detail)
-            told.append(notices.push_failed(branch))
+            told.append(notices.push_failed(branch, detail))
             return None
         case _:
             assert_never(result)

@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 
 from bot.messages import reasons, tracking
+from bot.messages.commit_message import split_subject
 from bot.messages.tracking import TurnResult
 from bot.node.process_lock import is_alive
 from bot.operations import execute
@@ -103,9 +104,12 @@ class Runner:
             # Its row is still claimed: it is found and queued again like that of a dead worker.
             log_failure("operation", problem, operation=operation_id)
 
-    def _ended(self, claim: UUID, _: asyncio.Task[None]) -> None:
-        del self._runs[claim]
+    def _ended(self, claim: UUID, task: asyncio.Task[None]) -> None:
+        run, _ = self._runs.pop(claim)
         self._bell.set()
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Its row is still claimed: it is found and queued again like that of a dead worker.
+            log_failure("turn", problem, turn=run.turn_id)
 
     def _removals_ended(self, task: asyncio.Task[None]) -> None:
         self._removing = None
@@ -171,7 +175,9 @@ async def _interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> 
     place = await turns.thread_of(connection, claim.turn_id)
     repository = place.thread_ref.repository
     asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
-    parts = tracking.final(TurnResult("interrupted", reason, asked=asked))
+    answer = split_subject(place.answer)[0] if place.answer else ""
+    result = TurnResult("interrupted", reason, answer, notices=place.notices, asked=asked)
+    parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
     await thread_comments.ended(
         connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
     )

@@ -4,49 +4,47 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
 import structlog
-from asyncpg import PostgresError
 from structlog.contextvars import bound_contextvars
 
 from bot import failpoints
 from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
-from bot.clones import metadata
 from bot.clones.clone import StoppedError
-from bot.clones.metadata import Metadata, record_use
+from bot.clones.metadata import record_use
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
+from bot.messages.reasons import WaitStep
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.network.usage_limit import UsageLimit
 from bot.node.transactions import persist
-from bot.redaction import Redactor
-from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
+from bot.run.ending import finish
 from bot.run.progress import Progress
 from bot.run.prompt import Prompt, read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
-from bot.run.waiting import Wait, wait_for, wait_for_limit
+from bot.run.waiting import Wait, put_back, wait_for, wait_for_limit
 from bot.sandbox.disk import watched
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import conversations, outbox, retention, turns, worktrees
-from bot.store.database import DATABASE_AWAY, Connection
+from bot.store import conversations, turns, worktrees
+from bot.store.database import Connection
 from bot.store.failures import log_failure
-from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOOK_AGAIN_SECONDS = 2.0
+KNOWN_PROBLEMS = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
+"""Errors of git, GitHub and the disk; all others are bugs."""
 T = TypeVar("T")
 _log = structlog.get_logger()
 
@@ -69,6 +67,13 @@ class TurnRun:
         self._use = turn.use
         self._model: str | None = None
         self._limit = UsageLimit(ctx.clock)
+        self._answer = turn.answer
+        self._branch = turn.worktree.branch
+
+    @property
+    def _answer_text(self) -> str:
+        """The saved answer as people see it, without the line for the commit."""
+        return commit_message.split_subject(self._answer)[0] if self._answer is not None else ""
 
     @property
     def turn_id(self) -> int:
@@ -88,10 +93,12 @@ class TurnRun:
     async def _run(self) -> None:
         _log.info("turn-started", resuming=self._turn.resuming)
         try:
-            reached = await self._to_an_end()
-            end = await self._put_back(reached) if isinstance(reached, Wait) else reached
-            if end is None:
-                return
+            end = await self._to_an_end()
+            if isinstance(end, Wait):
+                if await put_back(self._ctx, self._turn, self._thread_ref, end, tuple(dict.fromkeys(self._notices))):
+                    _log.info("turn-put-back", why=end.why, until=end.until.isoformat())
+                    return
+                end = await self._stopped()
             await self._finish(end)
             _log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
         except TurnMovedError:
@@ -113,20 +120,33 @@ class TurnRun:
         except ClaimLostError:
             raise
         except Exception as problem:  # noqa: BLE001 - a bug is logged with its traceback, and the turn still ends visibly
-            if not self._progress.agent_began:
-                wait = wait_for(problem, self._turn.waiting_since, self._ctx.clock())
-                if wait is not None:
-                    _log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
-                    return wait
-            if isinstance(problem, (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)):
-                _log.warning("turn-failed", problem=str(problem))
-                return TurnResult("failed", reasons.trouble(str(problem)))
-            _log.exception("turn-crashed")
-            return TurnResult("failed", reasons.own_error(self._turn.id))
+            return self._after(problem)
         finally:
             for task in (watch, work):
                 task.cancel()
             await asyncio.gather(watch, work, return_exceptions=True)
+
+    def _after(self, problem: Exception) -> TurnResult | Wait:
+        """Return how the turn goes on after a problem. One that passes is waited for, unless the agent is at work."""
+        began, is_known = self._progress.agent_began, isinstance(problem, KNOWN_PROBLEMS)
+        if self._answer is not None or not began:
+            # What was met before the agent began is over.
+            since = None if began else self._turn.waiting_since
+            step: WaitStep = "start" if self._answer is None else "publish"
+            wait = wait_for(problem, since, self._ctx.clock(), step)
+            if wait is not None:
+                _log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
+                return wait
+        if self._answer is not None and is_known:
+            # The work stays in the worktree, and the next turn pushes it.
+            _log.warning("publish-failed", problem=str(problem))
+            self._notices.append(notices.push_failed(self._branch, str(problem)))
+            return TurnResult("done")
+        if is_known:
+            _log.warning("turn-failed", problem=str(problem))
+            return TurnResult("failed", reasons.trouble(str(problem)))
+        _log.error("turn-crashed", exc_info=problem)
+        return TurnResult("failed", reasons.own_error(self._turn.id))
 
     async def _watch(self) -> None:
         """Look at the row now and then: for a stop whose notification was lost, and for a claim that was taken away."""
@@ -154,15 +174,19 @@ class TurnRun:
         if ready is None:
             return await self._stopped()
         if isinstance(ready, NotReady):
-            return TurnResult("refused", ready.reason)
+            if self._answer is None:
+                return TurnResult("refused", ready.reason)
+            self._notices.append(ready.reason)
+            return TurnResult("done")
         self._notices += ready.notices
+        self._branch = ready.branch
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
         await asyncio.to_thread(record_use, turn.worktree, ready.branch, ready.base_branch, self._ctx.clock())
         if self._stop.is_set():
             return await self._stopped()
-        if turn.answer is not None:
-            # Cut off after the agent was done: the agent does not run again.
-            return await self._deliver(ready, head_before, turn.answer)
+        if self._answer is not None:
+            # The agent was done before the run was cut off or put back: it does not run again.
+            return await self._deliver(ready, head_before, self._answer)
         if self._ctx.setup_script:
             await self._set_up()
             if self._stop.is_set():
@@ -181,8 +205,9 @@ class TurnRun:
                 if usage is not None:
                     await self._note_use(usage)
                 text = await asyncio.to_thread(self._ctx.redactor.redact, text)
-                notices = tuple(self._notices)
-                await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, notices))
+                told = tuple(self._notices)
+                await self._persist(lambda connection: turns.save_answer(connection, turn.claim, text, told))
+                self._answer = text
                 return await self._deliver(ready, head_before, text)
             case Cancelled():
                 return await self._stopped()
@@ -305,10 +330,9 @@ class TurnRun:
 
     async def _deliver(self, ready: Ready, head_before: str, answer: str) -> TurnResult:
         """Commit and push, unless a stop was accepted before the push."""
-        stopped = await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim))
         text, subject = commit_message.split_subject(answer)
-        if stopped is not None:
-            return TurnResult("stopped", stopped, answer=text)
+        if await self._persist(lambda connection: turns.stop_requested(connection, self._turn.claim)) is not None:
+            return await self._stopped()
         changes: Changes | str | None = None
         try:
             guard = await guard_of(self._ctx, self._turn, ready)
@@ -317,11 +341,7 @@ class TurnRun:
             if changes is None and not told:
                 text = answer  # nothing was committed, so the line is part of what the agent says
         except StoppedError:
-            return replace(await self._stopped(), answer=text)
-        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
-            # The answer exists; the work stays in the worktree, and the next turn pushes it.
-            _log.warning("publish-failed", problem=str(problem))
-            self._notices.append(notices.push_failed(ready.branch))
+            return await self._stopped()
         if isinstance(changes, Changes):
             pull_request, notice = await pull_request_of(self._ctx, self._turn, ready, changes)
             changes = replace(changes, pull_request=pull_request)
@@ -329,10 +349,11 @@ class TurnRun:
         return TurnResult("done", answer=text, changes=changes)
 
     async def _finish(self, end: TurnResult) -> None:
-        """Write the end, the answer and the doorbell for the next turn in one transaction."""
+        """End the turn, with everything that its run knows. An answer is shown, however the turn ends."""
         turn, ctx = self._turn, self._ctx
         result = replace(
             end,
+            answer=end.answer or self._answer_text,
             notices=tuple(dict.fromkeys(self._notices)),
             steps=tuple(self._progress.steps),
             read=self._read,
@@ -344,48 +365,7 @@ class TurnRun:
             tokens=self._use.tokens,
             model=self._model or ctx.agent,
         )
-
-        # In a thread: a long answer takes seconds.
-        result = await asyncio.to_thread(_without_secrets, result, ctx.redactor)
-        parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
-
-        async def write(connection: Connection) -> None:
-            reason = result.reason and plain(result.reason)
-            await turns.end(connection, turn.claim, result.state, reason, result.notices)
-            await thread_comments.ended(
-                connection, self._thread_ref, turn.id, turn.target, parts, end.state, ctx.clock()
-            )
-            await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
-            if ctx.purge_on_success and end.state == "done":
-                await worktrees.purge(connection, turn.worktree.id)
-            await defer(connection, turns_bell(ctx.node))
-
-        # Before the end is written: after it the worktree may be removed at any moment.
-        await asyncio.to_thread(_record_end, ctx, turn, result)
-        await self._persist(write)
-        failpoints.reached("turn-end-written")
-        await _delete_old_sessions(ctx)
-
-    async def _put_back(self, wait: Wait) -> TurnResult | None:
-        """Queue the turn again until a time and say so on the thread; return its end if it is to stop."""
-        turn, now = self._turn, self._ctx.clock()
-        words = reasons.waits(wait.why, wait.until, now)
-        told = tuple(dict.fromkeys(self._notices))
-
-        async def write(connection: Connection) -> bool:
-            if not await turns.put_back(
-                connection, turn.claim, plain(words), wait.until, wait.since, told, resumes=wait.resumes
-            ):
-                return False
-            if wait.holds_writer:
-                await outbox.pause_writer(connection, self._thread_ref.repository.writer, wait.until)
-            await thread_comments.track(connection, self._thread_ref, turn.id, turn.target, tracking.waiting(words))
-            return True
-
-        if await self._persist(write):
-            _log.info("turn-put-back", why=wait.why, until=wait.until.isoformat())
-            return None
-        return await self._stopped()
+        await finish(ctx, turn, self._thread_ref, result)
 
     async def _hand_back(self) -> None:
         """Requeue the turn: this process stops, and another run continues it."""
@@ -404,41 +384,3 @@ async def _denied(ctx: TurnContext, turn: ClaimedTurn) -> str | None:
     if verdict is None:
         verdict = by_permission(await ctx.github.permission(turn.worktree.repository, turn.requested_by))
     return reasons.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
-
-
-def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
-    """Return the end of a turn as it is stored and shown: no text of the agent, of git or of GitHub holds a secret."""
-    redact = redactor.redact
-    return replace(
-        result,
-        reason=result.reason and redact(result.reason),
-        answer=redact(result.answer),
-        changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
-        notices=tuple(map(redact, result.notices)),
-        steps=tuple(map(redact, result.steps)),
-        read=tuple(map(redact, result.read)),
-        last_words=redact(result.last_words),
-    )
-
-
-def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
-    """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
-    path = Path(turn.worktree.path)
-    known = metadata.read(path)
-    if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
-        return
-    error = None if end.state == "done" or end.reason is None else plain(end.reason)
-    updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
-    try:
-        metadata.write(path, updated)
-    except OSError as problem:
-        _log.warning("metadata-not-written", path=turn.worktree.path, problem=str(problem))
-
-
-async def _delete_old_sessions(ctx: TurnContext) -> None:
-    """Delete ended sessions past their time. A failure to do so is only logged: a timer does it too."""
-    try:
-        async with ctx.pool.acquire() as connection:
-            await retention.delete_old_sessions(connection, ctx.session_ttl_seconds, ctx.clock())
-    except (*DATABASE_AWAY, PostgresError) as problem:
-        _log.warning("sessions-not-deleted", problem=type(problem).__name__)

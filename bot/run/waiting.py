@@ -1,13 +1,25 @@
-"""Problems that pass: a turn that meets one before its agent begins waits instead of failing (DESIGN.md §3.9). Pure."""
+"""Problems that pass: a turn that meets one before its agent begins, or after its agent's end, waits instead of failing
+(DESIGN.md §3.9).
+"""
 
+import errno
 import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.github.errors import Transient, Unauthenticated
-from bot.messages.reasons import WaitReason
+from bot.messages import reasons, tracking
+from bot.messages.formatting import plain
+from bot.messages.reasons import WaitReason, WaitStep
+from bot.model import ThreadRef
+from bot.node.transactions import persist
+from bot.reply import thread_comments
+from bot.run.context import TurnContext
+from bot.store import outbox, turns
+from bot.store.database import Connection
 from bot.store.failures import is_transient
+from bot.store.turns import ClaimedTurn
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)
@@ -17,22 +29,25 @@ SHORTEST_FOR_LIMIT = timedelta(minutes=1)
 LIMIT_PATIENCE = timedelta(days=8)
 """After so long a turn no longer waits for a vendor: the longest quotas are of a week."""
 
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TALKS_TO_GITHUB = frozenset({"fetch", "push", "ls-remote"})
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The turn is put back until a time. `since` is when the first of these problems was met.
 
-    `holds_writer`: no turn with these credentials may start before. `resumes`: the agent has begun and continues then.
+    `holds_writer`: no turn with these credentials may start before. `step` is what the turn does then.
     """
 
     why: WaitReason
     until: datetime
     since: datetime | None = None
     holds_writer: bool = False
-    resumes: bool = False
+    step: WaitStep = "start"
 
 
-def wait_for(problem: BaseException, since: datetime | None, now: datetime) -> Wait | None:
+def wait_for(problem: BaseException, since: datetime | None, now: datetime, step: WaitStep = "start") -> Wait | None:
     """Return how to wait until `problem` has passed; None where it does not pass, or lasts too long already.
 
     `since` is when the turn met the first problem in a row.
@@ -46,27 +61,57 @@ def wait_for(problem: BaseException, since: datetime | None, now: datetime) -> W
     asked = problem.retry_after_seconds if isinstance(problem, Transient) else None
     if asked is not None:
         pause = max(pause, timedelta(seconds=asked))
-    return Wait(why, now + pause, since, holds_writer=why == "github-limit")
+    return Wait(why, now + pause, since, holds_writer=why == "github-limit", step=step)
 
 
 def wait_for_limit(reset: datetime, asked_at: datetime, now: datetime) -> Wait | None:
     """Return the wait of a turn whose agent met its model's usage limit; None where the turn waited too long."""
     if now - asked_at >= LIMIT_PATIENCE:
         return None
-    return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), resumes=True)
+    return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), step="agent")
 
 
 def _reason(problem: BaseException) -> WaitReason | None:
     match problem:
         case Transient(scope="installation"):
             return "github-limit"
-        case Transient() | GitError(problem=GitProblem.NETWORK | GitProblem.TIMEOUT):
+        case Transient() | GitError(problem=GitProblem.NETWORK):
             return "github-away"
-        case Unauthenticated() | GitError(problem=GitProblem.AUTH):
+        case GitError(problem=GitProblem.TIMEOUT, command=command) if command in _TALKS_TO_GITHUB:
+            return "github-away"
+        # A 403 is a lack of permission, which an operator has to grant.
+        case GitError(problem=GitProblem.AUTH, stderr=stderr) if is_unauthenticated(stderr):
             return "credentials"
+        case Unauthenticated():
+            return "credentials"
+        case GitError(problem=GitProblem.LOCKED):
+            return "files-locked"
+        case GitError(problem=GitProblem.DISK_FULL):
+            return "disk-full"
         case ConnectionError() | TimeoutError() | socket.gaierror():
             return "database-away"
-        case OSError():
-            return None  # of a file: nothing says that it passes
+        case OSError(errno=code):
+            return "disk-full" if code in _DISK_FULL else None
         case _:
             return "database-away" if is_transient(problem) else None
+
+
+async def put_back(
+    ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, wait: Wait, notices: tuple[str, ...]
+) -> bool:
+    """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
+    now = ctx.clock()
+    words = reasons.waits(wait.why, wait.until, now, wait.step)
+
+    async def write(connection: Connection) -> bool:
+        goes_on = wait.step != "start"
+        if not await turns.put_back(
+            connection, turn.claim, plain(words), wait.until, now, wait.since, notices, goes_on=goes_on
+        ):
+            return False
+        if wait.holds_writer:
+            await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
+        await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
+        return True
+
+    return await persist(ctx.pool, write)

@@ -17,6 +17,8 @@ _log = structlog.get_logger()
 def is_transient(problem: BaseException) -> bool:
     """Return whether what failed in our database or in the job engine's may succeed later."""
     match problem:
+        case asyncpg.DataError():
+            return False  # a value that Postgres cannot hold
         case ConnectorException(__cause__=BaseException() as cause):
             return is_transient(cause)
         case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):

@@ -60,8 +60,20 @@ returning id
 STOP_QUEUED = """
 update turns set state = 'stopped', reason = $2, finished_at = now()
 where conversation_id = $1 and state = 'queued' and asked_at < $3 and ($4::timestamptz is null or not_before > $4)
-returning id, requested_by, source_kind, source_id
+returning id, requested_by, source_kind, source_id, answer, notices, read
 """
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedTurn:
+    """A turn that ended while it waited. `answer` is its agent's, if the agent was done."""
+
+    id: int
+    requested_by: str
+    target: Target
+    answer: str | None
+    notices: tuple[str, ...]
+    read: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +177,20 @@ async def stop_queued(
     reason: str,
     asked_before: datetime,
     put_back_at: datetime | None = None,
-) -> list[tuple[int, str, Target]]:
-    """End the waiting turns that were requested before that time; return (id, who asked, what asked for it).
+) -> list[StoppedTurn]:
+    """End the waiting turns that were requested before that time, and return them.
 
     With `put_back_at`, only those that began and were put back until a time after it.
     """
     rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before, put_back_at)
-    return [(row["id"], row["requested_by"], Target(row["source_kind"], row["source_id"])) for row in rows]
+    return [
+        StoppedTurn(
+            row["id"],
+            row["requested_by"],
+            Target(row["source_kind"], row["source_id"]),
+            row["answer"],
+            tuple(row["notices"]),
+            tuple(row["read"]),
+        )
+        for row in rows
+    ]

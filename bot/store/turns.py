@@ -125,9 +125,10 @@ where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
 """
 
 PUT_BACK = """
--- The turn keeps its place, and counts its time from its next start.
+-- The turn keeps its place. If it goes on then ($7), the wait does not count as its time; else it starts anew.
 update turns set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $5,
-                 notices = $6, resuming = resuming or $7, started_at = null
+                 notices = $6, resuming = resuming or $7,
+                 started_at = case when $7 then started_at + ($4::timestamptz - $8::timestamptz) end
 where id = $1 and claim = $2 and stop_requested_at is null returning id
 """
 
@@ -138,7 +139,7 @@ where t.state = 'running' and w.node = $1
 
 THREAD_OF_TURN = """
 select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
-       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number
+       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number, t.answer, t.notices
 from turns t
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
@@ -241,13 +242,15 @@ class ClaimedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TurnThread:
-    """The thread and the worktree of a turn; `target` is what asked for it."""
+    """The thread and the worktree of a turn; `target` is what asked for it. `answer` is the saved one, if any."""
 
     thread_ref: ThreadRef
     number: int
     worktree_id: int
     requested_by: str
     target: Target
+    answer: str | None
+    notices: tuple[str, ...]
 
 
 class ClaimLostError(Exception):
@@ -422,16 +425,17 @@ async def put_back(
     claim: Claim,
     reason: str,
     until: datetime,
+    now: datetime,
     since: datetime | None,
     notices: tuple[str, ...],
     *,
-    resumes: bool,
+    goes_on: bool,
 ) -> bool:
     """Queue a running turn again, not to be claimed before `until`; False if it is to stop. Raises ClaimLostError.
 
-    `resumes`: its agent has begun, and continues then.
+    `goes_on`: its agent has begun, so what the run has done counts then.
     """
-    row = PUT_BACK, claim.turn_id, claim.token, reason, until, since, list(notices), resumes
+    row = PUT_BACK, claim.turn_id, claim.token, reason, until, since, list(notices), goes_on, now
     if await connection.fetchval(*row) is not None:
         return True
     await stop_requested(connection, claim)
@@ -448,4 +452,12 @@ async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
     thread_ref = ThreadRef(repository_of(row), row["conversation_id"])
     target = Target(row["source_kind"], row["source_id"])
-    return TurnThread(thread_ref, row["number"], row["worktree_id"], row["requested_by"], target)
+    return TurnThread(
+        thread_ref,
+        row["number"],
+        row["worktree_id"],
+        row["requested_by"],
+        target,
+        row["answer"],
+        tuple(row["notices"]),
+    )

@@ -169,6 +169,8 @@ async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -
             raise
         if await entries.operation_in_progress(clone, path) == "merge":
             await clone.on_worktree(path, "merge", "--abort")
+        if error.problem is GitProblem.DISK_FULL:
+            raise
         return False
     await import_commits(lock, path, branch)
     return True

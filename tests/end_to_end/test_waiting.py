@@ -11,6 +11,7 @@ from tests.support.world import World
 
 PERMISSION = "*/collaborators/*/permission"
 FETCH = "*/info/refs"
+PUSH = "*/git-receive-pack"
 PUT_BACK = "exists (select from turns where state = 'queued' and not_before is not null)"
 
 
@@ -19,7 +20,7 @@ async def test_a_request_waits_while_git_cannot_reach_github(world: World) -> No
     world.faults.add(FailBefore(503), path=FETCH)
     await issue.says("@threadtree-bot say hello")
 
-    await issue.sees("Queued. GitHub does not answer. This request is tried again at ")
+    await issue.sees("Waiting. GitHub does not answer. This request is tried again at ")
     assert await world.turns("state", "started_at") == [("queued", None)]
     world.clock.move(60)
     assert "hello" in "".join(await issue.hears_all())
@@ -71,7 +72,7 @@ async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says
     monkeypatch.setattr(turn, "UsageLimit", Reached)
     issue = await world.maria.opens_issue("Too much")
     await issue.says("@threadtree-bot write draft.txt: half\nfail too many requests")
-    await issue.sees("Queued. The usage limit of the agent's model is reached. This request continues at ")
+    await issue.sees("Waiting. The usage limit of the agent's model is reached. This request continues at ")
     assert await world.turns("state", "resuming") == [("queued", True)]
 
     monkeypatch.undo()
@@ -87,3 +88,64 @@ async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says
     await world.until(PUT_BACK)
     await issue.says("@threadtree-bot stop")
     assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
+
+
+async def test_a_push_that_meets_a_passing_trouble_is_tried_again_without_the_agent(world: World) -> None:
+    issue = await world.maria.opens_issue("Late")
+    world.faults.add(FailBefore(503), path=PUSH, times=2)
+    await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
+
+    await issue.sees(
+        "Waiting. The agent is done, but its work could not be published. GitHub does not answer. This is tried"
+    )
+    await world.until(PUT_BACK)
+    (first,) = await world.turns()
+    world.clock.move(20)
+    await world.until(f"exists (select from turns where not_before > '{first['not_before'].isoformat()}')")
+    (second,) = await world.turns()
+    assert second["waiting_since"] == first["waiting_since"]  # the whole wait has a limit
+    world.clock.move(120)
+    link, answer = await issue.hears_all()
+    assert "I wrote a.txt." in answer
+    assert "**Changed** [`threadtree/issue-1`]" in answer
+    assert "[!NOTE]" not in answer  # its own files and commits are nothing unusual
+    assert "Go to the answer" in link
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
+    (done,) = await world.turns()
+    assert (done["state"], done["cut_offs"]) == ("done", 0)
+    # The waits are no work.
+    assert done["started_at"] > done["created_at"] + timedelta(seconds=30)
+
+
+async def test_stop_ends_the_wait_of_a_push_and_shows_the_answer(world: World) -> None:
+    issue = await world.maria.opens_issue("Late")
+    world.faults.add(FailBefore(503), path=PUSH, times=None)
+    await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
+    await world.until(PUT_BACK)
+
+    await issue.says("/stop")
+    (answer,) = await issue.hears_all()
+    assert "I wrote a.txt." in answer
+    assert "**Stopped** by `maria`." in answer
+    (worktree,) = await world.worktrees()
+    assert world.text_of(worktree["path"], "a.txt") == "one\n"
+
+    # The next request pushes it.
+    world.faults.clear()
+    await issue.says("@threadtree-bot say next")
+    await issue.hears("next")
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
+
+
+async def test_a_push_that_waits_for_a_day_ends_with_the_reason(world: World) -> None:
+    issue = await world.maria.opens_issue("Never")
+    world.faults.add(FailBefore(503), path=PUSH, times=None)
+    await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
+    await world.until(PUT_BACK)
+
+    world.clock.move(24 * 3600 + 60)
+    _, answer = await issue.hears_all()
+    assert "I wrote a.txt." in answer
+    assert "The commits could not be pushed to `threadtree/issue-1`: `git push: " in answer
+    assert "503" in answer
+    assert await world.turns("state") == ["done"]

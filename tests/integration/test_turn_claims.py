@@ -270,9 +270,8 @@ async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: Tu
 async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: ClaimedTurn) -> None:
     waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
 
-    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == [
-        (waiting, "ada", Target("review", 12))
-    ]
+    (stopped,) = await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER)
+    assert (stopped.id, stopped.requested_by, stopped.target) == (waiting, "ada", Target("review", 12))
 
     row = await world.row(waiting)
     assert (row["state"], row["reason"]) == ("stopped", STOPPED)

@@ -22,7 +22,7 @@ from bot.simulated.github.server import SimulatedGitHub
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 
-PROGRESS = ("Queued.", "Working on it")
+PROGRESS = ("Queued.", "Waiting.", "Working on it")
 EMOJI = {"eyes": "👀", "confused": "😕"}
 
 More = Mapping[str, str] | Callable[[SimulatedGitHub], Mapping[str, str]]

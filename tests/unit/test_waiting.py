@@ -1,5 +1,6 @@
 """Which problems pass, and how long a turn waits for them."""
 
+import errno
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -21,7 +22,13 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
         (Transient("request", None, "502"), "github-away"),
         (GitError(GitProblem.NETWORK, "fetch", "could not resolve host"), "github-away"),
         (GitError(GitProblem.TIMEOUT, "fetch", ""), "github-away"),
+        (GitError(GitProblem.TIMEOUT, "push", ""), "github-away"),
         (GitError(GitProblem.AUTH, "fetch", "Authentication failed for"), "credentials"),
+        (GitError(GitProblem.LOCKED, "commit", ""), "files-locked"),
+        (GitError(GitProblem.DISK_FULL, "commit", ""), "disk-full"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk-full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full"),
+        (asyncpg.DiskFullError("x"), "database-away"),
         (Unauthenticated("bad credentials"), "credentials"),
         (asyncpg.ReadOnlySQLTransactionError("x"), "database-away"),
         (ConnectionRefusedError(), "database-away"),
@@ -41,6 +48,12 @@ def test_a_problem_that_passes_is_waited_for(problem: Exception, why: WaitReason
         NotFound("gone"),
         Refused(403, "no"),
         GitError(GitProblem.CORRUPT, "fetch", ""),
+        GitError(GitProblem.NOT_FOUND, "push", "repository not found"),
+        GitError(GitProblem.AUTH, "push", "Permission to acme/shop.git denied to bot."),
+        GitError(GitProblem.TIMEOUT, "add", ""),
+        GitError(GitProblem.OTHER, "push", ""),
+        PermissionError(errno.EACCES, "Permission denied"),
+        asyncpg.DataError("a value that Postgres cannot hold"),
         FileNotFoundError("no such file"),
         asyncpg.UniqueViolationError("x"),
         ValueError("a bug"),
@@ -64,7 +77,7 @@ def test_waits_grow_up_to_a_limit_and_end_after_a_day() -> None:
 def test_an_agent_waits_for_its_vendor_at_least_a_minute_and_at_most_some_days() -> None:
     wait = wait_for_limit(NOON + timedelta(hours=3), NOON, NOON)
     assert wait is not None
-    assert (wait.why, wait.until, wait.resumes) == ("usage-limit", NOON + timedelta(hours=3), True)
+    assert (wait.why, wait.until, wait.step) == ("usage-limit", NOON + timedelta(hours=3), "agent")
     wait = wait_for_limit(NOON, NOON, NOON)
     assert wait is not None
     assert wait.until == NOON + timedelta(minutes=1)

@@ -44,7 +44,8 @@ class CommandRules(TurnRules):
 
         async def close() -> None:
             async with self.ground.pool.acquire() as connection, connection.transaction():
-                await closing.close(connection, "https://github.example", REPOSITORY, number, self.ground.later())
+                later = self.ground.later()
+                await closing.close(connection, "https://github.example", REPOSITORY, number, later, later)
             await self.ground.stop()
 
         self.bot(close())
