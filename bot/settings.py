@@ -56,7 +56,7 @@ _URLS_OF_GITHUB_COM = {
 }
 NOT_BUILT = frozenset(
     {
-        *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX", "DISK_RESERVE_GB"),
+        *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
         *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
         *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
@@ -128,6 +128,7 @@ class Settings(BaseModel):
     worktree_headless_expiry_days: Count = 30
     worktree_branch_expiry_days: Count = 90
     worktree_orphan_expiry_days: Count = 90
+    disk_reserve_gb: float = Field(default=5, ge=0, allow_inf_nan=False)
     worktree_prune_enabled: bool = True
     worktree_purge_on_success: bool = False
     sweep_interval_seconds: Seconds = 3600
@@ -149,6 +150,11 @@ class Settings(BaseModel):
         """The accepted secrets of signatures; two during a rotation."""
         both = (self.github_webhook_secret, self.github_webhook_secret_old)
         return tuple(secret.get_secret_value().encode() for secret in both if secret)
+
+    @property
+    def disk_reserve_bytes(self) -> int:
+        """The disk space that is to stay free."""
+        return int(self.disk_reserve_gb * 10**9)
 
     def with_data_dir(self) -> Self:
         """Make DATA_DIR, for its owner alone, unless it is there. Raises SettingsError when that is impossible."""

@@ -11,6 +11,7 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
+from bot.maintenance.clones import care_for_clones
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
@@ -51,15 +52,19 @@ async def keep_house(
         database_answered()
 
     async def sweep() -> None:
-        """Delete what has expired. WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash."""
+        """Delete what has expired, and pack the clones.
+
+        WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
+        """
         async with ctx.pool.acquire() as connection:
             await upkeep.delete_old(connection, timedelta(days=settings.delivery_retention_days))
         await repair(ctx)
         policy = retention_policy(settings, ctx.clock())
-        if not settings.worktree_prune_enabled:
+        if settings.worktree_prune_enabled:
+            await prune(ctx, policy)
+        else:
             await expire(ctx, policy)
-            return
-        await prune(ctx, policy)
+        await care_for_clones(ctx, settings.disk_reserve_bytes)
 
     sweeping = asyncio.create_task(_repeat("sweep", sweep, settings.sweep_interval_seconds, stopping), name="sweep")
     try:

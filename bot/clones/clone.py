@@ -15,8 +15,15 @@ from typing import Unpack
 import structlog
 
 from bot import failpoints
-from bot.clones import trash
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded_branch
+from bot.clones import holding, trash
+from bot.clones.admin import (
+    Missing,
+    admin_directories,
+    admin_directory,
+    find_admin_directory,
+    real_path,
+    recorded_branch,
+)
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.git.objects import Objects
@@ -289,8 +296,19 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
 
 async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
     """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
-    await _fetch(lock.clone, lock.clone.path, on_progress)
+    clone = lock.clone.path
+    before = await asyncio.to_thread(_tips_in_use, clone)
+    try:
+        await _fetch(lock.clone, clone, on_progress)
+    finally:
+        after = await asyncio.to_thread(_tips_in_use, clone)
+        holding.hold_replaced(clone, before, after)
     failpoints.reached("clone-fetched")
+
+
+def _tips_in_use(clone: Path) -> dict[str, str]:
+    """Return the remote's branches as the worktrees have seen them; without worktrees none matters."""
+    return holding.tips(clone, "refs/remotes/origin/") if admin_directories(clone) else {}
 
 
 async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:
@@ -311,7 +329,10 @@ async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None]
 async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     """Fetch one ref outside the remote's branches and return its commit. Raises GitError, InvalidNameError."""
     kept_at = refs.fetched(remote_ref)
+    before = await lock.clone.commit_at(kept_at)
     await lock.clone.run("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "origin", f"+{remote_ref}:{kept_at}")
+    if before is not None:
+        holding.hold(lock.clone.path, [before])
     return (await lock.clone.run("rev-parse", "--verify", f"{kept_at}^{{commit}}")).text
 
 
@@ -401,6 +422,8 @@ async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
         "remote.origin.url": remote_url,
         "remote.origin.fetch": REFSPEC,
         "gc.auto": "0",
+        # An operator's `git gc` would take the files of refs that cages see.
+        "gc.packRefs": "false",
         "worktree.guessRemote": "false",
     }
     configured = (await clone.git.configuration(path)).values

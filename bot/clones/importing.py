@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from bot.clones import holding
 from bot.clones.admin import recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
@@ -22,6 +23,8 @@ MAX_PACK_BYTES = 2 << 30
 MAX_INDEX_PACK_BYTES = 4 << 30
 # A few trees that name each other can stand for more files than any program can list.
 MAX_FILES = 2_000_000
+# The words in the `.keep` file of a pack, which is left when the process is killed.
+IMPORTING = "threadtree: imported"
 # Refs of the clone that a cage sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
 
@@ -159,6 +162,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
     receiving = clone.git.on_clone(
         clone.path,
         *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
+        f"--keep={IMPORTING}",
         check=False,
         stdin=reading,
         program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
@@ -170,6 +174,11 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
     if await clone.commit_at(sha) is None:
         raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in what the cage sent")
+    # Until now no ref reached it: an operator's `git gc` would have deleted the pack.
+    holding.hold(clone.path, [sha])
+    _, _, pack = received.text.partition("keep\t")
+    if pack:
+        (clone.path / "objects" / "pack" / f"pack-{pack}.keep").unlink(missing_ok=True)
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 

@@ -8,6 +8,8 @@ from bot.model import ISSUE_BRANCH_PREFIX
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
 FETCHED_PREFIX = "refs/threadtree/fetched/"
+# Commits that worktrees may use though nothing else in the clone names them, by day.
+HELD_PREFIX = "refs/threadtree/held/"
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"
@@ -58,6 +60,16 @@ def fetched(remote_ref: str) -> str:
     if not is_ref(remote_ref):
         raise InvalidNameError(f"not a ref: {remote_ref!r}")
     return FETCHED_PREFIX + remote_ref.removeprefix("refs/")
+
+
+def held(commit: str, at: datetime) -> str:
+    """Return the ref that holds a commit since a day: `refs/threadtree/held/<day in UTC>/<commit>`."""
+    return f"{HELD_PREFIX}{at.astimezone(UTC):%Y%m%d}/{commit}"
+
+
+def held_since(ref: str) -> str:
+    """Return the day in a ref that holds a commit, as it stands there: days compare like times."""
+    return ref.removeprefix(HELD_PREFIX).partition("/")[0]
 
 
 def rescue_ref(worktree_id: str, at: datetime) -> str:

@@ -5,18 +5,30 @@ it can reach breaks only its own worktree.
 """
 
 import hashlib
+import os
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
+from bot.sandbox.untrusted_files import (
+    locks_below,
+    read_untrusted,
+    remove_blocking,
+    remove_untrusted,
+)
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
 _SHARED = ("remotes", "tags")
 _PINNED = ("commondir", "gitdir")
+_PACKED_REF = re.compile(rb"([0-9a-f]{40}(?:[0-9a-f]{24})?) (refs/[^\x00-\x20\x7f]+)")
+# An agent may write a file of any size there.
+_MOST_PACKED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +86,11 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         (fresh.private / _WORKTREES / view.admin.name).mkdir(parents=True)
         (fresh.common / "objects" / "info" / "alternates").write_text(f"{view.clone_objects}\n")
         (fresh.common / "config").touch()
-        for name in ("HEAD", "packed-refs"):
-            if (view.clone / name).is_file():
-                shutil.copyfile(view.clone / name, fresh.common / name)
+        if (view.clone / "HEAD").is_file():
+            shutil.copyfile(view.clone / "HEAD", fresh.common / "HEAD")
+        packed = view.clone / "packed-refs"
+        if packed.is_file():
+            (fresh.common / packed.name).write_bytes(_sorted_refs(_packed_lines(packed.read_bytes(), shared=True)))
         # Links stay links: without a cage, an agent may have written into this folder before.
         shutil.copytree(view.admin, fresh.state, symlinks=True)
         for name in ("heads", *_SHARED):
@@ -90,6 +104,51 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         except OSError:
             if not view.private.is_dir():  # another task has made it
                 raise
+
+
+def share_refs(common: Path, shared: bytes) -> bool:
+    """Put the clone's remote branches and tags, lines as in `packed-refs`, into a cage's own `packed-refs`.
+
+    Before the clone packs its refs: the files that the cage sees go then. An agent may be at work: False where its git
+    has the file locked, or it is none that git could have written.
+    """
+    lock, target = PurePath("packed-refs.lock"), PurePath("packed-refs")
+    folder = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_sorted_refs(_packed_lines(shared, shared=True) | _own_packed_lines(common, target)))
+            os.rename(lock, target, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(lock, dir_fd=folder)
+            raise
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _own_packed_lines(common: Path, name: PurePath) -> dict[bytes, bytes]:
+    try:
+        return _packed_lines(read_untrusted(common, name, _MOST_PACKED_BYTES), shared=False)
+    except FileNotFoundError:
+        return {}
+
+
+def _packed_lines(content: bytes, *, shared: bool) -> dict[bytes, bytes]:
+    """Return the objects by ref of a `packed-refs` file: of those that all worktrees share, or of the others."""
+    prefixes = tuple(f"refs/{name}/".encode() for name in _SHARED)
+    found = (_PACKED_REF.fullmatch(line) for line in content.split(b"\n"))
+    return {one[2]: one[1] for one in found if one and one[2].startswith(prefixes) is shared}
+
+
+def _sorted_refs(objects: Mapping[bytes, bytes]) -> bytes:
+    """Return the content of `packed-refs`. git looks refs up in it by halves, so it must be sorted."""
+    lines = (b"%s %s\n" % (objects[ref], ref) for ref in sorted(objects))
+    return b"# pack-refs with: sorted \n" + b"".join(lines)
 
 
 def remove_locks(view: View) -> None:

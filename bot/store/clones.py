@@ -1,0 +1,33 @@
+"""Rows that tell how a clone of this node is used."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.store.database import Connection
+
+USE = """
+-- 'lost' worktrees belong to the node until it has rescued them.
+select b.default_branch,
+       exists (select from turns t join worktrees w on w.id = t.worktree_id
+               where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+                 and t.state = 'running') as busy,
+       (select count(*) from worktrees w
+        where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+          and w.created_at > $3) as made_since
+from codebases b where b.folder = $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CloneUse:
+    """The use of a clone. `busy`: a turn runs in one of its worktrees. `made_since`: its new worktrees since a time."""
+
+    default_branch: str | None
+    busy: bool
+    made_since: int
+
+
+async def use_of(connection: Connection, folder: str, node: str, since: datetime) -> CloneUse | None:
+    """Return the use of the clone in this folder on the node; None for a repository without a row."""
+    row = await connection.fetchrow(USE, folder, node, since)
+    return CloneUse(**row) if row else None

@@ -1,0 +1,227 @@
+"""A clone is packed, and what a worktree may use survives that and an operator's own `git gc`."""
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bot.clones import holding
+from bot.clones.clone import CloneLock, clone_lock, fetch_ref
+from bot.clones.packing import LARGE_REPOSITORY_FILES, pack, pack_whole
+from bot.git import refs
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import Rescued, save_rescue
+from bot.rescue.stored import drop_rescue
+from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+
+A_WEEK_AGO = time.time() - 8 * 86400
+
+
+@pytest.fixture(params=SANDBOXES)
+def each(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    return GitRepositories.make(tmp_path, request.param)
+
+
+def operator_collects_garbage(world: GitRepositories) -> None:
+    git(world.clone.path, "gc", "-q", "--prune=now")
+
+
+def packs(world: GitRepositories) -> set[str]:
+    return {pack.name for pack in (world.clone.path / "objects" / "pack").glob("*.pack")}
+
+
+def held(world: GitRepositories) -> list[str]:
+    return git(world.clone.path, "for-each-ref", "--format=%(objectname)", refs.HELD_PREFIX).split()
+
+
+async def packed(world: GitRepositories) -> None:
+    async with clone_lock(world.clone) as lock:
+        await pack(lock)
+
+
+async def packed_whole(world: GitRepositories) -> bool:
+    async with clone_lock(world.clone) as lock:
+        return await pack_whole(lock, "main", 0)
+
+
+async def test_an_operators_garbage_collection_breaks_nothing_between_and_during_turns(
+    each: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feature = each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
+    gone = each.someone_pushes("gone", {"gone.txt": "1"}, start="origin/main")
+    await each.created()
+    # During a turn: the agent uses what GitHub has now.
+    each.agent("branch", "-q", "--no-track", "mine", "origin/gone")
+    (each.path / "README.md").write_text("stashed\n")
+    each.agent("stash", "-q")
+    each.agent("checkout", "-q", "--detach", "origin/feature")
+    # Another thread's turn fetches that one branch was rewritten and the other deleted.
+    git(each.person, "checkout", "-q", "main")
+    git(each.person, "push", "-q", "--force", "origin", "main:feature", ":gone")
+    await each.update()
+    operator_collects_garbage(each)
+
+    assert {feature, gone} <= set(held(each))
+    assert each.agent("rev-parse", "mine", "HEAD").split() == [gone, feature]
+    assert "origin/main" in each.agent("branch", "-r")
+    made = each.agent_commits({"new.txt": "work"})
+    # Between two turns, and in the middle of an import.
+    whole_hold = holding.hold
+
+    def hold(clone: Path, commits: list[str]) -> None:
+        operator_collects_garbage(each)
+        whole_hold(clone, commits)
+
+    monkeypatch.setattr(holding, "hold", hold)
+    await each.bring_home()
+    operator_collects_garbage(each)
+    await packed(each)
+
+    assert await each.clone.commit_at(made) == made
+    each.agent("fsck", "--connectivity-only", "--no-dangling")
+    assert each.agent("show", "stash@{0}:README.md") == "stashed"
+    assert not list((each.clone.path / "objects" / "pack").glob("*.keep"))
+
+
+async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(tmp_path: Path) -> None:
+    world = GitRepositories.make(tmp_path, "bwrap")
+    for number in range(25):
+        git(world.person, "push", "-q", "origin", f"main:b{number}")
+    await world.created()
+    world.agent("branch", "mine")
+    world.agent("pack-refs", "--all")
+    locked = world.view().common / "packed-refs.lock"
+
+    locked.touch()  # the agent's git is at work
+    await packed(world)
+    assert (world.clone.path / "refs" / "remotes" / "origin" / "b24").exists()
+
+    locked.unlink()
+    await packed(world)
+    assert not (world.clone.path / "refs" / "remotes" / "origin" / "b24").exists()
+    listed = world.agent("for-each-ref", "--format=%(refname)").split()
+    assert {"refs/heads/mine", "refs/heads/threadtree/issue-1", "refs/remotes/origin/b24"} <= set(listed)
+    git(world.person, "push", "-q", "origin", "main:later")
+    await world.update()
+    assert "origin/later" in world.agent("branch", "-r")
+
+
+async def test_what_an_agent_puts_in_place_of_its_packed_refs_stops_no_other_work(tmp_path: Path) -> None:
+    world = GitRepositories.make(tmp_path, "bwrap")
+    for number in range(25):
+        git(world.person, "push", "-q", "origin", f"main:b{number}")
+    await world.created()
+    secret = tmp_path / "secret"
+    secret.write_text("a secret\n")
+    (world.view().common / "packed-refs").unlink(missing_ok=True)
+    (world.view().common / "packed-refs").symlink_to(secret)
+
+    await packed(world)
+
+    assert secret.read_text() == "a secret\n"
+    assert await world.clone.commit_at("refs/remotes/origin/b24") is not None
+
+
+async def test_packs_and_loose_objects_become_few(each: GitRepositories) -> None:
+    await each.created()
+    for number in range(6):
+        each.someone_pushes("main", {f"file-{number}": "x" * 1000})
+        await each.update()
+    (each.clone.path / "objects" / "pack" / "pack-1.keep").write_text("threadtree: imported\n")
+
+    await packed(each)
+
+    assert len(packs(each)) <= 1
+    assert not list((each.clone.path / "objects" / "pack").glob("*.keep"))
+    git(each.clone.path, "fsck", "--connectivity-only")
+
+
+async def test_a_hold_ends_when_a_ref_has_the_commit_or_no_worktree_is_as_old(each: GitRepositories) -> None:
+    first = each.remote_tip("main")
+    await each.created()
+    each.someone_pushes("main", {"a": "1"})
+    old = each.someone_pushes("feature", {"b": "1"}, start="origin/main")
+    await each.update()
+    git(each.person, "push", "-q", "--force", "origin", "main:feature")
+    await each.update()
+    assert set(held(each)) == {first, old}
+
+    await packed(each)
+    assert held(each) == [old]  # main has the other
+
+    created = each.clone.path / "worktrees" / "issue-1" / "commondir"
+    os.utime(created, (time.time() + 2 * 86400,) * 2)  # a younger worktree
+    await packed(each)
+    assert held(each) == []
+
+
+async def test_a_replaced_head_of_a_fork_is_held(each: GitRepositories) -> None:
+    before = each.someone_pushes("fork", {"a": "1"}, start="origin/main")
+    git(each.remote, "update-ref", "refs/pull/7/head", before)
+    await each.created()
+    async with clone_lock(each.clone) as lock:
+        await fetch_ref(lock, "refs/pull/7/head")
+        git(each.remote, "update-ref", "refs/pull/7/head", each.remote_tip("main"))
+        await fetch_ref(lock, "refs/pull/7/head")
+    assert held(each) == [before]
+
+
+async def test_files_of_a_large_repository_lie_in_a_pack_of_their_own(tmp_path: Path) -> None:
+    files = {f"d{number % 50}/f{number}": f"{number}\n" for number in range(LARGE_REPOSITORY_FILES)}
+    world = GitRepositories.make(tmp_path, files=files)
+    await world.created()
+    [fetched] = packs(world)
+
+    assert await packed_whole(world)
+    assert not await packed_whole(world)
+
+    [own] = packs(world) - {fetched}
+    assert (world.clone.path / "objects" / "pack" / own).with_suffix(".keep").exists()
+    world.someone_pushes("main", {"more": "1"})
+    await world.update()
+    os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
+    assert await packed_whole(world)
+    [_, new] = sorted(packs(world), key=lambda name: (world.clone.path / "objects/pack" / name).stat().st_mtime)
+    assert new not in (own, fetched)
+    assert [keep.stem for keep in (world.clone.path / "objects" / "pack").glob("*.keep")] == [Path(new).stem]
+    git(world.clone.path, "fsck")
+
+
+async def test_a_clone_is_not_packed_whole_where_the_disk_is_short(each: GitRepositories) -> None:
+    await each.update()
+    async with clone_lock(each.clone) as lock:
+        assert not await pack_whole(lock, "main", 10**18)
+
+
+async def test_a_dropped_rescue_frees_its_bytes_and_a_kept_one_stays(each: GitRepositories) -> None:
+    await each.created()
+    await packed_whole(each)
+    found: list[Rescued] = []
+    for number in (1, 2):
+        (each.path / "work.bin").write_bytes(os.urandom(50_000 * number))
+        async with clone_lock(each.clone) as lock:
+            label = RescueLabel(number, "threadtree/issue-1", (1,), datetime.now(UTC))
+            rescued = await save_rescue(lock, each.path, label)
+        assert isinstance(rescued, Rescued)
+        found.append(rescued)
+    dropped, kept = found
+    async with clone_lock(each.clone) as lock:
+        await drop_rescue(lock, dropped.ref)
+    await age_objects(each, lock)
+
+    assert await packed_whole(each)
+
+    assert await each.clone.commit_at(dropped.sha) is None
+    assert await each.clone.commit_at(kept.sha) == kept.sha
+    git(each.clone.path, "fsck", "--connectivity-only")
+
+
+async def age_objects(world: GitRepositories, lock: CloneLock) -> None:
+    """Make all holds, objects and the last packing a week old: no worktree is older."""
+    for ref in git(world.clone.path, "for-each-ref", "--format=%(refname)", refs.HELD_PREFIX).split():
+        await lock.clone.run("update-ref", "-d", ref)
+    for file in (world.clone.path / "objects").rglob("*"):
+        os.utime(file, (A_WEEK_AGO, A_WEEK_AGO))
+    os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
