@@ -1,4 +1,4 @@
-"""`python -m bench receive|removal|sweep`: figures of one part, each beside a known program's in the same run."""
+"""`python -m bench receive|removal|sweep|flood`: figures of one part, each beside a known program's in the same run."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import receive, removal, sweep
+from bench import flood, receive, removal, sweep
 
 
 def main() -> int:
@@ -26,6 +26,8 @@ def main() -> int:
     swept = parts.add_parser("sweep", help="what a sweep over many worktrees opens")
     swept.add_argument("--worktrees", type=int, default=10_000)
     swept.add_argument("--due", type=int, default=100)
+    flooded = parts.add_parser("flood", help="how fast the process answers while agents and strangers flood it")
+    flooded.add_argument("--seconds", type=int, default=10, help="of each flood")
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     match known.part:  # Each server runs on the same event loop as the product.
@@ -33,6 +35,8 @@ def main() -> int:
             return _receive(known)
         case "removal":
             return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs))) else 1
+        case "flood":
+            return 0 if asyncio.run(_flood(known.seconds)) else 1
         case _:
             return 0 if sweep.report(asyncio.run(sweep.measure(known.worktrees, known.due))) else 1
 
@@ -44,6 +48,15 @@ def _receive(known: argparse.Namespace) -> int:
         f"{offer.per_second} signed 14 KB issue_comment deliveries a second, offered for {offer.seconds} s", flush=True
     )
     return 0 if receive.report(uvloop.run(receive.measure(web, offer)), offer) else 1
+
+
+async def _flood(seconds: int) -> bool:
+    print(flood.heading(), flush=True)
+    figures = []
+    async for figure in flood.measure(seconds):
+        figures.append(figure)
+        print(flood.line(figure), flush=True)
+    return flood.report(figures)
 
 
 if __name__ == "__main__":

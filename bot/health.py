@@ -28,8 +28,10 @@ def health_routes(pool: Pool, *, timeout_seconds: float = PROBE_TIMEOUT_SECONDS)
         nonlocal running
         if running is None or running.done():
             running = asyncio.create_task(_unready_reason(pool, timeout_seconds))
-        finished, _pending = await asyncio.wait({running}, timeout=timeout_seconds)
-        reason = running.result() if finished else "the database does not answer"
+        # Another request may begin the next probe meanwhile.
+        probe = running
+        finished, _pending = await asyncio.wait({probe}, timeout=timeout_seconds)
+        reason = probe.result() if finished else "the database does not answer"
         if reason:
             return JSONResponse({"status": "unready", "reason": reason}, status_code=503)
         return JSONResponse({"status": "ready"})

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from bot.agents.driver import Launch
+from bot.json_values import UNCOUNTED_BYTES, has_many_values
 from bot.process import OutputTail, ProcessGroup, start
 
 # asyncio's default of 64 kB is less than one diff of a big file.
@@ -17,8 +18,6 @@ MAX_LINE_BYTES = 2 * 1024 * 1024
 MAX_BYTES_PER_SECOND = 8 * 1024 * 1024
 _STDERR_TAIL_BYTES = 4096
 _EXIT_SECONDS = 2.0
-# A longer line is parsed in a thread: the event loop serves all turns.
-_SHORT_LINE_BYTES = 32 * 1024
 # JSON can carry NUL and lone surrogates. Postgres stores no NUL, UTF-8 has no surrogates.
 _UNSTORABLE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
@@ -26,7 +25,9 @@ _log = structlog.get_logger()
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:
-    """Return the line as a JSON object whose texts can be stored; None for any other line."""
+    """Return the line as a JSON object whose texts can be stored; None for any other line and for too many values."""
+    if has_many_values(line):
+        return None
     text = line.decode(errors="replace")
     try:
         value = json.loads(text)
@@ -90,7 +91,8 @@ class AgentProcess:
             if not line:
                 return None
             await self._keep_pace(len(line))
-            short = len(line) <= _SHORT_LINE_BYTES
+            # A long line is parsed in a thread: the event loop serves all turns.
+            short = len(line) <= UNCOUNTED_BYTES
             value = parse_object(line) if short else await asyncio.to_thread(parse_object, line)
             if value is not None:
                 return value

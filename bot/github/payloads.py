@@ -142,6 +142,11 @@ class Envelope:
     text: str | None = None
 
 
+def is_used_event(event: str) -> bool:
+    """Return whether the bot acts on some payloads of this event."""
+    return event in _USED_ACTIONS
+
+
 def envelope(event: str, payload: object, platform: str) -> Envelope:
     """Read any JSON value sent as `event` by the GitHub server with the host `platform`; never raise."""
     fields = _Fields(payload) if isinstance(payload, dict) else _Fields({})

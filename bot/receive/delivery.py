@@ -8,9 +8,12 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from bot.github.payloads import envelope
+from bot.github.payloads import envelope, is_used_event
+from bot.json_values import has_many_values
 from bot.store.deliveries import NewDelivery
 
+# The payloads that the bot uses hold up to five texts of 65,536 characters, and little else.
+LARGEST_USED_BYTES = 4 * 1024 * 1024
 # A slash at the beginning of a word. Cheaper than a look at every line, which few texts need.
 _SLASH_WORD = re.compile(r"/(?<!\S/)[A-Za-z]")
 _ENCODED_AT = re.compile(r"&(?:#0*64|#x0*40|commat);", re.IGNORECASE)
@@ -41,6 +44,10 @@ def delivery_of(
     """
     try:
         content = _payload_field(body) if is_form else body
+        if len(content) > LARGEST_USED_BYTES or has_many_values(content):
+            if not is_used_event(event):
+                return NewDelivery(guid, event, "ignored")  # such as a push of many commits
+            raise ValueError("it is larger than any payload of this event")
         payload = orjson.loads(content)
     except ValueError as problem:
         return NewDelivery(guid, event, "dead", body=body, error=f"The body could not be parsed: {problem}"[:500])

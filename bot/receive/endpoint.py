@@ -6,9 +6,10 @@ as storing the delivery does.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from functools import partial
+from typing import TypeVar, assert_never
 
 import orjson
 import structlog
@@ -35,6 +36,7 @@ _LENGTH = re.compile(rb"[0-9]{1,20}")
 _log = structlog.get_logger()
 
 Headers = Mapping[bytes, bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Receiver:
         try:
             # The chunks count as in flight until the answer is known.
             body = await self._read_body(receive, headers, guid.decode(), chunks)
-            if not is_signed(body, signature.decode(), self._secrets):
+            if not await _judge(len(body), partial(is_signed, body, signature.decode(), self._secrets)):
                 _log.warning("delivery-wrong-signature", delivery=guid.decode())
                 return _refusal(401, "The signature does not match the body and the webhook secret.")
             return await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
@@ -161,7 +163,10 @@ class Receiver:
 
     async def _store(self, guid: str, event: str, body: bytes, *, is_form: bool) -> _Answer:
         while True:
-            delivery = delivery_of(guid, event, body, self._platform, self._inbox.names, is_form=is_form)
+            names = self._inbox.names
+            delivery = await _judge(
+                len(body), partial(delivery_of, guid, event, body, self._platform, names, is_form=is_form)
+            )
             match await self._inbox.store(delivery):
                 case "renamed":
                     continue  # the bot's names have changed since: they may be in the text
@@ -176,6 +181,11 @@ class Receiver:
                     return _accepted(guid, "duplicate")
                 case never:
                     assert_never(never)
+
+
+async def _judge(size: int, look: Callable[[], T]) -> T:
+    """Return what `look` finds in a body of this size; at a large one it looks in a thread, while others arrive."""
+    return await asyncio.to_thread(look) if size > USUAL_BODY_BYTES else look()
 
 
 def _is_form(headers: Headers) -> bool:

@@ -63,6 +63,17 @@ async def test_ready_is_a_current_schema_and_a_living_worker(database_url: str) 
         assert await get("/healthz") == (200, {"status": "ok"})
 
 
+async def test_many_probes_at_once_are_all_answered(database_url: str) -> None:
+    await beat(database_url, age_seconds=0)
+    async with health_of(database_url) as get:
+
+        async def ask_again_and_again() -> list[tuple[int, Any]]:
+            return [await get("/readyz") for _ in range(20)]
+
+        answers = await asyncio.gather(*(ask_again_and_again() for _ in range(5)))
+    assert [answer for some in answers for answer in some] == [READY] * 100
+
+
 async def test_an_old_schema_is_not_ready_and_says_what_to_run(empty_database_url: str) -> None:
     async with health_of(empty_database_url) as get:
         status, body = await get("/readyz")

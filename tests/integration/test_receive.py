@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
-from bot.receive import connections
-from bot.receive.delivery import delivery_of, sign
+from bot.json_values import MOST_VALUES
+from bot.receive import connections, endpoint
+from bot.receive.delivery import LARGEST_USED_BYTES, delivery_of, is_signed, sign
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
 from bot.receive.inbox import Inbox
 from bot.store import deliveries
@@ -279,6 +281,31 @@ async def test_signed_but_unparseable_is_kept_dead(github: Sender, pool: Pool, b
         assert (row["state"], row["body"]) == ("dead", body)
         assert row["error"]
     assert await jobs(pool) == []
+
+
+MANY_VALUES = b'{"action":"created","many":[' + b"[]," * (3 * MOST_VALUES) + b"0]}"
+LARGE = b'{"action":"created","long":"' + b"a" * LARGEST_USED_BYTES + b'"}'
+
+
+@pytest.mark.parametrize("body", [MANY_VALUES, LARGE], ids=["many values", "large"])
+async def test_a_body_that_would_take_long_to_parse_is_not_parsed(github: Sender, pool: Pool, body: bytes) -> None:
+    assert (await github.send(body, guid="g-1")).status_code == 400
+    assert "larger than any" in (await rows(pool))["g-1"]["error"]
+    assert (await github.send(body, guid="g-2", event="push")).json()["status"] == "ignored"
+    assert await jobs(pool) == []
+
+
+async def test_large_bodies_are_checked_while_others_arrive(github: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def noted(body: bytes, header: str, secrets: Sequence[bytes]) -> bool:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return is_signed(body, header, secrets)
+
+    monkeypatch.setattr(endpoint, "is_signed", noted)
+    for body in (bytes(USUAL_BODY_BYTES + 1), orjson.dumps(comment())):
+        await github.send(body)
+    assert threads == [False, True]
 
 
 @pytest.mark.parametrize("form", [b"a=1", b"payload=%ff", b"\xff=1", b"&".join([b"a=1"] * 99), b"payload=%7B"])

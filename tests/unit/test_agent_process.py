@@ -33,6 +33,7 @@ JSON = st.recursive(
             b'{"method": 1}',
             b'{"id": 1, "error": "x"}',
             b'{"id": 1, "error": {"code": "x"}}',
+            b'{"id": 1, "result": [' + b"[]," * 100_000 + b"0]}",
         ),
     ],
 )
