@@ -33,7 +33,7 @@ SECONDS_BESIDE_REMOVALS = 1.0
 ROWS = """
 insert into codebases (platform, repository_id, owner, name, folder, default_branch)
 values ('github.com', 1, 'octo', 'big', 'octo/big', 'main');
-insert into nodes (name) values ('here');
+insert into nodes (id) values ('here');
 insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, state,
                        updated_at)
 select 'github.com', 1, 'here', '{folder}/issue-' || n, 'threadtree/issue-' || n, 'main', 'issue', n, 'ready',

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.migrate import MigrationError, missing_migrations
-from bot.store.upkeep import some_worker_is_alive
+from bot.store.nodes import some_worker_is_alive
 
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
 PROBE_TIMEOUT_SECONDS: Final = 3.0

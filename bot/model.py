@@ -98,11 +98,17 @@ Start = IssueBranch | HeadBranch | DetachedHead
 """The start of a new worktree."""
 
 
+def worktree_path(folder: str, name: str) -> str:
+    """Return the path of a worktree in its node's DATA_DIR; `folder` is the repository's folder, `<owner>/<repo>`."""
+    return f"worktrees/{folder}/{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class WorktreeRow:
     """A worktree's row with its repository.
 
     `owner` is the number of the thread it was made for, `conversations` are the numbers of the threads that use it.
+    `path` is relative to the node's DATA_DIR.
     """
 
     id: int

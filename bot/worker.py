@@ -20,10 +20,11 @@ from bot.node.context import NodeContext
 from bot.reply.outbox import Sender
 from bot.run.runner import Runner
 from bot.settings import Settings
-from bot.store import deliveries, outbox, upkeep
+from bot.store import deliveries, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.failures import log_failure
+from bot.store.nodes import NodeSelf
 from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
@@ -33,14 +34,20 @@ _log = structlog.get_logger()
 
 
 async def keep_house(
-    ctx: NodeContext, app: procrastinate.App, runner: Runner, settings: Settings, stopping: asyncio.Event
+    ctx: NodeContext,
+    node: NodeSelf,
+    app: procrastinate.App,
+    runner: Runner,
+    settings: Settings,
+    stopping: asyncio.Event,
 ) -> None:
     """Tick and sweep until `stopping`. A sweep that still runs then is cancelled."""
 
     async def tick() -> None:
         """Find cut-off turns, lost doorbells, stalled jobs and ended sessions, and give a sign of life."""
         async with ctx.pool.acquire() as connection:
-            await upkeep.heartbeat(connection, ctx.node)
+            if not await nodes.heartbeat(connection, node):
+                _log.error("node-in-use-elsewhere", node=node.id)
             for writer in await outbox.ring_forgotten(connection, ctx.clock()):
                 _log.info("outbox-rung", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
@@ -187,7 +187,10 @@ async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], w
     at_once = asyncio.Semaphore(SUMMARIES_AT_ONCE)
 
     async def one(row: listings.Worktree) -> _Listed:
-        if not with_disk or row.node != ctx.node or row.state == "removed":
+        if row.node_id != ctx.node:
+            return _Listed(row, row.state, None)
+        row = replace(row, path=str(ctx.directory(row.path)))
+        if not with_disk or row.state == "removed":
             return _Listed(row, row.state, None)
         async with at_once:
             summary = await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
@@ -199,7 +202,7 @@ async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], w
 
 def _as_json(listed: _Listed, rescued: Sequence[Rescue]) -> dict[str, object]:
     row = asdict(listed.row)
-    del row["folder"]
+    del row["folder"], row["node_id"]
     unknown = dict.fromkeys(field.name for field in fields(Summary))
     on_disk = asdict(listed.on_disk) if listed.on_disk else unknown
     of_this = [_rescue_as_json(rescue) for rescue in rescued if rescue.worktree_id == listed.row.id]

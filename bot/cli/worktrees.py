@@ -19,7 +19,6 @@ from bot.cli.running import fail, run_on_database, run_on_node
 from bot.clones import metadata
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
-from bot.handlers.context import NodePaths
 from bot.maintenance.prune import Report, prune
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import Progress, repair
@@ -66,7 +65,7 @@ def touch(worktree: str) -> None:
             path = await retention.touch(connection, found.id, now)
         if path is None:
             fail(f"Worktree {found.id} is {found.state}; only a live one can be touched.")
-        await asyncio.to_thread(_touch_metadata, Path(path), now)
+        await asyncio.to_thread(_touch_metadata, ctx.directory(path), now)
         typer.echo(f"Worktree {found.id} counts as used now.")
 
     run_on_node(touched)
@@ -128,17 +127,17 @@ async def _find(ctx: NodeContext, named: str) -> FoundWorktree:
     """Return the worktree of this node with this id or path; end the command if there is none."""
     worktree_id = int(named) if _ID.fullmatch(named) else None
     async with ctx.pool.acquire() as connection:
-        found = await listings.find_worktree(connection, worktree_id, _absolute(named))
+        found = await listings.find_worktree(connection, ctx.node, worktree_id, ctx.names(_absolute(named)))
     if found is None:
         fail(f"There is no worktree {named}: `threadtree worktrees list` shows them.", 2)
     if found.node != ctx.node:
-        fail(f"Worktree {found.id} is on the node {found.node}; run this there (NODE_NAME here is {ctx.node}).", 2)
+        fail(f"Worktree {found.id} is on the node {found.node_name}; run this there.", 2)
     return found
 
 
-def _absolute(path: str) -> str:
-    """Return the path as in the rows: symbolic links are not resolved."""
-    return str(Path(path).absolute())
+def _absolute(path: str) -> Path:
+    """Return the path without resolving symbolic links, as in the rows."""
+    return Path(path).absolute()
 
 
 async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
@@ -147,15 +146,14 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
         fail("GITHUB_TOKEN is not set, and GitHub is asked about the thread; set it, or the App's two settings.", 2)
     try:
         repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
-        paths = NodePaths(ctx.node, str(ctx.data_dir / "worktrees"))
-        assigned = await assign_worktree_for_operator(ctx.pool, github, paths, ctx.clock, repository, number)
+        assigned = await assign_worktree_for_operator(ctx.pool, github, ctx.node, ctx.clock, repository, number)
     except NotFound:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     await _operate(ctx, assigned.worktree_id, "create")
     found = await _find(ctx, str(assigned.worktree_id))
-    typer.echo(f"Worktree {found.id}: {found.path}")
+    typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")
 
 
 async def _operate(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:

@@ -69,9 +69,8 @@ def metadata_of(worktree: WorktreeRow) -> Metadata:
     )
 
 
-def record_use(worktree: WorktreeRow, branch: str | None, base_branch: str | None, now: datetime) -> None:
+def record_use(path: Path, worktree: WorktreeRow, branch: str | None, base_branch: str | None, now: datetime) -> None:
     """Write the metadata of a worktree that is used now, on this branch; keep how often it was used. Raises OSError."""
-    path = Path(worktree.path)
     before = read(path)
     known = metadata_of(worktree)
     if isinstance(before, Metadata):

@@ -16,6 +16,8 @@ from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
+from bot.node.identity import Identified, NodeInUseError, identify
+from bot.node.move_in import move_in
 from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings, known_secrets
@@ -55,13 +57,14 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
         await require_current_schema(pool)
+        identified = await open_node(settings, pool)
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
             github = await stack.enter_async_context(open_github(settings, around, redactor))
-        yield NodeContext(
+        ctx = NodeContext(
             pool=pool,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
-            node=settings.node_name,
+            node=identified.node.id,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             clock=around.clock,
@@ -69,6 +72,16 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             github=github,
             redactor=redactor,
         )
+        await move_in(ctx, identified.was_at)
+        yield ctx
+
+
+async def open_node(settings: Settings, pool: Pool) -> Identified:
+    """Return which node this is. Raises CannotStartError where another process has its id or its DATA_DIR."""
+    try:
+        return await identify(pool, settings.data_dir, settings.node_name)
+    except NodeInUseError as problem:
+        raise CannotStartError(str(problem)) from problem
 
 
 def redactor_of(settings: Settings) -> Redactor:

@@ -20,6 +20,7 @@ from bot.compose.parts import (
     open_cage,
     open_git,
     open_github,
+    open_node,
     redactor_of,
     require_current_schema,
 )
@@ -28,10 +29,10 @@ from bot.git import runner as git_runner
 from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
-from bot.handlers.context import NodePaths
 from bot.health import health_routes
+from bot.node.identity import NodeInUseError, registered
+from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
-from bot.node.transactions import persist
 from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
@@ -40,10 +41,11 @@ from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
-from bot.store import deliveries, upkeep
+from bot.store import deliveries
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
+from bot.store.nodes import NODE_TIMEOUT_SECONDS, NodeSelf
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
 WEB_CONNECTIONS = 6
@@ -177,11 +179,13 @@ async def _run_worker(
         me = await _identity(github, settings, stopping)
         if me is None:
             return
+        identified = await open_node(settings, pool)
+        node = identified.node
         ctx = TurnContext(
             pool=pool,
             github=github,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
-            node=settings.node_name,
+            node=node.id,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             policy=_policy(settings, me),
@@ -203,20 +207,30 @@ async def _run_worker(
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
         )
+        try:
+            await stack.enter_async_context(registered(pool, node, NODE_TIMEOUT_SECONDS, around.sleep))
+        except NodeInUseError as problem:
+            raise CannotStartError(str(problem)) from problem
+        await move_in(ctx, identified.was_at)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        await _run_loops(ctx, runner, settings, dsn, stopping, around)
+        await _run_loops(ctx, node, runner, settings, dsn, stopping, around)
 
 
 async def _run_loops(
-    ctx: TurnContext, runner: Runner, settings: Settings, dsn: str, stopping: asyncio.Event, around: Surroundings
+    ctx: TurnContext,
+    node: NodeSelf,
+    runner: Runner,
+    settings: Settings,
+    dsn: str,
+    stopping: asyncio.Event,
+    around: Surroundings,
 ) -> None:
     """Run the job queues, the turns and the housekeeping. The outbox, housekeeping and stop requests go on until the
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
-    paths = NodePaths(settings.node_name, str(settings.data_dir / "worktrees"))
     platform, server_url = settings.platform, settings.github_server_url
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, paths, around.clock, around.sleep)
+    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, node.id, around.clock, around.sleep)
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, around.clock, around.sleep)
     turns_ended = asyncio.Event()
 
@@ -232,15 +246,14 @@ async def _run_loops(
 
     app = engine(dsn, Handlers(decider.decide, send, ring))
     async with open_engine(app):
-        await persist(ctx.pool, lambda connection: upkeep.heartbeat(connection, settings.node_name))
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
-            group.create_task(run_pool(app, turns_queue(settings.node_name), 1, stopping), name="doorbell")
+            group.create_task(run_pool(app, turns_queue(node.id), 1, stopping), name="doorbell")
             group.create_task(run_turns(), name="turns")
             group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
-            group.create_task(keep_house(ctx, app, runner, settings, turns_ended), name="housekeeping")
+            group.create_task(keep_house(ctx, node, app, runner, settings, turns_ended), name="housekeeping")
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
 

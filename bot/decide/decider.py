@@ -25,7 +25,7 @@ from bot.handlers.assign_worktree import look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
 from bot.handlers.command import Command
-from bot.handlers.context import NodePaths, RequestContext, save_thread
+from bot.handlers.context import RequestContext, save_thread
 from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
@@ -62,7 +62,7 @@ class Decider:
         platform: str,
         server_url: str,
         policy: Policy,
-        paths: NodePaths,
+        node: str,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -72,7 +72,7 @@ class Decider:
         self._server_url = server_url
         self._policy = policy
         self._parser = CommentParser(policy.bot_name, HANDLERS.values())
-        self._paths = paths
+        self._node = node
         self._clock = clock
         self._sleep = sleep
 
@@ -149,7 +149,7 @@ class Decider:
                         await _decline_outsider(connection, action, action.author, self._clock())
                     return f"denied: {denied.why}"
                 await handle_request(
-                    connection, self._paths, self._policy, self._server_url, self._clock(), action, facts
+                    connection, self._node, self._policy, self._server_url, self._clock(), action, facts
                 )
                 return "accepted"
             case Unreadable(why=why, addressed=addressed):
@@ -219,7 +219,7 @@ class Decider:
 
 async def handle_request(
     connection: Connection,
-    paths: NodePaths,
+    node: str,
     policy: Policy,
     server_url: str,
     now: datetime,
@@ -232,7 +232,7 @@ async def handle_request(
         await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
     ctx = RequestContext(
         connection=connection,
-        paths=paths,
+        node=node,
         thread_ref=thread_ref,
         number=request.thread.number,
         folder=folder,

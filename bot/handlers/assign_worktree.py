@@ -17,10 +17,10 @@ from bot.handlers.choose_worktree import (
     choose_worktree,
     new_worktree,
 )
-from bot.handlers.context import NodePaths, ThreadContext, save_thread
+from bot.handlers.context import ThreadContext, save_thread
 from bot.messages import notices
-from bot.model import HeadBranch, Repository
-from bot.store import conversations, sharing, upkeep
+from bot.model import HeadBranch, Repository, worktree_path
+from bot.store import conversations, sharing
 from bot.store.database import Pool
 
 YOUNG_PULL_SECONDS = 60
@@ -59,7 +59,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
 
 
 async def assign_worktree_for_operator(
-    pool: Pool, github: GitHub, paths: NodePaths, clock: Clock, repository: Repository, number: int
+    pool: Pool, github: GitHub, node: str, clock: Clock, repository: Repository, number: int
 ) -> AssignedWorktree:
     """Return the worktree in which a request on the thread would run, before the first request.
 
@@ -70,11 +70,10 @@ async def assign_worktree_for_operator(
     if thread.kind == "pull":
         pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep, choosing=True)
     async with pool.acquire() as connection, connection.transaction():
-        await upkeep.insert_node(connection, paths.node)
         thread_ref, folder = await save_thread(
             connection, repository, number, thread.kind, thread.title, thread.closed_at
         )
-        return await assign_worktree(ThreadContext(connection, paths, thread_ref, number, folder, pull))
+        return await assign_worktree(ThreadContext(connection, node, thread_ref, number, folder, pull))
 
 
 async def _sharing_candidates(ctx: ThreadContext) -> tuple[list[SharingCandidate], SharingCandidate | None]:
@@ -105,14 +104,14 @@ async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree
 
 
 async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
-    path = f"{ctx.paths.worktrees}/{ctx.folder}/{new.folder}"
+    path = worktree_path(ctx.folder, new.folder)
     worktree_id = await conversations.reserve_worktree(
-        ctx.connection, ctx.repository, node=ctx.paths.node, path=path, owner=ctx.number, start=new.start
+        ctx.connection, ctx.repository, node=ctx.node, path=path, owner=ctx.number, start=new.start
     )
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, worktree_id)
     branch = new.start.branch if isinstance(new.start, HeadBranch) else None
     said = (notices.not_shared(new.instead_of, branch),) if new.instead_of else ()
-    return AssignedWorktree(worktree_id, ctx.paths.node, notices=said)
+    return AssignedWorktree(worktree_id, ctx.node, notices=said)
 
 
 async def look_up_pull_request(

@@ -14,22 +14,15 @@ from bot.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class NodePaths:
-    """This node and the place of its worktrees: `<worktrees>/<owner>/<repo>/<name>`."""
-
-    node: str
-    worktrees: str
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadContext:
     """A thread, and the transaction in which something is decided for it.
 
-    `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where a turn may run.
+    `node` is this node. `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where
+    a turn may run.
     """
 
     connection: Connection
-    paths: NodePaths
+    node: str
     thread_ref: ThreadRef
     number: int
     folder: str

@@ -114,7 +114,7 @@ class _Prune:
         due: list[Candidate] = []
         for start in range(0, len(candidates), CHECKED_AT_ONCE):
             some = candidates[start : start + CHECKED_AT_ONCE]
-            self._progress(f"checking {some[0].worktree.path} ({start + 1} of {len(candidates)})")
+            self._progress(f"checking {self._path(some[0])} ({start + 1} of {len(candidates)})")
             checked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
             for candidate, facts in zip(some, checked, strict=True):
                 if await self._is_due(candidate, facts):
@@ -137,7 +137,7 @@ class _Prune:
 
     async def _prune_all(self, due: list[Candidate]) -> None:
         for number, candidate in enumerate(due, start=1):
-            self._progress(f"removing {candidate.worktree.path} ({number} of {len(due)})")
+            self._progress(f"removing {self._path(candidate)} ({number} of {len(due)})")
             try:
                 await self._prune(candidate)
             except (GitError, OSError, refs.InvalidNameError) as problem:
@@ -146,7 +146,7 @@ class _Prune:
     async def _prune(self, candidate: Candidate) -> None:
         ctx = self._ctx
         if self._report.dry_run:
-            size = await asyncio.to_thread(trash.size_of, Path(candidate.worktree.path))
+            size = await asyncio.to_thread(trash.size_of, self._path(candidate))
             self._report.bytes_reclaimed += size
             self._deleted(candidate)
             return
@@ -181,7 +181,7 @@ class _Prune:
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Return what retention must know of a worktree. Raises GitError, OSError, InvalidNameError."""
-        path, clone = Path(candidate.worktree.path), self._ctx.clone(candidate.worktree.folder)
+        path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
         known = await asyncio.to_thread(metadata.read, path)
         return Facts(
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
@@ -199,32 +199,35 @@ class _Prune:
         async with ctx.pool.acquire() as connection:
             orphans = await retention.orphans(connection, ctx.node)
         before = self._policy.expired_before(Kind.ORPHAN)
-        for path in [path for path, since in orphans.items() if since < before]:
-            line = Line(None, path, f"An orphan for {describe(self._policy.kept_for[Kind.ORPHAN])}.")
+        for path in [ctx.directory(path) for path, since in orphans.items() if since < before]:
+            line = Line(None, str(path), f"An orphan for {describe(self._policy.kept_for[Kind.ORPHAN])}.")
             try:
-                if report.dry_run or await end_orphan(ctx, Path(path)):
+                if report.dry_run or await end_orphan(ctx, path):
                     report.deleted.append(line)
-                    _log.info("worktree-pruned", path=path, orphan=True, dry_run=report.dry_run)
+                    _log.info("worktree-pruned", path=str(path), orphan=True, dry_run=report.dry_run)
             except (GitError, OSError, ValueError) as problem:
-                report.errors.append(Line(None, path, str(problem)))
-                _log.warning("prune-error", path=path, error=str(problem))
+                report.errors.append(Line(None, str(path), str(problem)))
+                _log.warning("prune-error", path=str(path), error=str(problem))
+
+    def _path(self, candidate: Candidate) -> Path:
+        return self._ctx.directory(candidate.worktree.path)
 
     def _deleted(self, candidate: Candidate) -> None:
         idle = self._policy.now - candidate.worktree.updated_at
         self._report.deleted.append(
-            Line(candidate.worktree.id, candidate.worktree.path, f"Last used {describe(idle)} ago.")
+            Line(candidate.worktree.id, str(self._path(candidate)), f"Last used {describe(idle)} ago.")
         )
         _log.info(
             "worktree-pruned",
             worktree=candidate.worktree.id,
-            path=candidate.worktree.path,
+            path=str(self._path(candidate)),
             dry_run=self._report.dry_run,
         )
 
     def _skipped(self, candidate: Candidate, why: str) -> None:
-        self._report.skipped.append(Line(candidate.worktree.id, candidate.worktree.path, why))
-        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=candidate.worktree.path, why=why)
+        self._report.skipped.append(Line(candidate.worktree.id, str(self._path(candidate)), why))
+        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=str(self._path(candidate)), why=why)
 
     def _failed(self, candidate: Candidate, problem: Exception) -> None:
-        self._report.errors.append(Line(candidate.worktree.id, candidate.worktree.path, str(problem)))
-        _log.warning("prune-error", worktree=candidate.worktree.id, path=candidate.worktree.path, error=str(problem))
+        self._report.errors.append(Line(candidate.worktree.id, str(self._path(candidate)), str(problem)))
+        _log.warning("prune-error", worktree=candidate.worktree.id, path=str(self._path(candidate)), error=str(problem))

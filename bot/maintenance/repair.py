@@ -61,7 +61,9 @@ async def repair(
         progress(f"{folder} ({number} of {len(folders)})")
         try:
             async with clone_lock(ctx.clone(folder)) as lock:
-                done += await _repair_clone(ctx, lock, folder, None if only is None else located[0][1])
+                done += await _repair_clone(
+                    ctx, lock, folder, None if only is None else str(ctx.directory(located[0][1]))
+                )
                 await _index_rescues(ctx, lock.clone, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
@@ -116,9 +118,12 @@ async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
     async with ctx.pool.acquire() as connection:
-        rows = await reconciliation.live_in(connection, folder, ctx.node)
+        stored = await reconciliation.live_in(connection, folder, ctx.node)
+        rows = {str(ctx.directory(path)): row for path, row in stored.items()}
         without_row = {*on_disk, *(records or ())} - rows.keys()
-        without_row -= await retention.claimed_paths(connection, sorted(without_row))
+        names = [name for path in sorted(without_row) for name in ctx.names(Path(path))]
+        claimed = await retention.claimed_paths(connection, ctx.node, names)
+        without_row -= {str(ctx.directory(path)) for path in claimed}
     paths = [path for path in sorted(rows.keys() | without_row) if only is None or path == only]
     return await asyncio.to_thread(lambda: [_examine(path, rows.get(path), records) for path in paths])
 
@@ -212,7 +217,7 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
 
 async def _drop_entry(ctx: NodeContext, lock: CloneLock, found: _Found) -> None:
     async with ctx.pool.acquire() as connection:
-        earlier = await reconciliation.removed_at(connection, ctx.node, str(found.path))
+        earlier = await reconciliation.removed_at(connection, ctx.node, ctx.names(found.path))
     users = found.metadata.conversations if isinstance(found.metadata, Metadata) else ()
     branch = found.entry.branch if found.entry else None
     label = RescueLabel(earlier if earlier is not None else NO_WORKTREE, branch, users, ctx.clock())
@@ -224,7 +229,7 @@ async def _adopt(ctx: NodeContext, found: _Found) -> bool:
     now = ctx.clock()
     since = min(found.metadata.updated_at, now) if isinstance(found.metadata, Metadata) else now
     async with ctx.pool.acquire() as connection:
-        return await retention.adopt(connection, ctx.node, str(found.path), since)
+        return await retention.adopt(connection, ctx.node, ctx.stored(found.path), since)
 
 
 async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
@@ -244,6 +249,6 @@ async def _forget_former_orphans(ctx: NodeContext) -> None:
     """Delete the rows of orphans that are gone or have a worktree's row now."""
     async with ctx.pool.acquire() as connection:
         known = await retention.orphans(connection, ctx.node)
-        former = await retention.claimed_paths(connection, sorted(known))
-        gone = await asyncio.to_thread(lambda: {path for path in known if not os.path.lexists(path)})
+        former = await retention.claimed_paths(connection, ctx.node, sorted(known))
+        gone = await asyncio.to_thread(lambda: {path for path in known if not os.path.lexists(ctx.directory(path))})
         await retention.forget_orphans(connection, ctx.node, sorted(former | gone))

@@ -24,6 +24,7 @@ class NodeContext:
     pool: Pool
     git: Git
     node: str
+    """The id of its DATA_DIR."""
     data_dir: Path
     server_url: str
     clock: Callable[[], datetime]
@@ -35,6 +36,18 @@ class NodeContext:
         """Return the clone of a codebase by the folder in its row."""
         owner, _, name = folder.partition("/")
         return clone_at(self.data_dir, owner, name, self.git)
+
+    def directory(self, path: str) -> Path:
+        """Return the directory of a row's path: relative to DATA_DIR, or absolute where an older version wrote it."""
+        return self.data_dir / path
+
+    def stored(self, path: Path) -> str:
+        """Return the path as rows hold it: relative to DATA_DIR, so that DATA_DIR can be moved."""
+        return str(path.relative_to(self.data_dir) if path.is_relative_to(self.data_dir) else path)
+
+    def names(self, path: Path) -> tuple[str, str]:
+        """Return both texts that a row can have for a path."""
+        return self.stored(path), str(path)
 
     @property
     def workers(self) -> Path:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from bot.clones.clone import Clone, CloneLock, NoAccess, clone_lock, update
 from bot.clones.entries import Valid, inspect
@@ -59,7 +58,7 @@ async def make(
 
     An Outcome says why that is impossible.
     """
-    path = Path(operation.worktree.path)
+    path = ctx.directory(operation.worktree.path)
     if (unfetched := await fetched(ctx, lock, operation)) is not None:
         return unfetched
     ready = operation.worktree.state == "ready"
@@ -68,7 +67,7 @@ async def make(
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
         return _impossible(reasons.no_worktree(made.next_step))
-    await asyncio.to_thread(record_use, operation.worktree, made.branch, made.base_branch, ctx.clock())
+    await asyncio.to_thread(record_use, path, operation.worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
@@ -86,7 +85,7 @@ def _impossible(words: str) -> Outcome:
 async def _checkout(
     ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
 ) -> Created | Refused:
-    clone, path, branch = lock.clone, Path(operation.worktree.path), operation.worktree.branch
+    clone, path, branch = lock.clone, ctx.directory(operation.worktree.path), operation.worktree.branch
     displaced = refs.rescue_ref(str(operation.worktree.id), ctx.clock())
     tip = await _tip_of(clone, rescue) if rescue is not None else None
     if operation.worktree.state == "ready":

@@ -79,7 +79,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
 
     Every step can be repeated. The bytes stay in the trash. Raises InvalidNameError.
     """
-    path = Path(removal.worktree.path)
+    path = ctx.directory(removal.worktree.path)
     merged = await merged_head(ctx, removal.worktree)
     label = RescueLabel(
         removal.worktree.id, removal.worktree.branch, removal.worktree.conversations, removal.worktree.updated_at

@@ -1,7 +1,6 @@
 """Reset a worktree to its base, after a rescue."""
 
 import asyncio
-from pathlib import Path
 
 from bot.clones.clone import clone_lock
 from bot.clones.metadata import record_use
@@ -24,15 +23,15 @@ async def reset_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     merged = await merged_head(ctx, worktree)
     # The same at each attempt: what an earlier attempt rescued is found again.
     label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
-    clone = ctx.clone(worktree.folder)
+    clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
     async with clone_lock(clone) as lock:
         if (unfetched := await fetched(ctx, lock, operation)) is not None:
             return unfetched
-        result = await reset(lock, Path(worktree.path), start_again(worktree), label, merged)
+        result = await reset(lock, path, start_again(worktree), label, merged)
         if isinstance(result, ResetRefused):
             return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
         size = await rescue_size(clone, result.rescue, result.kept)
-    await asyncio.to_thread(record_use, worktree, result.branch, result.base_branch, ctx.clock())
+    await asyncio.to_thread(record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
 
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, result.rescue, result.kept, size)

@@ -1,7 +1,6 @@
 """Bring back what was rescued last, into a worktree without changes."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from bot.clones import trash
 from bot.clones.clone import clone_lock
@@ -26,11 +25,12 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
     commit = next((one.ref for one in found if one.ref is not None), None)
     kept = next((one.kept for one in found if one.kept is not None), None)
     if found[0].node != ctx.node:
-        return failed(operation, f"it is on the node {found[0].node}", "The operator of the bot can get it there.")
+        return failed(operation, f"it is on the node {found[0].node_name}", "The operator of the bot can get it there.")
     if operation.worktree.state == "removed":
         if not await persist(ctx.pool, lambda connection: _revive(connection, operation, found[0])):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
         operation = replace(operation, worktree=replace(operation.worktree, state="reserved"))
+    path = ctx.directory(operation.worktree.path)
     async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
         sha = await lock.clone.commit_at(commit) if commit else None
         if commit is not None and sha is None:
@@ -40,7 +40,7 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
             return made
         directory = trash.kept_folder(ctx.data_dir) / kept if kept else None
         operation_id = operation.claim.operation_id
-        restored = await restore(lock, Path(operation.worktree.path), made.branch, sha, directory, operation_id)
+        restored = await restore(lock, path, made.branch, sha, directory, operation_id)
     write_row = record_checkout(operation, made)
     if isinstance(restored, RestoreRefused):
         words = worktree_replies.not_restored(restored.obstacle, restored.names)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries
@@ -111,7 +110,7 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
 
 async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
     """Make the worktree on the branch that the turn needs, or else on its earlier branch, or else as its row says."""
-    path, rescue = Path(turn.worktree.path), rescue_ref(ctx, turn)
+    path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
     start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(start_again(turn.worktree), turn)
     made = await create(lock, path, start, rescue)
     if isinstance(made, Refused) and made.reason is RefusedReason.NO_REMOTE_BRANCH and turn.switch_to is None:
@@ -143,7 +142,7 @@ async def _restore_or_sync(
 ) -> Ready | Refused:
     """Examine the worktree, after a fetch; make it again or bring it up to date."""
     start, rescue = _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn)
-    path, tip = Path(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
+    path, tip = ctx.directory(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
     found = await examine(lock, path, turn.worktree.branch)
     if isinstance(found.state, Missing):
         # The damage may be in the clone: a worktree made again from that would break too.

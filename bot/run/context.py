@@ -76,7 +76,7 @@ class TurnContext(NodeContext):
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets, _fresh_folder(attachments):
             async with open_launcher(
                 self.clone(turn.worktree.folder),
-                Path(turn.worktree.path),
+                self.directory(turn.worktree.path),
                 home,
                 Path(sockets),
                 chosen=preset(self.agent),

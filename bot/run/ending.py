@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 from asyncpg import PostgresError
@@ -65,7 +64,7 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
 
 def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
-    path = Path(turn.worktree.path)
+    path = ctx.directory(turn.worktree.path)
     known = metadata.read(path)
     if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return

@@ -52,7 +52,7 @@ async def publish(
     the push, ClaimLostError, GitError, OSError.
     """
     told: list[str] = []
-    path = Path(turn.worktree.path)
+    path = ctx.directory(turn.worktree.path)
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
         if ready.branch is None:
             return await _as_patch(ctx, lock, turn, path, head_before, subject, told), told

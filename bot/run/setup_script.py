@@ -120,7 +120,7 @@ def shown(output: str, redactor: Redactor) -> str:
 async def _run(
     ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
-    clone, path = ctx.clone(turn.worktree.folder), Path(turn.worktree.path)
+    clone, path = ctx.clone(turn.worktree.folder), ctx.directory(turn.worktree.path)
     before = {name for _, name in await entries.changed_files(clone, path)}
     ended = await _ended(ctx, turn, text, stop, on_overflow)
     if isinstance(ended, Stopped):

@@ -1,7 +1,6 @@
 """Before a turn: switch a shared worktree to the branch that this turn needs, or move the turn to another one."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
@@ -12,7 +11,7 @@ from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
-from bot.model import HeadBranch, LiveWorktree, Start
+from bot.model import HeadBranch, LiveWorktree, Start, worktree_path
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
@@ -83,7 +82,7 @@ async def _switch(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str
 ) -> SharingRefused | None:
     """Check the rows, then git, and switch; return why that was refused."""
-    owner, path = turn.worktree.owner, Path(turn.worktree.path)
+    owner, path = turn.worktree.owner, ctx.directory(turn.worktree.path)
     async with ctx.pool.acquire() as connection:
         uses = await sharing.usage(connection, [turn.worktree.id], turn.conversation_id)
     if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
@@ -105,7 +104,7 @@ async def _move_elsewhere(
 ) -> None:
     """Move the turn to the live worktree with the branch, or to a new one for the pull request on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
-    own = ctx.data_dir / "worktrees" / turn.worktree.folder / f"pr-{turn.number}"
+    own = worktree_path(turn.worktree.folder, f"pr-{turn.number}")
     promised = {notices.in_worktree_of(number) for number in turn.worktree.conversations}
     promised.add(notices.in_worktree_on_branch(turn.worktree.owner, branch))
 
@@ -120,7 +119,7 @@ async def _move_elsewhere(
             connection,
             turn.worktree.repository,
             node=ctx.node,
-            path=str(own),
+            path=own,
             owner=turn.number,
             start=HeadBranch(branch, tip),
         )

@@ -181,7 +181,14 @@ class TurnRun:
         self._notices += ready.notices
         self._branch = ready.branch
         head_before = await self._persist(lambda connection: self._save_worktree(connection, ready))
-        await asyncio.to_thread(record_use, turn.worktree, ready.branch, ready.base_branch, self._ctx.clock())
+        await asyncio.to_thread(
+            record_use,
+            self._ctx.directory(turn.worktree.path),
+            turn.worktree,
+            ready.branch,
+            ready.base_branch,
+            self._ctx.clock(),
+        )
         if self._stop.is_set():
             return await self._stopped()
         if self._answer is not None:

@@ -1,5 +1,6 @@
 """Rows for the listing commands, in the shape that scripts rely on, newest first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,13 +10,13 @@ from bot.model import WorktreeState
 from bot.store.database import Connection
 
 LIST_WORKTREES = """
-select worktree.id, owner || '/' || name as codebase, path, branch, node, worktree.state,
-       array(select owner || '/' || name || '#' || number from conversations
+select worktree.id, owner || '/' || c.name as codebase, path, branch, n.name as node, worktree.state,
+       array(select owner || '/' || c.name || '#' || number from conversations
              where worktree_id = worktree.id order by number) as conversations,
-       worktree.created_at, worktree.updated_at, folder
-from worktrees as worktree join codebases using (platform, repository_id)
+       worktree.created_at, worktree.updated_at, folder, n.id as node_id
+from worktrees as worktree join codebases c using (platform, repository_id) join nodes n on n.id = worktree.node
 where ($2 or worktree.state <> 'removed' or worktree.state = $4)
-  and ($3::text is null or lower(owner || '/' || name) = lower($3))
+  and ($3::text is null or lower(owner || '/' || c.name) = lower($3))
   and ($4::text is null or worktree.state = $4)
   and ($5::bigint is null or worktree.id < $5)
 order by worktree.id desc
@@ -24,9 +25,9 @@ limit $1
 
 FIND_WORKTREE = """
 -- A path may have had several worktrees in succession: the live one counts, else the last.
-select id, node, path, state from worktrees
-where id = $1 or path = $2
-order by state in ('reserved', 'ready') desc, id desc limit 1
+select w.id, w.node, n.name as node_name, w.path, w.state from worktrees w join nodes n on n.id = w.node
+where w.id = $2 or (w.node = $1 and w.path = any ($3::text[]))
+order by w.state in ('reserved', 'ready') desc, w.id desc limit 1
 """
 
 LIST_SESSIONS = """
@@ -109,7 +110,7 @@ select request, notices from turns where id = $1
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A checkout; `conversations` are those that use it, `folder` names its clone."""
+    """A checkout; `conversations` are those that use it, `folder` names its clone, `node` is its node's name."""
 
     id: int
     codebase: str
@@ -121,6 +122,7 @@ class Worktree:
     created_at: datetime
     updated_at: datetime
     folder: str
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class FoundWorktree:
 
     id: int
     node: str
+    node_name: str
     path: str
     state: WorktreeState
 
@@ -151,9 +154,11 @@ async def worktrees(
     return [Worktree(**row) for row in rows]
 
 
-async def find_worktree(connection: Connection, worktree_id: int | None, path: str | None) -> FoundWorktree | None:
-    """Return the worktree with this id, or the one at this path."""
-    row = await connection.fetchrow(FIND_WORKTREE, worktree_id, path)
+async def find_worktree(
+    connection: Connection, node: str, worktree_id: int | None, names: Sequence[str]
+) -> FoundWorktree | None:
+    """Return the worktree with this id, or the one of the node at the path with these names."""
+    row = await connection.fetchrow(FIND_WORKTREE, node, worktree_id, list(names))
     return FoundWorktree(**row) if row else None
 
 

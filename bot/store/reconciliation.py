@@ -19,7 +19,7 @@ where w.folder = $1 and w.node = $2 and w.worktree_state in ('reserved', 'ready'
 """
 
 REMOVED_AT = """
-select max(id) from worktrees where node = $1 and path = $2 and state = 'removed'
+select max(id) from worktrees where node = $1 and path = any ($2::text[]) and state = 'removed'
 """
 
 RECORD_REMOVED = """
@@ -52,9 +52,9 @@ async def live_in(connection: Connection, folder: str, node: str) -> dict[str, t
     return {row["path"]: (worktree_of(row), row["busy"]) for row in rows}
 
 
-async def removed_at(connection: Connection, node: str, path: str) -> int | None:
-    """Return the id of the worktree that was the last to be removed at this path."""
-    worktree_id: int | None = await connection.fetchval(REMOVED_AT, node, path)
+async def removed_at(connection: Connection, node: str, names: Sequence[str]) -> int | None:
+    """Return the id of the worktree that was the last to be removed at the path with these names."""
+    worktree_id: int | None = await connection.fetchval(REMOVED_AT, node, list(names))
     return worktree_id
 
 

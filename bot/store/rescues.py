@@ -83,6 +83,7 @@ class Rescue:
     node: str
     codebase: str
     folder: str
+    node_name: str
 
 
 def _rescue(row: Record) -> Rescue:

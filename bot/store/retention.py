@@ -70,8 +70,10 @@ delete from orphans where node = $1 and path = any ($2::text[])
 """
 
 CLAIMED_PATHS = """
--- Of any node: if NODE_NAME was changed, the worktrees of the old name are not orphans.
-select path from worktrees where path = any ($1::text[]) and state in ('reserved', 'ready', 'removing', 'lost')
+-- Those of a node that never had an id have absolute paths, and may lie in this DATA_DIR.
+select path from worktrees
+where path = any ($2::text[]) and (node = $1 or starts_with(path, '/'))
+  and state in ('reserved', 'ready', 'removing', 'lost')
 """
 
 
@@ -148,6 +150,6 @@ async def forget_orphans(connection: Connection, node: str, paths: Sequence[str]
     await connection.execute(FORGET_ORPHANS, node, list(paths))
 
 
-async def claimed_paths(connection: Connection, paths: Sequence[str]) -> set[str]:
-    """Return those of the paths that belong to a live or lost worktree of any node."""
-    return {row["path"] for row in await connection.fetch(CLAIMED_PATHS, list(paths))}
+async def claimed_paths(connection: Connection, node: str, paths: Sequence[str]) -> set[str]:
+    """Return those of the paths that belong to a live or lost worktree of this node."""
+    return {row["path"] for row in await connection.fetch(CLAIMED_PATHS, node, list(paths))}

@@ -1,23 +1,9 @@
-"""Regular work of a worker: heartbeats, and the deletion of old rows."""
+"""Regular work of a worker: the deletion of old rows, and the name of a repository."""
 
 from datetime import timedelta
 
 from bot.model import Repository
 from bot.store.database import Connection, repository_of
-
-HEARTBEAT = """
-insert into nodes (name) values ($1) on conflict (name) do update set heartbeat_at = now()
-"""
-
-SOME_WORKER_IS_ALIVE = """
--- Heartbeats are written with the database's clock, so it is the one to compare with.
-select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
-"""
-
-INSERT_NODE = """
--- An operator may create a worktree on a node whose worker never ran: that is not a heartbeat.
-insert into nodes (name, heartbeat_at) values ($1, '-infinity') on conflict do nothing
-"""
 
 CODEBASE_NAMED = """
 -- A reused name belongs to the repository that last had it.
@@ -37,22 +23,6 @@ DELETE_OLD = {
                           where e.job_id = j.id and e.at > now() - interval '30 days')
     """,
 }
-
-
-async def heartbeat(connection: Connection, node: str) -> None:
-    """Record that this node is alive."""
-    await connection.execute(HEARTBEAT, node)
-
-
-async def some_worker_is_alive(connection: Connection, max_age_seconds: float, timeout_seconds: float) -> bool:
-    """Return whether any node had a heartbeat within `max_age_seconds`."""
-    alive: bool = await connection.fetchval(SOME_WORKER_IS_ALIVE, max_age_seconds, timeout=timeout_seconds)
-    return alive
-
-
-async def insert_node(connection: Connection, node: str) -> None:
-    """Write a row for this node, whether or not a worker ever ran there."""
-    await connection.execute(INSERT_NODE, node)
 
 
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:

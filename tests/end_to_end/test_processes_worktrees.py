@@ -105,8 +105,12 @@ async def test_a_worktree_of_another_node_is_not_touched(tmp_path: Path, databas
     async with deployment(tmp_path, database_url) as here:
         await command(here, "worktrees", "create", f"{here.repository.full_name}#{await opened(here)}")
         [row] = await listed(here)
-        elsewhere = await command(here, "worktrees", "reset", str(row["id"]), status=2, NODE_NAME="elsewhere")
+        elsewhere = await command(
+            here, "worktrees", "reset", str(row["id"]), status=2, NODE_NAME="elsewhere", DATA_DIR=f"{tmp_path}/other"
+        )
         assert f"is on the node {row['node']}" in complaint(elsewhere)
+        # Another host name is not another node.
+        await command(here, "worktrees", "reset", str(row["id"]), NODE_NAME="renamed")
 
 
 async def test_damage_is_reported_and_repaired(tmp_path: Path, database_url: str) -> None:

@@ -18,8 +18,8 @@ from tests.support.postgres import execute
 
 Get = Callable[[str], Awaitable[tuple[int, Any]]]
 HEARTBEAT = """
-insert into nodes (name, heartbeat_at) values ('here', now() - make_interval(secs => $1))
-on conflict (name) do update set heartbeat_at = excluded.heartbeat_at
+insert into nodes (id, heartbeat_at) values ('here', now() - make_interval(secs => $1))
+on conflict (id) do update set heartbeat_at = excluded.heartbeat_at
 """
 READY = (200, {"status": "ready"})
 

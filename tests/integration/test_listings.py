@@ -16,7 +16,7 @@ from tests.support.postgres import execute
 A_PAST = """
 insert into codebases (platform, repository_id, owner, name, folder)
 values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo', 'world', 'octo/world');
-insert into nodes (name) values ('here');
+insert into nodes (id, name, claimed) values ('here', 'here', false);
 insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state,
                        created_at, updated_at)
 values ('github.com', 1, 'here', '/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1',
@@ -97,12 +97,12 @@ async def test_an_empty_list_is_a_sentence_for_people_and_an_empty_array_for_scr
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_worktrees_name_the_conversations_that_share_them(cli: Cli) -> None:
+async def test_worktrees_name_the_conversations_that_share_them(cli: Cli, tmp_path: Path) -> None:
     removed, shared = await cli.json("worktrees", "list", "--all", "--no-disk")
     assert shared == {
         "id": 1,
         "codebase": "octo/hello",
-        "path": "/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1",
+        "path": str(tmp_path / "worktrees/octo/hello/issue-1"),
         "branch": "threadtree/issue-1",
         "node": "here",
         "state": "ready",
@@ -219,7 +219,7 @@ async def test_without_a_terminal_each_row_of_a_table_is_one_line(cli: Cli) -> N
     assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
     assert "octo/hello#4" in tables["turns"]
     assert "ended: reset-requested" in tables["sessions"]
-    assert " /home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1" in tables["worktrees"]
+    assert " worktrees/octo/hello/issue-1" in tables["worktrees"]
 
 
 @pytest.mark.usefixtures("a_past")

@@ -23,7 +23,7 @@ from bot.store.database import Connection
 from tests.support.turn_rows import NODE, NOON
 
 HISTORY = """
-insert into nodes (name) values ('here');
+insert into nodes (id) values ('here');
 insert into codebases (platform, repository_id, owner, name, folder)
 select 'github.com', n, 'octo', 'repo-' || n, 'octo/repo-' || n from generate_series(1, 40) n;
 insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state)

@@ -154,7 +154,7 @@ async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node
 
     assert await mended(node) == {"issue-1": [Action.ADOPT]}
 
-    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(1)), updated_at)]
+    assert await node.db.fetch("select path, seen_at from orphans") == [(node.ctx.stored(node.path(1)), updated_at)]
     assert await node.states() == {}
     assert node.path(1).is_dir()
     assert await mended(node) == {}
@@ -186,7 +186,9 @@ async def test_an_unknown_directory_is_recorded_as_an_orphan_and_left_in_place(n
 
     assert (await mended(node))["issue-7"] == [Action.ADOPT]
 
-    assert await node.db.fetch("select path, seen_at from orphans") == [(str(node.path(7)), node.ctx.clock())]
+    assert await node.db.fetch("select path, seen_at from orphans") == [
+        (node.ctx.stored(node.path(7)), node.ctx.clock())
+    ]
     node.move_clock(1)
     assert "issue-7" not in await mended(node), "its age still counts from the first time"
     node.path(7).unlink() if kind in ("file", "link") else shutil.rmtree(node.path(7))
@@ -210,9 +212,9 @@ def metadata_for(node: Node, worktree: int) -> Metadata:
     )
 
 
-async def test_worktrees_of_a_renamed_node_are_not_orphans(node: Node) -> None:
+async def test_worktrees_of_a_node_without_an_id_are_not_orphans(node: Node) -> None:
     worktree = await node.add(1)
-    await node.db.execute("insert into nodes (name) values ('before')")
+    await node.db.execute("insert into nodes (id) values ('before')")
     await node.db.execute("update worktrees set node = 'before'")
     rows = await node.rows()
 

@@ -134,7 +134,7 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
     await world.update()
     now = [datetime.now(UTC)]
     async with database(database_url, size=8) as pool, pool.acquire() as db:
-        await db.execute("insert into nodes (name) values ($1)", NODE)
+        await db.execute("insert into nodes (id) values ($1)", NODE)
         await conversations.save_codebase(db, HELLO)
         ctx = NodeContext(
             pool=pool,

@@ -223,7 +223,7 @@ class Deployment:
     async def at_work(self, issue: Issue) -> Path:
         """Wait until the issue's agent has made the file `started`; return its worktree."""
         path = await self.until("select path from worktrees where start_number = $1 and state = 'ready'", issue.number)
-        worktree = Path(str(path))
+        worktree = self.data_dir / str(path)
         await until_exists(worktree / "started")
         return worktree
 

@@ -58,7 +58,7 @@ class TurnRows:
     ) -> int:
         """Create a reserved worktree; return its id."""
         await conversations.save_codebase(self.db, repository(repo))
-        await self.db.execute("insert into nodes (name) values ($1) on conflict do nothing", node)
+        await self.db.execute("insert into nodes (id) values ($1) on conflict do nothing", node)
         number = next(self._numbers)
         owner, start = owner or number, start or IssueBranch(owner or number)
         where = path or f"/worktrees/{number}"

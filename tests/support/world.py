@@ -292,6 +292,9 @@ class World:
 
     async def _rows(self, statement: str, columns: Sequence[str]) -> list[Any]:
         rows = [dict(row) for row in await self.database.fetch(statement)]
+        for row in rows:
+            if row.get("path") is not None:
+                row["path"] = str(self.data_dir / row["path"])
         match len(columns):
             case 0:
                 return rows

@@ -49,4 +49,4 @@ async def empty(pool: Pool) -> None:
     await pool.execute(f"truncate {', '.join(tables)} restart identity cascade")
     await pool.execute("delete from procrastinate_jobs")
     await pool.execute("update clock.hand set ahead = interval '0'")
-    await pool.execute("insert into nodes (name) values ($1)", NODE)
+    await pool.execute("insert into nodes (id) values ($1)", NODE)

@@ -1,0 +1,158 @@
+"""Rows of nodes: a node is its DATA_DIR, with an id that is stored there; its name is a label."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.store.database import Connection
+
+NODE_TIMEOUT_SECONDS = 60.0
+"""The default of how long a node may be silent before others count it as dead."""
+
+HEARTBEAT = """
+-- A node is at one place at a time: another one may have its id only when it has been silent for so long, or when its
+-- last heartbeat is still that of $5.
+insert into nodes (id, name, place) values ($1, $2, $3)
+on conflict (id) do update set name = excluded.name, place = excluded.place, claimed = true, heartbeat_at = now()
+where nodes.place is null or nodes.place = excluded.place or nodes.heartbeat_at = $5
+   or nodes.heartbeat_at < now() - make_interval(secs => $4)
+returning id
+"""
+
+LAST_HEARTBEAT = """
+select heartbeat_at from nodes where id = $1
+"""
+
+LEAVE = """
+update nodes set place = null where id = $1 and place = $2
+"""
+
+LOCK_NODES = """
+select pg_advisory_xact_lock(hashtextextended('threadtree nodes', 0))
+"""
+
+CLAIM_NAMED = """
+-- Rows of a version that had no ids: the name is the id.
+update nodes set claimed = true where id = any ($1::text[]) and not claimed returning id
+"""
+
+INSERT_NODE = """
+-- An operator may use a node whose worker never ran: that is not a heartbeat.
+insert into nodes (id, name, heartbeat_at) values ($1, $2, '-infinity') on conflict (id) do update set claimed = true
+"""
+
+MERGE_NODES = """
+-- Where both have a live worktree at one path, the other's stays where it is.
+update worktrees w set node = $1
+where w.node = any ($2::text[])
+  and (w.state not in ('reserved', 'ready')
+       or not exists (select from worktrees o
+                      where o.node = $1 and o.path = w.path and o.state in ('reserved', 'ready')))
+"""
+
+ABSOLUTE_PATHS = """
+select w.id, w.path, b.folder from worktrees w join codebases b using (platform, repository_id)
+where w.node = $1 and starts_with(w.path, '/')
+"""
+
+SET_PATH = """
+update worktrees w set path = $2
+where w.id = $1
+  and (w.state not in ('reserved', 'ready')
+       or not exists (select from worktrees o
+                      where o.node = w.node and o.path = $2 and o.state in ('reserved', 'ready')))
+returning id
+"""
+
+MAKE_ORPHANS_RELATIVE = """
+update orphans o set path = substr(path, length($2) + 2)
+where node = $1 and starts_with(path, $2 || '/')
+  and not exists (select from orphans n where n.node = o.node and n.path = substr(o.path, length($2) + 2))
+"""
+
+LIVE_PATHS = """
+select b.folder, w.path from worktrees w join codebases b using (platform, repository_id)
+where w.node = $1 and w.state in ('reserved', 'ready', 'removing')
+"""
+
+SOME_WORKER_IS_ALIVE = """
+-- Heartbeats are written with the database's clock, so it is the one to compare with.
+select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelf:
+    """This node: its id, its label for people, and the place of its DATA_DIR while it runs."""
+
+    id: str
+    name: str
+    place: str
+
+
+async def heartbeat(
+    connection: Connection,
+    node: NodeSelf,
+    timeout_seconds: float = NODE_TIMEOUT_SECONDS,
+    instead_of: datetime | None = None,
+) -> bool:
+    """Record that this node is alive; False where a process with another DATA_DIR has its id.
+
+    `instead_of`: the other's heartbeat, which was its last one.
+    """
+    beat = await connection.fetchval(HEARTBEAT, node.id, node.name, node.place, timeout_seconds, instead_of)
+    return beat is not None
+
+
+async def last_heartbeat(connection: Connection, node: str) -> datetime | None:
+    """Return when a node was last alive."""
+    at: datetime | None = await connection.fetchval(LAST_HEARTBEAT, node)
+    return at
+
+
+async def leave(connection: Connection, node: NodeSelf) -> None:
+    """Let another place have the id at once: this process ends."""
+    await connection.execute(LEAVE, node.id, node.place)
+
+
+async def claim_named(connection: Connection, names: Sequence[str]) -> set[str]:
+    """Claim the nodes with these names that no DATA_DIR has yet, and return them; `lock_nodes` comes before."""
+    return {row["id"] for row in await connection.fetch(CLAIM_NAMED, list(names))}
+
+
+async def lock_nodes(connection: Connection) -> None:
+    """Let no other process find out its node until the transaction ends."""
+    await connection.execute(LOCK_NODES)
+
+
+async def save_node(connection: Connection, node: str, name: str, former: Sequence[str] = ()) -> None:
+    """Write the row of this node, and give it the worktrees of the nodes `former`."""
+    await connection.execute(INSERT_NODE, node, name)
+    await connection.execute(MERGE_NODES, node, list(former))
+
+
+async def absolute_paths(connection: Connection, node: str) -> list[tuple[int, str, str]]:
+    """Return (worktree, path, folder of its repository) of the node's worktrees with absolute paths."""
+    rows = await connection.fetch(ABSOLUTE_PATHS, node)
+    return [(row["id"], row["path"], row["folder"]) for row in rows]
+
+
+async def set_path(connection: Connection, worktree_id: int, path: str) -> bool:
+    """Write the path of a worktree; False where another live one has it."""
+    return await connection.fetchval(SET_PATH, worktree_id, path) is not None
+
+
+async def make_orphans_relative(connection: Connection, node: str, data_dir: str) -> None:
+    """Write the paths of orphans in DATA_DIR relative to it."""
+    await connection.execute(MAKE_ORPHANS_RELATIVE, node, data_dir)
+
+
+async def live_paths(connection: Connection, node: str) -> list[tuple[str, str]]:
+    """Return (folder of the clone, path) of all worktrees of the node that are not removed."""
+    return [(row["folder"], row["path"]) for row in await connection.fetch(LIVE_PATHS, node)]
+
+
+async def some_worker_is_alive(connection: Connection, max_age_seconds: float, timeout_seconds: float) -> bool:
+    """Return whether any node had a heartbeat within `max_age_seconds`."""
+    alive: bool = await connection.fetchval(SOME_WORKER_IS_ALIVE, max_age_seconds, timeout=timeout_seconds)
+    return alive

@@ -1,0 +1,180 @@
+"""Which node this is: an id in DATA_DIR that survives another host name, another version and another place."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import orjson
+import pytest
+
+from bot.clones import entries
+from bot.clones.entries import Valid
+from bot.maintenance.repair import repair
+from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
+from bot.node.move_in import move_in
+from bot.node.process_lock import worker_lock
+from bot.sandbox.cage import cage_for
+from bot.store import nodes
+from bot.store.database import Pool, database
+from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, usable_cage
+from tests.support.node import Node, prepared_node
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with database(database_url, size=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+async def node_of(pool: Pool, data_dir: Path, name: str = "host") -> str:
+    return (await identify(pool, data_dir, name)).node.id
+
+
+async def test_a_new_host_name_is_only_another_label(pool: Pool, data_dir: Path) -> None:
+    first = await node_of(pool, data_dir, "one")
+    async with registered(pool, (await identify(pool, data_dir, "two")).node, 60):
+        assert [dict(row) for row in await pool.fetch("select id, name from nodes")] == [{"id": first, "name": "two"}]
+    assert first != "one"
+
+
+async def test_processes_that_start_at_the_same_time_are_one_node(pool: Pool, data_dir: Path) -> None:
+    assert len({*await asyncio.gather(*(node_of(pool, data_dir) for _ in range(8)))}) == 1
+    assert await pool.fetchval("select count(*) from nodes") == 1
+
+
+async def test_the_node_of_an_older_version_is_adopted_once(pool: Pool, data_dir: Path, tmp_path: Path) -> None:
+    await pool.execute("insert into nodes (id, name, claimed) values ('host', 'host', false)")
+    (tmp_path / "other").mkdir()
+    assert await node_of(pool, data_dir) == "host"
+    assert await node_of(pool, tmp_path / "other") != "host", "another DATA_DIR with the same host name"
+
+
+async def test_a_node_is_not_made_where_a_process_without_one_is_at_work(pool: Pool, data_dir: Path) -> None:
+    with worker_lock(data_dir / "workers"), pytest.raises(NodeInUseError, match="stop it first"):
+        await node_of(pool, data_dir)
+    assert not (data_dir / "node.json").exists()
+    assert await node_of(pool, data_dir)
+
+
+async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
+    pool: Pool, data_dir: Path, tmp_path: Path
+) -> None:
+    original = (await identify(pool, data_dir, "host")).node
+    copy = Path(shutil.copytree(data_dir, tmp_path / "copy"))
+    copied = (await identify(pool, copy, "host")).node
+    assert (copied.id, copied.place != original.place) == (original.id, True)
+    looks = []
+
+    async def original_lives(seconds: float) -> None:
+        looks.append(seconds)
+        assert await nodes.heartbeat(pool, original)
+
+    async with registered(pool, original, 60), registered(pool, original, 60):
+        with pytest.raises(NodeInUseError, match="copy of this DATA_DIR"):
+            async with registered(pool, copied, 60, original_lives):
+                pass
+    assert len(looks) == 1
+
+    # The original has ended, or was killed and gives no sign of life.
+    async with registered(pool, copied, 60, original_lives):
+        assert not await nodes.heartbeat(pool, original)
+    async with registered(pool, original, 60):
+        looks.clear()
+
+        async def killed(seconds: float) -> None:
+            looks.append(seconds)
+
+        async with registered(pool, copied, 60, killed):
+            assert len(looks) == LOOKS
+            assert await pool.fetchval("select place from nodes") == place_of(copy)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"id": "../up", "data_dir": "/d"}', '{"id": "a", "data_dir": "d"}', "[]"]
+)
+async def test_a_damaged_file_is_refused(pool: Pool, data_dir: Path, content: str) -> None:
+    (data_dir / "node.json").write_text(content)
+    with pytest.raises(NodeInUseError, match=r"node\.json is damaged"):
+        await node_of(pool, data_dir)
+
+
+# A node of an older version: absolute paths, and a name in the files beside the worktrees.
+
+
+async def old_node(node: Node) -> int:
+    """Make a worktree as an older version left it, with a change that is nowhere else; return its id."""
+    worktree = await node.add(1)
+    place = node.ctx.data_dir / "worktrees" / "octo" / "hello" / "issue-1"
+    assert node.path(1) == place
+    (place / "README.md").write_text("changed\n")
+    await node.db.execute("update nodes set claimed = false")
+    return worktree
+
+
+@pytest.fixture(params=SANDBOXES)
+async def each(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
+    sandbox: Literal["off", "bwrap"] = request.param
+    if sandbox == "bwrap":
+        usable_cage(tmp_path)
+    async with prepared_node(tmp_path, database_url, sandbox) as node:
+        yield node
+
+
+async def started(node: Node, data_dir: Path, name: str) -> Node:
+    """Start the node at this place, as a process does."""
+    identified = await identify(node.ctx.pool, data_dir, name)
+    cage = cage_for("bwrap", data_dir, SEARCH_PATH) if node.ctx.git.cage else None
+    ctx = replace(node.ctx, node=identified.node.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
+    await move_in(ctx, identified.was_at)
+    return replace(node, ctx=ctx)
+
+
+async def state_of(node: Node) -> tuple[str, str, object]:
+    """Return the row's node and path, and whether git finds the worktree there with its change."""
+    row = await node.db.fetchrow("select node, path from worktrees")
+    path = node.ctx.directory(row["path"])
+    found = await entries.inspect(node.ctx.clone("octo/hello"), path)
+    return row["node"], row["path"], isinstance(found, Valid) and found.dirty and (path / "README.md").read_text()
+
+
+PATH = "worktrees/octo/hello/issue-1"
+
+
+async def test_an_older_versions_worktrees_are_adopted_under_another_host_name(each: Node) -> None:
+    await old_node(each)
+    now = await started(each, each.ctx.data_dir, "a new host name")
+    assert await state_of(now) == ("here", PATH, "changed\n")
+    assert await repair(now.ctx) == []
+
+
+async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_path: Path) -> None:
+    await old_node(each)
+    await state_of(each)  # in a sandbox, the private state is made now
+    now = each.ctx.data_dir
+    for number in (1, 2):  # once by an operator who upgrades at the same time, once more afterwards
+        now = tmp_path / f"bigger-{number}"
+        each.ctx.data_dir.rename(now)
+        each = await started(each, now, "host")
+        assert await state_of(each) == ("here", PATH, "changed\n")
+        assert await repair(each.ctx) == []
+    assert orjson.loads((now / "node.json").read_bytes()) == {"id": "here", "data_dir": str(now)}
+
+
+async def test_worktrees_of_another_data_directory_that_still_exists_stay_where_they_are(
+    each: Node, tmp_path: Path
+) -> None:
+    await old_node(each)
+    path = str(each.path(1))
+    (tmp_path / "empty").mkdir()
+    now = await started(each, tmp_path / "empty", "here")
+    assert await now.db.fetchval("select path from worktrees") == path
+    assert now.ctx.directory(path) == Path(path)
