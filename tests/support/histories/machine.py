@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
 
     def live_paths(self) -> set[Path]:
         """Return the paths of the worktrees that have a row."""
-        return {Path(row["path"]) for row in self._play(self.ground.rows(LIVE, NODE))}
+        return {self.ground.ctx.directory(row["path"]) for row in self._play(self.ground.rows(LIVE, NODE))}
 
     def excuse_all(self) -> None:
         """Allow rows, directories and entries to differ until an interrupted act is completed."""
@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
         """Check that each undisturbed worktree has one directory, one row and one entry of git."""
         rows = self._play(self.ground.rows(LIVE, NODE))
         entries, directories = self.ground.entry_paths(), self.ground.directories()
-        live = [Path(row["path"]) for row in rows]
+        live = [self.ground.ctx.directory(row["path"]) for row in rows]
         for row, path in zip(rows, live, strict=True):
             if row["state"] == "ready" and path not in self.damaged:
                 assert path.is_dir(), f"no directory for {dict(row)}"

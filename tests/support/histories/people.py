@@ -74,5 +74,5 @@ class PeopleRules(Machine):
 
     def idle_worktrees(self) -> list[Path]:
         """Return the worktrees without a running turn."""
-        busy = {Path(run.turn.worktree.path) for run in self.ground.runs}
+        busy = {self.ground.ctx.directory(run.turn.worktree.path) for run in self.ground.runs}
         return [path for path in self.ground.directories() if path not in busy]

@@ -1,7 +1,6 @@
 """Rules: people ask in threads, turns run there, workers die."""
 
 import asyncio
-from pathlib import Path
 from typing import Literal
 
 from hypothesis import event
@@ -127,14 +126,14 @@ class TurnRules(Machine):
 
     def arrived(self, run: Run) -> None:
         """The agent is at work, so earlier damage is repaired."""
-        self.damaged.discard(Path(run.turn.worktree.path))
+        self.damaged.discard(self.ground.ctx.directory(run.turn.worktree.path))
         self.check_order()
 
     def work(self, run: Run, doing: Deeds) -> None:
         """Do the agent's work."""
         with self.hands():
             for deed, name in doing:
-                do(self.ground, Path(run.turn.worktree.path), deed, name)
+                do(self.ground, self.ground.ctx.directory(run.turn.worktree.path), deed, name)
 
     def end(self, run: Run, outcome: Literal["done", "failed"]) -> None:
         """End the agent and the turn."""
