@@ -204,8 +204,9 @@ class HistoryNode:
             claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
         if claimed is None:
             return None
-        assert claimed.worktree.path not in ARRIVALS, f"two turns in {claimed.worktree.path}"
-        arrival = ARRIVALS[claimed.worktree.path] = asyncio.get_running_loop().create_future()
+        place = str(self.ctx.directory(claimed.worktree.path))
+        assert place not in ARRIVALS, f"two turns in {place}"
+        arrival = ARRIVALS[place] = asyncio.get_running_loop().create_future()
         turn_run = TurnRun(self.ctx, claimed)
         run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(turn_run.run()))
         self.runs.append(run)
@@ -271,7 +272,7 @@ class HistoryNode:
 
     def _left(self, run: Run) -> None:
         self.runs = [one for one in self.runs if one is not run]
-        ARRIVALS.pop(run.turn.worktree.path, None)
+        ARRIVALS.pop(str(self.ctx.directory(run.turn.worktree.path)), None)
 
     async def rows(self, query: str, *values: object) -> list[asyncpg.Record]:
         return list(await self.pool.fetch(query, *values))
