@@ -33,6 +33,7 @@ from bot.health import health_routes
 from bot.node.identity import NodeInUseError, registered
 from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
+from bot.node.transactions import persist
 from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
