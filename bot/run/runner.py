@@ -15,7 +15,7 @@ from bot.operations.remove import remove_all
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.run.turn import TurnRun
-from bot.store import conversations, operations, removals, turns
+from bot.store import claims, conversations, operations, removals, turns
 from bot.store.database import Connection
 from bot.store.failures import log_failure
 from bot.store.operations import ClaimedOperation, OperationClaim
@@ -75,7 +75,7 @@ class Runner:
         ctx = self._ctx
         while len(self._runs) < self._slots:
             async with ctx.pool.acquire() as connection:
-                turn = await turns.claim_next(connection, ctx.node, self._worker, self._per_repository, ctx.clock())
+                turn = await claims.claim_next(connection, ctx.node, self._worker, self._per_repository, ctx.clock())
             if turn is None:
                 break
             run = TurnRun(ctx, turn)

@@ -6,9 +6,10 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from bot.model import Target, WorktreeRow
+from bot.store.claims import claims_of_node
 from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
-from bot.store.turns import ClaimLostError, claims_of_node
+from bot.store.turns import ClaimLostError
 
 OperationKind = Literal["create", "reset", "restore", "remove", "pull-request"]
 OperationState = Literal["queued", "running", "done", "failed"]

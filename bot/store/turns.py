@@ -1,62 +1,19 @@
-"""The queue of turns from the side of the runner: claims, effects of a run, its end, and runs that were cut off."""
+"""A claimed turn: what its run reads and writes, its end, and runs that were cut off."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
-from bot.store.database import Connection, repository_of, worktree_of
+from bot.store.database import Connection, repository_of
 
 T = TypeVar("T")
 
 MOST_STEPS = 1000
 LONGEST_STEP = 300
 """In characters. Agents name their steps."""
-
-CLAIM = """
--- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
--- unfinished one; repositories with fewer running turns go first. A turn waits until its time, while its path is
--- being removed, while an operation that was enqueued before it is unfinished, and while GitHub limits its writer.
-with running as (
-    select w.platform, w.repository_id, count(*) as turns
-    from turns t join worktrees w on w.id = t.worktree_id
-    where t.state = 'running' and w.node = $1 group by 1, 2
-), next as (
-    select t.id from turns t
-    join worktrees w on w.id = t.worktree_id and w.node = $1 and w.state in ('reserved', 'ready')
-    left join running r using (platform, repository_id)
-    where t.state = 'queued' and (t.not_before is null or t.not_before <= $5)
-      and not exists (select from codebases b
-                      join writers h on h.writer = b.platform || '/' || coalesce(b.installation_id::text, 'token')
-                      where (b.platform, b.repository_id) = (w.platform, w.repository_id) and h.held_until > $5)
-      and not exists (select from turns o where o.worktree_id = w.id and o.state = 'running')
-      and not exists (select from turns e where e.conversation_id = t.conversation_id and e.id < t.id
-                                            and e.state in ('queued', 'running'))
-      and not exists (select from worktrees o where o.node = w.node and o.path = w.path and o.state = 'removing')
-      and not exists (select from operations p where p.worktree_id = w.id
-                      and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))
-      and coalesce(r.turns, 0) < $4
-    order by coalesce(r.turns, 0), t.id
-    limit 1 for update of t skip locked
-)
-update turns set state = 'running', claim = $2, worker = $3, reason = null,
-                 started_at = coalesce(started_at, $5)
-from next where turns.id = next.id returning turns.id
-"""
-
-CLAIMED_TURN = """
-select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
-       t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.read, t.resuming, t.answer, t.started_at,
-       t.cost_usd, t.tokens, t.switch_to, t.not_before, t.waiting_since,
-       t.review_parts, c.number, c.kind, c.title, w.*
-from turns t
-join conversations c on c.id = t.conversation_id
-join worktree_rows w on w.worktree_id = t.worktree_id
-where t.id = $1
-"""
 
 STOP_REQUEST = """
 select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2
@@ -255,54 +212,6 @@ class TurnThread:
 
 class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it stops and writes nothing more."""
-
-
-@asynccontextmanager
-async def claims_of_node(connection: Connection, node: str) -> AsyncIterator[None]:
-    """Open a transaction in which no other claim is made on the node: a claim depends on what runs there."""
-    async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock(hashtextextended('claim:' || $1, 0))", node)
-        yield
-
-
-async def claim_next(
-    connection: Connection, node: str, worker: str, per_repository: int, now: datetime
-) -> ClaimedTurn | None:
-    """Claim the next turn of the node in one statement; None when there is none to run.
-
-    `now` is the node's clock, which measures the turn's duration.
-    """
-    token = uuid4()
-    async with claims_of_node(connection, node):
-        turn_id = await connection.fetchval(CLAIM, node, token, worker, per_repository, now)
-        if turn_id is None:
-            return None
-        row = await connection.fetchrow(CLAIMED_TURN, turn_id)
-    return ClaimedTurn(
-        claim=Claim(turn_id, token, worker),
-        conversation_id=row["conversation_id"],
-        number=row["number"],
-        kind=row["kind"],
-        title=row["title"],
-        request=row["request"],
-        requested_by=row["requested_by"],
-        requested_by_id=row["requested_by_id"],
-        asked_at=row["asked_at"],
-        target=Target(row["source_kind"], row["source_id"]),
-        pinned_sha=row["pinned_sha"],
-        context=row["context"],
-        notices=tuple(row["notices"]),
-        read=tuple(row["read"]),
-        resuming=row["resuming"],
-        answer=row["answer"],
-        started_at=row["started_at"],
-        use=Use(row["cost_usd"], row["tokens"]),
-        worktree=worktree_of(row),
-        switch_to=row["switch_to"],
-        review_parts=tuple(row["review_parts"]),
-        was_put_back=row["not_before"] is not None,
-        waiting_since=row["waiting_since"],
-    )
 
 
 async def stop_requested(connection: Connection, claim: Claim) -> str | None:

@@ -1,6 +1,7 @@
 """The frequent statements find their rows by index, for any size of the history."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from bot.store import (
+    claims,
     conversations,
     deliveries,
     operations,
@@ -16,7 +18,9 @@ from bot.store import (
     removals,
     requests,
     rescues,
+    retention,
     turns,
+    upkeep,
     worktrees,
 )
 from bot.store.database import Connection
@@ -43,9 +47,15 @@ select 1 + n % 10000, 1 + n % 10000,
        case when n % 1000 = 49 then gen_random_uuid() end,
        now() - n * interval '10 minutes'
 from generate_series(1, 10000) n;
-insert into deliveries (guid, event, state, body)
-select gen_random_uuid()::text, 'issue_comment', 'done', '{}' from generate_series(1, 10000) n;
-insert into effects (key) select sha256(n::text::bytea) from generate_series(1, 10000) n;
+insert into deliveries (guid, event, state, body, received_at)
+select gen_random_uuid()::text, 'issue_comment', 'done', case when n > 30000 then '{}'::bytea end,
+       now() - (40000 - n) * interval '4 minutes'
+from generate_series(1, 40000) n;
+insert into effects (key, seen_at)
+select sha256(n::text::bytea), now() - (40000 - n) * interval '4 minutes' from generate_series(1, 40000) n;
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, state, waits_for)
+select 'github.com/token', 1 + n % 10000, 'comment', n, 1, 1, 'issue', 'Done.', 'sent', nullif(n - 1, 0)
+from generate_series(1, 10000) n;
 insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
 select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done' end, 'It was reset.',
        case when n % 500 = 0 then null else now() end from generate_series(1, 10000) n;
@@ -54,8 +64,8 @@ select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from genera
 """
 TOKEN = UUID(int=1)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "claim a turn": (turns.CLAIM, (NODE, TOKEN, "worker", 2, NOON)),
-    "read the claimed turn": (turns.CLAIMED_TURN, (5,)),
+    "claim a turn": (claims.CLAIM, (NODE, TOKEN, "worker", 2, NOON)),
+    "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
     "look again": (turns.STOP_REQUEST, (5, TOKEN)),
     "end a turn": (turns.END_TURN, (5, TOKEN, "done", None, None)),
     "hand back": (turns.REQUEUE, (5, TOKEN, True)),
@@ -89,11 +99,30 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
     "turns on a branch": (pull_requests.TURNS_ON_BRANCH, ("github.com", 5, "threadtree/issue-44")),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
+    "the next removal of a node": (removals.CLAIMED_ON_NODE, (NODE,)),
+    "what nobody needs of a home": (retention.UNUSED_HOMES, ([5, 6, 7],)),
+    "old bodies": (upkeep.DELETE_OLD["bodies"], (timedelta(days=365),)),
+    "old deliveries": (upkeep.DELETE_OLD["deliveries"], ()),
+    "old effects": (upkeep.DELETE_OLD["effects"], ()),
+    "what names a turn": ("select from outbox where turn_id = $1", (5,)),
+    "what waits for a comment": ("select from outbox where waits_for = $1", (5,)),
+    "operations before a turn": ("select from operations where turn_id = $1", (5,)),
+    "operations told in a comment": ("select from operations where reply_id = $1", (5,)),
     "load a delivery": (deliveries.LOAD, ("guid",)),
     "begin a delivery": (deliveries.BEGIN, ("guid",)),
     "finish a delivery": (deliveries.FINISH, ("guid", "done", None)),
 }
-GROWING = {"turns", "worktrees", "deliveries", "conversations", "sessions", "effects", "operations", "rescues"}
+GROWING = {
+    "turns",
+    "worktrees",
+    "deliveries",
+    "conversations",
+    "sessions",
+    "effects",
+    "operations",
+    "rescues",
+    "outbox",
+}
 
 
 @pytest.fixture

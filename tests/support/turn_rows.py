@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from bot.model import IssueBranch, Repository, Start, Target
-from bot.store import conversations, requests, turns
+from bot.store import claims, conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.requests import NewTurn
 from bot.store.turns import Claim, ClaimedTurn
@@ -87,7 +87,7 @@ class TurnRows:
         now: datetime | None = None,
     ) -> ClaimedTurn | None:
         """Claim as a worker of the node does when the doorbell rings."""
-        return await turns.claim_next(db or self.db, node, "0123456789abcdef", per_repository, now or NOON)
+        return await claims.claim_next(db or self.db, node, "0123456789abcdef", per_repository, now or NOON)
 
     async def claimed(self, **options: Any) -> ClaimedTurn:
         """Claim a turn that must exist."""

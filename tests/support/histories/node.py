@@ -31,7 +31,7 @@ from bot.redaction import Redactor
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.turn import TurnRun
-from bot.store import turns
+from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
@@ -201,7 +201,7 @@ class HistoryNode:
         """Claim the next turn and begin it; None if none can run now."""
         mine = worker or self.worker
         async with self.pool.acquire() as connection:
-            claimed = await turns.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
+            claimed = await claims.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
         if claimed is None:
             return None
         place = str(self.ctx.directory(claimed.worktree.path))
