@@ -96,10 +96,10 @@ def heading() -> str:
 def line(figure: Figure) -> str:
     """Return the figure as one line."""
     times = (answers.percentile_ms(p) for answers in (figure.readyz, figure.acknowledged) for p in (50, 99))
-    said = figure.readyz.statuses + figure.acknowledged.statuses if figure.errors else ""
+    said = dict(figure.readyz.statuses + figure.acknowledged.statuses) if figure.errors else ""
     return (
         f"{figure.name:24} {' '.join(f'{ms:8.1f}' for ms in times)} {figure.errors:7} "
-        f"{figure.before_mb:8.0f} {figure.peak_mb:6.0f} {figure.after_mb:6.0f} {dict(said) if said else ''}"
+        f"{figure.before_mb:8.0f} {figure.peak_mb:6.0f} {figure.after_mb:6.0f} {said}"
     ).rstrip()
 
 

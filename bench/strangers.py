@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import itertools
 import sys
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
@@ -17,8 +19,6 @@ LARGE_BYTES = 24 << 20
 """GitHub's largest payloads have 25 MB."""
 CONNECTIONS = 400
 """Fewer than the web part takes: with more it answers 503, which is its limit and no measure of its speed."""
-
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 def head(signature: str | None, length: int) -> bytes:

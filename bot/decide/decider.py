@@ -92,7 +92,7 @@ class Decider:
     async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None
         try:
-            # In a thread: the worst Markdown of a full comment takes seconds, and any account can write it.
+            # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
             action = await asyncio.to_thread(self._read, delivery)
             request = action if isinstance(action, Request) else None
             outcome = await self._act(guid, action)

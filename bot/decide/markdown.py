@@ -4,8 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType, SimpleNamespace
+from typing import cast
 
-from markdown_it import MarkdownIt
+from markdown_it import MarkdownIt, helpers
+from markdown_it.rules_inline import StateInline, autolink, backtick, escape, html_inline
 from markdown_it.token import Token
 
 _SILENT_BLOCKS = {"blockquote_open": 1, "blockquote_close": -1}
@@ -20,9 +23,21 @@ _BARE_ADDRESS = re.compile(r"(?:(?:https?|ftp)://|www\.)\S+", re.IGNORECASE)
 _MAX_NESTING = 40
 
 
+_LONGEST_LABEL = 1000
+# The characters of which brackets consist, and those that begin what holds no bracket of a link.
+_BRACKET = re.compile(r"[\[\]\\`<]")
+
+
 @cache
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
+    own = SimpleNamespace(
+        parseLinkLabel=_label_end,
+        parseLinkDestination=helpers.parseLinkDestination,
+        parseLinkTitle=helpers.parseLinkTitle,
+    )
+    parser.helpers = cast(ModuleType, own)
+    return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,41 @@ def spoken_lines(text: str) -> list[SpokenLine]:
             if line.strip()
         ]
     return found
+
+
+def _label_end(state: StateInline, start: int, _no_link_inside: bool = False) -> int:
+    """Return where the link's text that begins with the bracket at `start` ends, -1 if it does not.
+
+    The parser's own function reads the rest of the paragraph for each bracket: seconds for a comment of brackets.
+    This one reads a paragraph once. Against CommonMark, a link may hold a link (both are no speech), and no text is
+    longer than a label may be (https://spec.commonmark.org/0.31.2/#link-label): the parser compares each with all.
+    """
+    ends = state.cache  # the parser keeps what its own function has read there
+    if not ends:
+        ends.update(_all_label_ends(state))
+    end = ends.get(start, -1)
+    return end if end < state.posMax and end - start <= _LONGEST_LABEL else -1
+
+
+def _all_label_ends(state: StateInline) -> dict[int, int]:
+    """Return the pairs of brackets of a paragraph; those in code, tags and addresses do not count."""
+    begin, end = state.pos, state.posMax
+    state.posMax = len(state.src)
+    ends, opened, at = {-1: -1}, list[int](), 0
+    while found := _BRACKET.search(state.src, at):
+        at = state.pos = found.start()
+        match found.group():
+            case "[":
+                opened.append(at)
+            case "]":
+                if opened:
+                    ends[opened.pop()] = at
+            case _:
+                if any(rule(state, True) for rule in (escape, backtick, autolink, html_inline)):
+                    at = state.pos - 1
+        at += 1
+    state.pos, state.posMax = begin, end
+    return ends
 
 
 def _spoken_inline(children: list[Token]) -> Iterator[str]:

@@ -1,7 +1,10 @@
 """What a text asks of the bot, as people write it on GitHub (DESIGN.md §4, triggers)."""
 
 import re
+import sys
 import time
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,11 +15,16 @@ from bot.handlers.command import Command, CommandSyntax, UnknownCommand
 from bot.handlers.registry import HANDLERS
 from bot.handlers.worktree import WORKTREE_VERBS
 
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
 COMMANDS = tuple(HANDLERS)
 PARSER = CommentParser("tree-bot", HANDLERS.values())
 GITHUBS_LONGEST_COMMENT = 65_536
 # Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
 BOUNDED_SECONDS = 30
+LINES_FOR_A_PIECE = 1_400
+"""Of Python, for a few characters of a hostile text; reading on to its end for each of them takes several times that."""
 
 
 def asks(text: str, before: str = "") -> ParsedComment:
@@ -607,6 +615,77 @@ def test_the_longest_comment_takes_bounded_work(pattern: str) -> None:
     asks(text)
 
     assert time.process_time() - started < BOUNDED_SECONDS
+
+
+def lines_executed(text: str) -> int:
+    """Return how many lines of Python it takes to read the text: a measure of work that no busy machine changes."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> "TraceFunction":
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        asks(text)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        *(("[", ""), ("[", "]"), ("![", ""), ("![", "]"), ("[", "](x)"), ("![", "](x)"), ("[[]", ""), ("[`", "")),
+        *(
+            ("[](", ""),
+            ("[a](b ", ""),
+            ('[x](a "', ""),
+            ("[a][", "]"),
+            ("[<a b='", "'>]"),
+            ("**a", ""),
+            ("|a\n|-\n", ""),
+        ),
+    ],
+)
+def test_twice_the_text_takes_twice_the_work(opening: str, closing: str) -> None:
+    once, twice = (lines_executed("[r]: x\n\n@tree-bot " + opening * count + closing * count) for count in (500, 1000))
+    assert twice < 2.5 * once
+    assert once < 500 * LINES_FOR_A_PIECE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 30_000 + " @tree-bot hi",
+        "![" * 30_000 + "\n\n@tree-bot hi",
+        "[" * 3_000 + "]" * 3_000 + "@tree-bot hi",
+        "[[[[[[a](b)](c) @tree-bot](d",
+        "[`]` @tree-bot ](x",
+        "\\[@tree-bot](x)",
+    ],
+)
+def test_a_mention_among_brackets_that_are_no_links_counts(text: str) -> None:
+    assert request(text) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 30_000 + "@tree-bot](x)",
+        "[![image](a) @tree-bot](b)",
+        "[`]` @tree-bot](x)",
+        "[<a title=']'> @tree-bot](x)",
+        "[\\] @tree-bot](x)",
+        "[[brackets] @tree-bot](x)",
+        "[@tree-bot [a](b) c](d)",
+        "[@tree-bot]\n\n[@tree-bot]: x",
+    ],
+)
+def test_a_mention_in_a_link_with_brackets_of_its_own_asks_nothing(text: str) -> None:
+    assert request(text) is None
 
 
 @pytest.mark.parametrize("deep", ["> ", "- ", "1. ", "[", "**"])
