@@ -24,7 +24,7 @@ GITHUBS_LONGEST_COMMENT = 65_536
 # Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
 BOUNDED_SECONDS = 30
 LINES_FOR_A_PIECE = 1_400
-"""Of Python, for a few characters of a hostile text; reading on to its end for each of them takes several times that."""
+"""Lines of Python for a few characters of a hostile text. To read it to its end for each of them takes far more."""
 
 
 def asks(text: str, before: str = "") -> ParsedComment:
