@@ -1,6 +1,7 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, assert_never
 
@@ -99,6 +100,17 @@ class GitHub:
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
         )
+
+    async def as_named_now(self, repository: Repository) -> Repository:
+        """Return the repository with its present owner and name, found by its id: its old name may be another's now.
+
+        https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
+        """
+        by_id = {"id": str(repository.id)}
+        found: Any = await self._authorised(
+            repository, lambda token: self._api.getitem("/repositories/{id}", by_id, oauth_token=token)
+        )
+        return replace(repository, owner=found["owner"]["login"], name=found["name"])
 
     @property
     def clock_skew(self) -> timedelta | None:

@@ -130,6 +130,6 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
     await thread_comments.acknowledge(connection, thread_ref, turn.target)
-    turns_ahead = await requests.place_in_line(connection, turn_id)
-    await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(turns_ahead))
+    ahead, wait = await requests.place_in_line(connection, turn_id, ctx.now)
+    await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(ahead, wait))
     await defer(connection, turns_bell(assigned.node))

@@ -6,12 +6,17 @@ from bot.store import conversations, sharing
 
 
 async def _run(ctx: RequestContext, _argument: str | None) -> None:
-    now = await conversations.overview(ctx.connection, ctx.conversation_id)
+    now = await conversations.overview(ctx.connection, ctx.conversation_id, ctx.now)
     next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
     running_for = ctx.now - now.running_since if now.running_since else None
     branch = now.branch and (next_branch or now.branch)
     words = replies.status(
-        branch, running_for, now.waiting, session_active=now.session_active, not_posted=now.not_posted
+        branch,
+        running_for,
+        now.waiting,
+        session_active=now.session_active,
+        wait=now.wait,
+        not_posted=now.not_posted,
     )
     await ctx.reply(words)
 

@@ -39,16 +39,16 @@ _WAITS: dict[WaitReason, str] = {
 
 
 def waits(why: WaitReason, until: datetime, now: datetime, step: WaitStep = "start") -> str:
-    """Say why a request waits, and until when."""
+    """Say why a request waits, and until when; also in the comments of those behind it."""
     cause, moment = _WAITS[why], format_moment(until, now)
     match step:
         case "start":
-            return f"{cause} This request is tried again {moment}. `/stop` ends the wait."
+            return f"{cause} The next try is {moment}. `/stop` ends the wait."
         case "agent":
-            return f"{cause} This request continues {moment}. `/stop` ends the wait."
+            return f"{cause} The agent continues {moment}. `/stop` ends the wait."
         case "publish":
             return (
-                f"The agent is done, but its work could not be published. {cause} This is tried again {moment}. "
+                f"The agent is done, but its work could not be published. {cause} The next try is {moment}. "
                 "`/stop` ends the wait and shows the answer."
             )
         case _:

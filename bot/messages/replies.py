@@ -44,10 +44,16 @@ def status(
     waiting: int,
     *,
     session_active: bool,
+    wait: str | None = None,
     not_posted: int | None = None,
 ) -> str:
-    """Describe the conversation at a glance. `not_posted` is a turn whose answer GitHub refused."""
+    """Describe the conversation at a glance. `wait` are the words of `reasons.waits` for the first request.
+
+    `not_posted` is a turn whose answer GitHub refused.
+    """
     work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
+    if wait:
+        work = f"A request waits. {wait}"
     queued = f"{format_count(waiting, 'request')} queued." if waiting else "No requests queued."
     where = "There is no branch yet." if branch is None else f"The branch is {inline_code(branch)}."
     memory = (

@@ -119,15 +119,16 @@ def asked(login: str, server_url: str, repository: Repository, number: int, targ
     return Asked(login, f"{thread}/{page}", turn)
 
 
-def queued(ahead: int) -> str:
-    """`ahead` is how many requests run or wait before this one."""
+def queued(ahead: int, wait: str | None = None) -> str:
+    """`ahead` is how many requests run or wait before this one; `wait` are `reasons.waits` of the first."""
     match ahead:
         case 0:
             return "Queued. This starts in a moment."
         case 1:
-            return "Queued. One request is ahead of this one."
+            line = "Queued. One request is ahead of this one."
         case _:
-            return f"Queued. {ahead} requests are ahead of this one."
+            line = f"Queued. {ahead} requests are ahead of this one."
+    return f"{line} The first one waits. {wait}" if wait else line
 
 
 def waiting(why: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
@@ -23,7 +24,7 @@ from bot.messages.formatting import plain
 from bot.messages.reasons import WaitStep
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
-from bot.network.usage_limit import UsageLimit
+from bot.network.usage_limit import UsageLimit, reset_in_words
 from bot.node.transactions import persist
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
@@ -43,6 +44,8 @@ from bot.store.failures import log_failure
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOOK_AGAIN_SECONDS = 2.0
+NAMES_ARE_NEW = timedelta(minutes=1)
+"""How long after the request the names in its payload are taken as GitHub's."""
 KNOWN_PROBLEMS = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
 """Errors of git, GitHub and the disk; all others are bugs."""
 T = TypeVar("T")
@@ -161,7 +164,20 @@ class TurnRun:
                 log_failure("turn-watch", problem)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
+    async def _follow_rename(self) -> None:
+        """Use the repository's present name, if the turn has waited for so long that it may have a new one."""
+        before = self._turn.worktree.repository
+        if self._ctx.clock() - self._turn.asked_at < NAMES_ARE_NEW:
+            return
+        now = await self._ctx.github.as_named_now(before)
+        if now != before:
+            await self._persist(lambda connection: conversations.save_codebase(connection, now))
+            _log.info("repository-renamed", before=before.full_name, now=now.full_name)
+            self._turn = replace(self._turn, worktree=replace(self._turn.worktree, repository=now))
+            self._thread_ref = replace(self._thread_ref, repository=now)
+
     async def _work(self) -> TurnResult | Wait:
+        await self._follow_rename()
         turn = self._turn
         if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
             return TurnResult("refused", reason)
@@ -199,9 +215,12 @@ class TurnRun:
             if self._stop.is_set():
                 return await self._stopped()
         outcome = await self._ask_agent(ready)
-        if self._limit.until is not None and isinstance(outcome, (TurnResult, Failed, TimedOut)):
+        reset = self._limit.until
+        if reset is None and isinstance(outcome, Failed):
+            reset = reset_in_words(outcome.reason, self._ctx.clock())  # no proxy sees an agent with a login of its own
+        if reset is not None and isinstance(outcome, (TurnResult, Failed, TimedOut)):
             # An agent gives up after some attempts, or is silent until the limit's end.
-            wait = wait_for_limit(self._limit.until, turn.asked_at, self._ctx.clock())
+            wait = wait_for_limit(reset, turn.asked_at, self._ctx.clock())
             if wait is not None and not self._stop.is_set():
                 _log.warning("usage-limit-reached", until=wait.until.isoformat())
                 return wait

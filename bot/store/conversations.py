@@ -136,6 +136,8 @@ select w.branch,
        exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
        (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
        (select count(*) from turns t where t.conversation_id = c.id and t.state = 'queued') as waiting,
+       (select t.reason from turns t where t.conversation_id = c.id and t.state = 'queued' and t.not_before > $2
+        order by t.id limit 1) as wait,
        (select max(t.id) from turns t join unposted_answers on turn_id = t.id
         where t.conversation_id = c.id) as not_posted
 from conversations c
@@ -160,7 +162,8 @@ class ConversationRow:
 class Overview:
     """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn.
 
-    `not_posted` is the last turn whose answer GitHub refused.
+    `wait` is what the first queued turn waits for, in plain text; None if it waits for its place only. `not_posted` is
+    the last turn whose answer GitHub refused.
     """
 
     branch: str | None
@@ -168,6 +171,7 @@ class Overview:
     running_since: datetime | None
     waiting: int
     not_posted: int | None
+    wait: str | None = None
 
 
 def live_worktree_of(row: Record) -> LiveWorktree:
@@ -322,10 +326,12 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
     return closed
 
 
-async def overview(connection: Connection, conversation_id: int) -> Overview:
+async def overview(connection: Connection, conversation_id: int, now: datetime) -> Overview:
     """Return what `/status` tells about a conversation."""
-    row = await connection.fetchrow(OVERVIEW, conversation_id)
-    return Overview(row["branch"], row["session_active"], row["running_since"], row["waiting"], row["not_posted"])
+    row = await connection.fetchrow(OVERVIEW, conversation_id, now)
+    return Overview(
+        row["branch"], row["session_active"], row["running_since"], row["waiting"], row["not_posted"], row["wait"]
+    )
 
 
 async def first_seen(connection: Connection, effect: bytes) -> bool:

@@ -39,8 +39,11 @@ select count(*) from turns where requested_by_id = $1 and state <> 'refused' and
 """
 
 PLACE_IN_LINE = """
--- How many turns run or wait before this one in its worktree.
-select count(*) from turns ahead join turns me on me.id = $1
+-- How many turns run or wait before this one in its worktree, and what the first of them waits for at $2.
+select count(*) as ahead,
+       (array_agg(case when ahead.state = 'queued' and ahead.not_before > $2 then ahead.reason end
+                  order by ahead.id))[1] as wait
+from turns ahead join turns me on me.id = $1
 where ahead.id < me.id and ahead.state in ('queued', 'running')
   and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
 """
@@ -153,10 +156,10 @@ async def turns_of_person_today(connection: Connection, person_id: int) -> int:
     return count
 
 
-async def place_in_line(connection: Connection, turn_id: int) -> int:
-    """Return how many turns go before this one; 0: it is next."""
-    count: int = await connection.fetchval(PLACE_IN_LINE, turn_id)
-    return count
+async def place_in_line(connection: Connection, turn_id: int, now: datetime) -> tuple[int, str | None]:
+    """Return how many turns go before this one (0: it is next), and what the first waits for, in plain text."""
+    row = await connection.fetchrow(PLACE_IN_LINE, turn_id, now)
+    return row["ahead"], row["wait"]
 
 
 async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ async def test_a_request_waits_while_git_cannot_reach_github(world: World) -> No
     world.faults.add(FailBefore(503), path=FETCH)
     await issue.says("@threadtree-bot say hello")
 
-    await issue.sees("Waiting. GitHub does not answer. This request is tried again at ")
+    await issue.sees("Waiting. GitHub does not answer. The next try is at ")
     assert await world.turns("state", "started_at") == [("queued", None)]
     world.clock.move(60)
     assert "hello" in "".join(await issue.hears_all())
@@ -28,11 +28,15 @@ async def test_a_request_waits_while_git_cannot_reach_github(world: World) -> No
     # The wait ends with `/stop`, which leaves a request that has not begun.
     world.faults.add(FailBefore(503), path=FETCH)
     await issue.says("@threadtree-bot say again")
-    await issue.says("@threadtree-bot say last")
     await world.until(PUT_BACK)
+    await issue.says("@threadtree-bot say last")
+    await issue.sees("The first one waits. GitHub does not answer. The next try is at ")
+    await issue.says("/status")
+    await issue.sees("A request waits. GitHub does not answer. The next try is at ")
     await issue.says("/stop")
-    stopped, last = await issue.hears_all()
+    stopped, last, status = await issue.hears_all()
     assert "**Stopped** by `maria`." in stopped
+    assert "2 requests queued." in status
     assert "last" in last
     assert await world.turns("state", "reason") == [("done", None), ("stopped", "Stopped by maria."), ("done", None)]
 
@@ -64,26 +68,26 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
 async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Reached(UsageLimit):
-        """The limit of a model that refuses the first request; the scripted agent has no model."""
-
-        until = world.clock() + timedelta(hours=3)
-
-    monkeypatch.setattr(turn, "UsageLimit", Reached)
+    reset = world.clock() + timedelta(hours=3)
     issue = await world.maria.opens_issue("Too much")
-    await issue.says("@threadtree-bot write draft.txt: half\nfail too many requests")
-    await issue.sees("Waiting. The usage limit of the agent's model is reached. This request continues at ")
+    # As an agent with a login of its own says it; for the others, the proxy to the model hears it.
+    words = f"Claude AI usage limit reached|{reset.timestamp():.0f}"
+    await issue.says(f"@threadtree-bot write draft.txt: half\nfail {words}")
+    await issue.sees("Waiting. The usage limit of the agent's model is reached. The agent continues at ")
     assert await world.turns("state", "resuming") == [("queued", True)]
 
-    monkeypatch.undo()
     world.clock.move(3 * 3600 + 60)
     # The same request again, in the files as they were left.
     answers = "".join(await issue.hears_all())
     assert "**Failed:**" in answers
     assert "interrupted" not in answers
 
+    class Reached(UsageLimit):
+        """The limit of a model that refuses the first request; the scripted agent has no model."""
+
+        until = world.clock() + timedelta(hours=3)
+
     monkeypatch.setattr(turn, "UsageLimit", Reached)
-    Reached.until = world.clock() + timedelta(hours=3)
     await issue.says("/retry")
     await world.until(PUT_BACK)
     await issue.says("@threadtree-bot stop")
@@ -96,7 +100,7 @@ async def test_a_push_that_meets_a_passing_trouble_is_tried_again_without_the_ag
     await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
 
     await issue.sees(
-        "Waiting. The agent is done, but its work could not be published. GitHub does not answer. This is tried"
+        "Waiting. The agent is done, but its work could not be published. GitHub does not answer. The next try"
     )
     await world.until(PUT_BACK)
     (first,) = await world.turns()
@@ -149,3 +153,21 @@ async def test_a_push_that_waits_for_a_day_ends_with_the_reason(world: World) ->
     assert "The commits could not be pushed to `threadtree/issue-1`: `git push: " in answer
     assert "503" in answer
     assert await world.turns("state") == ["done"]
+
+
+async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(world: World) -> None:
+    issue = await world.maria.opens_issue("Renamed")
+    world.faults.add(FailBefore(503), path=FETCH)
+    await issue.says("@threadtree-bot write a.txt: one\nsay done")
+    await world.until(PUT_BACK)
+    await issue.sees("Waiting.")
+
+    await world.github.rename_repository(world.repository, "store")
+    # The old name is another repository's now, which the bot must not take for this one.
+    other = await world.github.create_repository("acme/shop")
+    world.clock.move(90)
+    answer = (await issue.hears_all())[-1]
+    assert "/acme/store/tree/threadtree/issue-1" in answer
+    assert "threadtree/issue-1" in await world.branches()
+    assert list(await other.git.branches()) == ["main"]
+    assert await world.database.fetchval("select name || ' ' || folder from codebases") == "store acme/shop"

@@ -377,7 +377,7 @@ async def test_an_answer_that_cannot_be_posted_is_seen_by_the_operator(bench: Be
     async with bench.pool.acquire() as connection:
         (listed,) = await listings.newest(connection, listings.LIST_TURNS, None)
         assert "Simulated failure" in listed["reason"]
-        assert (await overview(connection, bench.conversation_id)).not_posted == turn
+        assert (await overview(connection, bench.conversation_id, bench.time())).not_posted == turn
 
 
 async def test_a_link_to_the_answer_is_not_posted_again_where_somebody_deleted_the_comment(bench: Bench) -> None:

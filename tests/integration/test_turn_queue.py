@@ -141,14 +141,14 @@ async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: TurnR
     await world.ask(elsewhere)
     lines = [await world.ask(issue), await world.ask(pull), await world.ask(pull)]
 
-    assert [await requests.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+    assert [(await requests.place_in_line(world.db, turn, NOON))[0] for turn in lines] == [0, 1, 2]
 
     await world.claim_all()
-    assert [await requests.place_in_line(world.db, turn) for turn in lines] == [0, 1, 2]
+    assert [(await requests.place_in_line(world.db, turn, NOON))[0] for turn in lines] == [0, 1, 2]
 
     running = next(claim for claim in await turns.running_on(world.db, NODE) if claim.turn_id == lines[0])
     await world.end(running)
-    assert await requests.place_in_line(world.db, lines[2]) == 1
+    assert await requests.place_in_line(world.db, lines[2], NOON) == (1, None)
 
 
 # Fairness and limits

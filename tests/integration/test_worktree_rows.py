@@ -574,7 +574,7 @@ async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
 async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
-    assert await conversations.overview(world.db, conversation) == conversations.Overview(
+    assert await conversations.overview(world.db, conversation, NOON) == conversations.Overview(
         "threadtree/issue-1", session_active=False, running_since=None, waiting=0, not_posted=None
     )
     for _ in range(3):
@@ -582,7 +582,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     turn = await world.claimed()
     await turns.start_session(world.db, turn.claim, "custom", "s1")
 
-    assert await conversations.overview(world.db, conversation) == conversations.Overview(
+    assert await conversations.overview(world.db, conversation, NOON) == conversations.Overview(
         "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2, not_posted=None
     )
     with pytest.raises(ClaimLostError):

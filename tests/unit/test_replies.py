@@ -83,6 +83,9 @@ def test_the_place_in_line_is_told() -> None:
         "Queued. One request is ahead of this one.",
         "Queued. 2 requests are ahead of this one.",
     ]
+    assert tracking.queued(1, "GitHub does not answer.") == (
+        "Queued. One request is ahead of this one. The first one waits. GitHub does not answer."
+    )
 
 
 def test_the_reset_sentences_are_the_promised_ones() -> None:
