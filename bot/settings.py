@@ -59,7 +59,7 @@ NOT_BUILT = frozenset(
         *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
         *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
-        *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS", "WORKTREE_SPARES"),
+        *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS"),
     }
 )
 """Planned settings. They have no effect yet, and the operator is warned."""
@@ -131,6 +131,7 @@ class Settings(BaseModel):
     disk_reserve_gb: float = Field(default=5, ge=0, allow_inf_nan=False)
     worktree_prune_enabled: bool = True
     worktree_purge_on_success: bool = False
+    worktree_spares: Annotated[int | Literal["auto"], BeforeValidator(values.spares)] = "auto"
     sweep_interval_seconds: Seconds = 3600
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
     log_level: Annotated[LogLevel, BeforeValidator(str.lower)] = "info"

@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
@@ -128,6 +128,9 @@ def bot_name(text: str) -> str:
     return name
 
 
+_MOST_DIGITS_OF_SPARES = 2
+
+
 def _items(text: str) -> list[str]:
     return [item for part in text.split(",") if (item := part.strip())]
 
@@ -151,6 +154,15 @@ def numeric_ids(text: str) -> frozenset[int]:
         if not (item.isascii() and item.isdigit()):
             raise ValueError(f"holds {item!r}; give numeric ids, like the `id` in https://api.github.com/users/NAME.")
     return frozenset(map(int, _items(text)))
+
+
+def spares(text: str) -> int | Literal["auto"]:
+    """Return the number of spare checkouts of a repository."""
+    if text == "auto":
+        return "auto"
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS_OF_SPARES):
+        raise ValueError("must be auto, or a number from 0 to 99; correct it.")
+    return int(text)
 
 
 def variable_names(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
-from bot.maintenance.clones import care_for_clones
+from bot.maintenance.clones import keep_all_spares, pack_clones
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
@@ -29,6 +29,7 @@ from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
+SPARES_SECONDS = 60.0
 LONGEST_ROUND_SECONDS = 20.0
 _log = structlog.get_logger()
 
@@ -71,9 +72,15 @@ async def keep_house(
             await prune(ctx, policy)
         else:
             await expire(ctx, policy)
-        await care_for_clones(ctx, settings.disk_reserve_bytes)
+        await pack_clones(ctx, settings.disk_reserve_bytes)
 
-    sweeping = asyncio.create_task(_repeat("sweep", sweep, settings.sweep_interval_seconds, stopping), name="sweep")
+    async def keep_spares() -> None:
+        await keep_all_spares(ctx, settings.worktree_spares, settings.disk_reserve_bytes)
+
+    pause = settings.sweep_interval_seconds
+    sweeping = asyncio.gather(
+        _repeat("sweep", sweep, pause, stopping), _repeat("spares", keep_spares, min(pause, SPARES_SECONDS), stopping)
+    )
     try:
         await _repeat("tick", tick, TICK_SECONDS, stopping)
     finally:

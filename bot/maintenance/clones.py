@@ -1,40 +1,90 @@
-"""The care of a node's clones in a sweep: they are packed."""
+"""The care of a node's clones: they are packed, and spares are kept ready for the busy ones."""
 
 import asyncio
+import shutil
 from datetime import timedelta
+from typing import Literal
 
 import structlog
 
-from bot.clones.clone import clone_lock
-from bot.clones.packing import pack, pack_whole
+from bot.clones.clone import Clone, clone_lock
+from bot.clones.packing import LARGE_REPOSITORY_FILES, pack, pack_whole
+from bot.git import refs
 from bot.git.errors import GitError
-from bot.git.refs import InvalidNameError
 from bot.maintenance.repair import folders_on_disk
 from bot.node.context import NodeContext
 from bot.store import clones
+from bot.store.clones import CloneUse
+from bot.worktrees.spares import drop_spares, keep_spares
 
+_BUSY_FOR = timedelta(days=7)
+_BUSY_WORKTREES = 2
 _log = structlog.get_logger()
 
 
-async def care_for_clones(ctx: NodeContext, reserve_bytes: int) -> None:
+async def pack_clones(ctx: NodeContext, reserve_bytes: int) -> None:
     """Pack every clone of this node; whole where that is due and no turn of the repository runs.
 
     What fails is logged and tried again next time. Raises only what a database raises that is away.
     """
-    for folder in sorted(await asyncio.to_thread(folders_on_disk, ctx.data_dir)):
+    for folder, clone in await _clones(ctx):
         try:
-            await _care_for(ctx, folder, reserve_bytes)
-        except (GitError, OSError, InvalidNameError) as problem:
+            async with clone_lock(clone) as lock:
+                await pack(lock)
+                use = await _use_of(ctx, folder)
+                if use is not None and not use.busy:
+                    await pack_whole(lock, use.default_branch, reserve_bytes)
+        except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
 
-async def _care_for(ctx: NodeContext, folder: str, reserve_bytes: int) -> None:
-    clone = ctx.clone(folder)
-    if not await asyncio.to_thread((clone.path / "objects" / "pack").is_dir):
-        return
-    async with clone_lock(clone) as lock:
-        await pack(lock)
-        async with ctx.pool.acquire() as connection:
-            use = await clones.use_of(connection, folder, ctx.node, ctx.clock() - timedelta(days=7))
-        if use is not None and not use.busy:
-            await pack_whole(lock, use.default_branch, reserve_bytes)
+async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"], reserve_bytes: int) -> None:
+    """Keep spares of the clones that get new worktrees, and drop all others; none where the disk is short.
+
+    What fails is logged and tried again next time. Raises only what a database raises that is away.
+    """
+    for folder, clone in await _clones(ctx):
+        use = await _use_of(ctx, folder)
+        try:
+            commit = await _commit_to_keep(clone, use, spares, reserve_bytes)
+            if commit is None:
+                await drop_spares(clone)
+            else:
+                await keep_spares(clone, 1 if spares == "auto" else spares, commit)
+        except (GitError, OSError) as problem:
+            _log.warning("spares-not-kept", clone=folder, error=str(problem))
+
+
+async def _commit_to_keep(
+    clone: Clone, use: CloneUse | None, spares: int | Literal["auto"], reserve_bytes: int
+) -> str | None:
+    """Return the tip of the default branch, where spares are wanted. Raises GitError, OSError."""
+    is_busy = use is not None and use.made_since >= (_BUSY_WORKTREES if spares == "auto" else 1)
+    if use is None or use.default_branch is None or not is_busy or spares == 0:
+        return None
+    if shutil.disk_usage(clone.path).free < 2 * reserve_bytes:
+        return None
+    tip = await clone.commit_at(refs.remote(use.default_branch))
+    if tip is None:
+        return None
+    files = (await clone.run("ls-tree", "-r", "-z", "--name-only", tip)).stdout.count(b"\0")
+    return tip if files >= LARGE_REPOSITORY_FILES else None
+
+
+async def _clones(ctx: NodeContext) -> list[tuple[str, Clone]]:
+    """Return the folder and the clone of each repository that has one on this node."""
+    found: list[tuple[str, Clone]] = []
+    for folder in sorted(await asyncio.to_thread(folders_on_disk, ctx.data_dir)):
+        try:
+            clone = ctx.clone(folder)
+        except refs.InvalidNameError as problem:
+            _log.warning("clone-unreadable", clone=folder, error=str(problem))
+            continue
+        if await asyncio.to_thread((clone.path / "objects" / "pack").is_dir):
+            found.append((folder, clone))
+    return found
+
+
+async def _use_of(ctx: NodeContext, folder: str) -> CloneUse | None:
+    async with ctx.pool.acquire() as connection:
+        return await clones.use_of(connection, folder, ctx.node, ctx.clock() - _BUSY_FOR)

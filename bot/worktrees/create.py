@@ -2,9 +2,12 @@
 
 import asyncio
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never
+
+import structlog
 
 from bot.clones import branch_history, entries
 from bot.clones.admin import Missing, admin_directory, find_admin_directory, last_reflog_commit, other_holder
@@ -17,10 +20,11 @@ from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.sandbox.untrusted_files import entries_below
+from bot.worktrees.spares import CHECKOUT_TIMEOUT_SECONDS, is_pristine, take_spare
 from bot.worktrees.sync import import_readable_commits
 from bot.worktrees.unlink import unlink_worktree
 
-CHECKOUT_TIMEOUT_SECONDS = 1800.0
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
     if checkout.branch and checkout.moves_from and checkout.moves_from != checkout.commit:
         await clone.run("update-ref", refs.local(checkout.branch), checkout.commit, checkout.moves_from)
     try:
-        await _check_out(clone, path, checkout)
+        await _check_out(lock, path, checkout)
     except GitError:
         await _clear(lock, path, rescue)
         raise
@@ -149,8 +153,30 @@ async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> N
         await branch_history.record_pushed(lock, branch, None)
 
 
-async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
+async def _check_out(lock: CloneLock, path: Path, checkout: Checkout) -> None:
     """Register and lock the worktree first, then write its files: what is cut off in between is known as unfinished."""
+    clone = lock.clone
+    is_spare = await take_spare(lock, path, checkout)
+    if not is_spare:
+        await _register(clone, path, checkout)
+    reached("worktree-registered")
+    await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+    if is_spare and not await is_pristine(clone, path):
+        _log.warning("spare-not-used", path=str(path))
+        await asyncio.to_thread(unlink_worktree, lock, path, datetime.now(UTC), whole=False)
+        await _register(clone, path, replace(checkout, moves_from=checkout.commit))  # its branch was made
+        await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+    reached("worktree-checked-out")
+    if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (checkout.commit, checkout.branch):
+        raise RuntimeError(f"git checked out something else than {checkout}")
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
+    entries.mark_live(admin)
+    reached("worktree-locked")
+
+
+async def _register(clone: Clone, path: Path, checkout: Checkout) -> None:
     branch = checkout.branch
     if branch is None:
         what = ["--detach", "--", str(path), checkout.commit]
@@ -161,16 +187,6 @@ async def _check_out(clone: Clone, path: Path, checkout: Checkout) -> None:
         start = refs.remote(branch) if upstream else checkout.commit
         what = ["--track" if upstream else "--no-track", "-b", branch, "--", str(path), start]
     await clone.run("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", entries.UNFINISHED[0], *what)
-    reached("worktree-registered")
-    await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
-    reached("worktree-checked-out")
-    if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (checkout.commit, checkout.branch):
-        raise RuntimeError(f"git checked out something else than {checkout}")
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Missing):
-        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
-    entries.mark_live(admin)
-    reached("worktree-locked")
 
 
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
