@@ -83,6 +83,7 @@ class AcpDriver:
         self._command = shlex.join(command_of(launch.argv))
         self._link: Link | None = None
         self._session: str | None = None
+        self._replaying: asyncio.Task[None] | None = None
 
     async def open(self, resume: str | None) -> Opened | OpenFailed:
         await self.aclose()
@@ -98,6 +99,10 @@ class AcpDriver:
 
     async def aclose(self) -> None:
         link, self._link, self._session = self._link, None, None
+        replaying, self._replaying = self._replaying, None
+        if replaying is not None:
+            replaying.cancel()
+            await asyncio.gather(replaying, return_exceptions=True)
         if link is not None:
             await link.close()
 
@@ -111,6 +116,8 @@ class AcpDriver:
         link, session = self._link, self._session
         if link is None or session is None:
             raise RuntimeError("a prompt needs an open session")
+        if self._replaying is not None:
+            await self._replaying
         if stop.is_set():
             return Cancelled()
         inbox = Inbox(INBOX_ITEMS)
@@ -257,8 +264,11 @@ class AcpDriver:
         if answer.get("sessionId", session) != session:
             await self.aclose()
             return "the agent answered with another session", False
-        if method == "session_load" and self._options.replays_after_load:
-            await link.silence(self._timeouts.quiet_seconds, self._timeouts.answer_seconds)
+        # An unknown agent that sent the past before its answer keeps to the protocol.
+        known = self._options.replay == "before" or (self._options.replay == "unknown" and link.heard_history)
+        if method == "session_load" and not known:
+            quiet = link.silence(self._timeouts.quiet_seconds, self._timeouts.answer_seconds)
+            self._replaying = asyncio.create_task(quiet)
         await self._choose_mode(link, session, answer)
         return Opened(session, resumed=True, lost=None), False
 

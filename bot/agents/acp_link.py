@@ -70,6 +70,7 @@ class Link:
         self.process = process
         self.capabilities: dict[str, Any] = {}
         self.cancelling = False
+        self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
         self._listener: tuple[str, Callable[[SessionNotification | Asked], None]] | None = None
         self._heard = asyncio.Event()
@@ -139,6 +140,8 @@ class Link:
                 return {"action": "decline"}
 
     def _take_update(self, params: object) -> None:
+        kind = as_object(as_object(params).get("update")).get("sessionUpdate")
+        self.heard_history |= kind in ("user_message_chunk", "agent_message_chunk")
         try:
             notification = SessionNotification.model_validate(params)
         except ValidationError:

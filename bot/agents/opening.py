@@ -39,8 +39,7 @@ def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriv
 
     chosen = preset(agent)
     if chosen is None:
-        # How an unknown agent answers `session/load` is not known either.
-        return AcpDriver(launch, options=SessionOptions(replays_after_load=True))
+        return AcpDriver(launch, options=SessionOptions(replay="unknown"))
     if agent == "gemini":
         waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
         return AcpDriver(launch, options=chosen.session_options, check=waiting)

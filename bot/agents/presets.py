@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
 
@@ -67,13 +67,13 @@ class SessionOptions:
     """The differences between agents in a session.
 
     `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
-    `replays_after_load`: the agent answers `session/load` first and sends the session's past afterwards, against the
-    protocol (https://agentclientprotocol.com/protocol/session-setup#loading-sessions).
+    `replay`: when the agent sends the past of a session that it loads: before its answer, as the protocol says
+    (https://agentclientprotocol.com/protocol/session-setup#loading-sessions), after it, or unknown.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
-    replays_after_load: bool = False
+    replay: Literal["before", "after", "unknown"] = "before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ PRESETS = {
             apis=(GEMINI,),
             environment=_gemini,
             own_files=(_GEMINI_SETTINGS,),
-            session_options=SessionOptions(replays_after_load=True),
+            session_options=SessionOptions(replay="after"),
         ),
         Preset(
             agent="opencode",

@@ -38,6 +38,8 @@ def admin_directory(clone: Path, path: Path) -> Path | Missing:
             return Missing("it belongs to another repository")
         if Path(_read(admin / "gitdir")) != real_path(path) / ".git":
             return Missing("git knows it under another path")
+        if (admin / _read(admin / "commondir")).resolve() != clone.resolve():
+            return Missing("it belongs to another repository")
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         return Missing("the directory is gone" if not path.exists() else f"its link to the clone is broken: {error}")
     except UntrustedFileError:
@@ -50,6 +52,28 @@ def recorded_branch(admin: Path) -> str | None:
     prefix, head = "ref: refs/heads/", recorded(admin / "HEAD")
     branch = head.removeprefix(prefix)
     return branch if head.startswith(prefix) and refs.is_branch(branch) else None
+
+
+def head_in(state: Path) -> str | None:
+    """Return what the HEAD in a folder names, a full ref or a commit; None where only git can tell.
+
+    An agent can write anything there: the commit may not exist.
+    """
+    head = recorded(state / "HEAD")
+    name = head.removeprefix("ref: ")
+    return name if (refs.is_ref(name) if head.startswith("ref: ") else refs.is_commit(head)) else None
+
+
+def loose_commit(folder: Path, ref: str) -> str | None:
+    """Return the commit in the file of a ref below a folder of refs; None where git has to be asked.
+
+    An agent can write anything there: the commit may not exist.
+    """
+    try:
+        text = os.fsdecode(read_untrusted(folder, PurePath(ref.removeprefix("refs/")), _MOST_BYTES)).strip()
+    except OSError:
+        return None
+    return text if refs.is_commit(text) else None
 
 
 def last_reflog_commit(log: Path) -> str | None:

@@ -7,11 +7,20 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded
+from bot.clones.admin import (
+    Missing,
+    admin_directory,
+    find_admin_directory,
+    head_in,
+    loose_commit,
+    real_path,
+    recorded,
+)
 from bot.clones.clone import Clone, CloneLock
+from bot.clones.status import changes_in
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.sandbox.untrusted_files import leads_out, locks_below, remove_blocking, remove_untrusted
+from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
 from bot.sandbox.view import private_folder, remove_locks
 from bot.sandbox.view import unblock as unblock_view
 
@@ -42,11 +51,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """A worktree of this clone. `head` is None on a branch without a commit, `branch` None when HEAD is detached."""
+    """A worktree of this clone. `head` is None on a branch without a commit, `branch` None when HEAD is detached.
+
+    `files` are uncommitted.
+    """
 
     head: str | None
     branch: str | None
-    dirty: bool
+    files: int
 
 
 async def all_entries(clone: Clone) -> list[Entry]:
@@ -108,13 +120,19 @@ async def _unblock_state(clone: Clone, path: Path) -> None:
         await asyncio.to_thread(unblock_view, view)
 
 
-async def unblock(clone: Clone, path: Path) -> None:
+async def unblock(clone: Clone, path: Path, *, agent_ended: bool = False) -> None:
     """Remove pipes where git would open them and wait, in a worktree and its state. Raises OSError.
 
-    It looks at each name in the worktree: once after an agent was at work there is enough.
+    It looks at each name in the worktree. With a cage, the one call where the `agent_ended`, and no other is at work,
+    is enough until the next agent starts.
     """
     await _unblock_state(clone, path)
+    view = await clone.view(path) if clone.git.cage is not None else None
+    if view is not None and view.looked_through.exists():
+        return
     await asyncio.to_thread(remove_blocking, path, ".git", links=False)
+    if view is not None and agent_ended:
+        view.looked_through.touch()
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:
@@ -126,16 +144,11 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
         return Missing("it was never finished")
     await unblock(clone, path)
     try:
-        shown = await clone.on_worktree(
-            path, "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"
-        )
-        common, top = shown.text.split("\n", 1)
-        if real_path(Path(common)) != real_path(clone.path) or Path(top) != real_path(path):
-            return Missing("it belongs to another repository")
+        files = len(await changes_in(clone, path))
         head, branch = await head_of(clone, path), await branch_of(clone, path)
         if clone.git.cage is not None and head is None and await _has_commits(clone, branch):
             return Missing("its HEAD names no commit")
-        return Valid(head, branch, bool(await changed_files(clone, path)))
+        return Valid(head, branch, files)
     except GitError as error:
         if error.problem in (GitProblem.NOT_FOUND, GitProblem.CORRUPT):
             return Missing(str(error), error.problem is GitProblem.CORRUPT)
@@ -148,25 +161,39 @@ async def _has_commits(clone: Clone, branch: str | None) -> bool:
 
 
 async def head_of(clone: Clone, path: Path) -> str | None:
-    """Return the commit that is checked out, None on a branch without one. Raises GitError."""
+    """Return the commit that is checked out, None on a branch without one. Raises GitError, OSError."""
+    named = await named_head(clone, path)
+    if named is not None and (known := await clone.commit_at(named)) is not None:
+        return known
     found = await clone.on_worktree(path, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
     return found.text if found.status == 0 else None
 
 
+async def named_head(clone: Clone, path: Path) -> str | None:
+    """Return the commit that HEAD names, by git's files; None where only git can tell. It may not exist.
+
+    Raises GitError, OSError.
+    """
+    state = await clone.state_folder(path)
+    name = head_in(state) if state is not None else None
+    if name is None or refs.is_commit(name):
+        return name
+    return await clone.commit_at(name) if clone.git.cage is None else loose_commit((await clone.view(path)).refs, name)
+
+
 async def branch_of(clone: Clone, path: Path) -> str | None:
-    """Return the branch that is checked out, None when HEAD is detached. Raises GitError."""
+    """Return the branch that is checked out, None when HEAD is detached. Raises GitError, OSError."""
+    state = await clone.state_folder(path)
+    name = head_in(state) if state is not None else None
+    if name is not None:
+        return None if refs.is_commit(name) else name.removeprefix("refs/heads/")
     found = await clone.on_worktree(path, "symbolic-ref", "--quiet", "HEAD", check=False)
     return found.text.removeprefix("refs/heads/") if found.status == 0 else None
 
 
-async def changed_files(clone: Clone, path: Path) -> list[tuple[str, str]]:
-    """Return uncommitted and untracked files, but no ignored ones, as (two-letter state, name). Raises GitError.
-
-    The name of a nested repository ends in `/`.
-    """
-    flags = ("--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
-    listed = (await clone.on_worktree(path, "status", *flags)).fields
-    return [(line[:2], line[3:]) for line in listed if not leads_out(line[3:])]
+async def changed_files(clone: Clone, path: Path) -> list[str]:
+    """Return the names of uncommitted and untracked files, as `changes_in`. Raises GitError, OSError."""
+    return [change.name for change in await changes_in(clone, path)]
 
 
 async def registered_head(clone: Clone, path: Path) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import holding
-from bot.clones.admin import recorded
+from bot.clones.admin import head_in, loose_commit, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -51,17 +51,26 @@ async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> Non
     cage, view = clone.git.cage, clone.existing_view(path)
     if cage is None or view is None:
         return
-    shown = await clone.git.in_cage(cage, view, "symbolic-ref", "--quiet", "HEAD", in_worktree=False, check=False)
-    if shown.status not in (0, 1):
-        raise GitError(GitProblem.CORRUPT, "worktree", "its HEAD cannot be read")
-    head = await _private_tip(clone, cage, view, "HEAD")
-    on_branch = branch is not None and shown.text == refs.local(branch)
+    shown = await _shown_head(clone, cage, view)
+    head = await _private_tip(clone, cage, view, "HEAD", shown)
+    on_branch = branch is not None and shown == refs.local(branch)
     if head is not None:
         await _import(lock, cage, view, head)
     if branch is not None:
-        tip = head if on_branch else await _private_tip(clone, cage, view, refs.local(branch))
-        await _follow(lock, cage, view, refs.local(branch), tip)
+        ref = refs.local(branch)
+        tip = head if on_branch else await _private_tip(clone, cage, view, ref, ref)
+        await _follow(lock, cage, view, ref, tip)
     await _register_head(clone, view, refs.local(branch) if branch and on_branch else head)
+
+
+async def _shown_head(clone: Clone, cage: Cage, view: View) -> str:
+    """Return the ref or the commit that HEAD names in the cage; empty where git alone understands it."""
+    if (name := head_in(view.state)) is not None:
+        return name
+    shown = await clone.git.in_cage(cage, view, "symbolic-ref", "--quiet", "HEAD", in_worktree=False, check=False)
+    if shown.status not in (0, 1):
+        raise GitError(GitProblem.CORRUPT, "worktree", "its HEAD cannot be read")
+    return shown.text
 
 
 async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
@@ -105,9 +114,16 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
 
 
-async def _private_tip(clone: Clone, cage: Cage, view: View, ref: str) -> str | None:
+async def _private_tip(clone: Clone, cage: Cage, view: View, revision: str, name: str) -> str | None:
+    """Return the commit of a revision in the cage. `name` is the ref or commit that it is there, by git's files.
+
+    The file that names a commit of the clone is enough. All else git is asked.
+    """
+    commit = name if refs.is_commit(name) else loose_commit(view.refs, name)
+    if commit is not None and await clone.commit_at(commit) == commit:
+        return commit
     found = await clone.git.in_cage(
-        cage, view, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", in_worktree=False, check=False
+        cage, view, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", in_worktree=False, check=False
     )
     return found.text if found.status == 0 else None
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bot.clones.clone import Clone
+from bot.clones.status import Change, parse_status
 from bot.rescue.scratch_git import TIMEOUT_SECONDS, ScratchGit
 from bot.sandbox.untrusted_files import leads_out
 
 SUBMODULE = "160000"
 _OF_ENTRIES, _OF_HEAD = "of-entries", "of-head"
 _LISTED = ("--stage", "-v", "-z")
-_STAGED_STATES = frozenset("MTAD")
 _UNSEEN = "could not open directory"
 
 
@@ -30,27 +30,6 @@ class IndexEntry(NamedTuple):
     stage: int
     skipped: bool
     flagged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A file that differs from HEAD: `staged` in the index, `unstaged` on disk, by git's letters; `.` is no change.
-
-    The name of an untracked repository ends in `/`; `inside`: a submodule with changes of its own, some of which are
-    `uncommitted`.
-    """
-
-    name: str
-    staged: str
-    unstaged: str
-    unresolved: bool = False
-    inside: bool = False
-    uncommitted: bool = False
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether the index holds content that HEAD does not."""
-        return self.staged in _STAGED_STATES and not self.unresolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +94,3 @@ def parse_entries(listed: bytes) -> list[IndexEntry]:
         # S is skip-worktree; lower case, assume-unchanged.
         found.append(IndexEntry(name, mode, sha, int(stage), tag in "Ss", tag == "S" or tag.islower()))
     return found
-
-
-def parse_status(shown: bytes) -> list[Change]:
-    """Parse the output of `git status --porcelain=v2 -z --no-renames`: https://git-scm.com/docs/git-status."""
-    found: list[Change] = []
-    for line in filter(None, os.fsdecode(shown).split("\0")):
-        kind, _, rest = line.partition(" ")
-        if kind == "?":
-            found.append(Change(rest, "?", "?"))
-        elif kind in ("1", "u"):
-            facts = rest.split(" ", 7 if kind == "1" else 9)
-            submodule = facts[1]
-            inside = submodule[0] == "S" and submodule != "S..."
-            uncommitted = inside and submodule[2:] != ".."
-            found.append(Change(facts[-1], facts[0][0], facts[0][1], kind == "u", inside, uncommitted))
-    return [change for change in found if not leads_out(change.name)]

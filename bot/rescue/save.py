@@ -16,13 +16,14 @@ from bot.clones.admin import Missing, admin_directory, find_admin_directory, rec
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, private_commits
+from bot.clones.status import Change
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
 from bot.git.runner import Identity
 from bot.rescue import message as rescue_message
-from bot.rescue.contents import SUBMODULE, Change, Contents, read_state
+from bot.rescue.contents import SUBMODULE, Contents, read_state
 from bot.rescue.message import RescuedCommits, RescueLabel
 from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
 from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from bot.clones.status import Change
 from bot.git.errors import GitError, GitProblem
-from bot.rescue.contents import SUBMODULE, Change, Contents, IndexEntry, read_state
+from bot.rescue.contents import SUBMODULE, Contents, IndexEntry, read_state
 from bot.rescue.scratch_git import CONVERSIONS, NO_OBJECT, ScratchGit
 
 DISK, STAGED, _COMPARED = "disk", "staged", "compared"

@@ -163,7 +163,7 @@ async def _restore_or_sync(
     if turn.pinned_sha is not None:
         synced = await sync_detached(lock, path, turn.pinned_sha, rescue)
     else:
-        synced = await sync(lock, path, turn.worktree.branch, _issue(turn))
+        synced = await sync(lock, path, turn.worktree.branch, _issue(turn), found.state)
     unfinished = await entries.operation_in_progress(lock.clone, path)
     told, said = _words(synced, turn, unfinished)
     mended = (notices.WORKTREE_MENDED,) if found.mended else ()

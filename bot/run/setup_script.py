@@ -121,14 +121,14 @@ async def _run(
     ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
 ) -> Prepared:
     clone, path = ctx.clone(turn.worktree.folder), ctx.directory(turn.worktree.path)
-    before = {name for _, name in await entries.changed_files(clone, path)}
+    before = set(await entries.changed_files(clone, path))
     ended = await _ended(ctx, turn, text, stop, on_overflow)
     if isinstance(ended, Stopped):
         return Prepared(done=False)
     # A git that it started may have been killed.
     await entries.clear_stale_locks(clone, path)
     await entries.unblock(clone, path)
-    left = [name for _, name in await entries.changed_files(clone, path) if name not in before]
+    left = [name for name in await entries.changed_files(clone, path) if name not in before]
     prepared = _outcome(ended, ctx.redactor)
     if not left:
         return prepared

@@ -101,12 +101,12 @@ def write_untrusted(root: Path, path: PurePath, content: str) -> None:
 
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield what is in a folder, at any depth. What vanished, may not be read or has too long a path is left out."""
-    waiting = [folder]
+    waiting = [str(folder)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as children:
             for child in children:
                 if child.is_dir(follow_symlinks=False):
-                    waiting.append(Path(child.path))
+                    waiting.append(child.path)
                 yield child
 
 
@@ -121,8 +121,10 @@ def remove_blocking(folder: Path, names: str, *, links: bool) -> None:
     `names` is the beginning of the names that count. Raises OSError.
     """
     for child in entries_below(folder):
+        if not child.name.startswith(names):
+            continue
         ordinary = child.is_file(follow_symlinks=False) or child.is_dir(follow_symlinks=False)
-        if not ordinary and child.name.startswith(names) and (links or not child.is_symlink()):
+        if not ordinary and (links or not child.is_symlink()):
             remove_untrusted(folder, PurePath(child.path).relative_to(folder))
 
 

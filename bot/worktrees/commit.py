@@ -10,14 +10,13 @@ from bot.clones.admin import real_path
 from bot.clones.checkout import ignored_in_the_way
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, move_branch
+from bot.clones.status import Change, changes_in
 from bot.git import refs
-from bot.git.runner import Identity
-from bot.rescue.contents import parse_status
+from bot.git.runner import Identity, failure
 from bot.rescue.save import rescue_stray_work
 from bot.sandbox.untrusted_files import status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
-_UNRESOLVED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,9 @@ class StrayWork:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit of `files` files. `left_out` stays in the worktree: too big, or a repository of its own, or changed in a
-    submodule.
-    """
+    """A commit. `left_out` stays in the worktree: too big, or a repository of its own, or changed in a submodule."""
 
     sha: str
-    files: int
     left_out: tuple[str, ...]
 
 
@@ -89,11 +85,11 @@ async def return_to_branch(
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
     # Repositories inside the worktree are in no rescue and stay.
     changed = await entries.changed_files(clone, path)
-    await _stage(clone, path, [name for _, name in changed if not name.endswith("/")])
+    await _stage(clone, path, [name for name in changed if not name.endswith("/")])
     await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
     await clone.on_worktree(path, "reset", "--quiet", "--hard")
     await import_commits(lock, path, branch)
-    uncovered = [name for _, name in await entries.changed_files(clone, path) if not name.endswith("/")]
+    uncovered = [name for name in await entries.changed_files(clone, path) if not name.endswith("/")]
     return StrayWork(rescued.ref, tuple(uncovered))
 
 
@@ -106,27 +102,37 @@ async def commit_all(
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    await entries.unblock(clone, path)
+    await entries.unblock(clone, path, agent_ended=True)
     await _import_head(lock, path)
-    changed = await entries.changed_files(clone, path)
-    unresolved = tuple(name for state, name in changed if state in _UNRESOLVED)
+    changed = await changes_in(clone, path)
+    unresolved = tuple(change.name for change in changed if change.unresolved)
     if unresolved:
         return Unresolved(unresolved)
-    inside = await _changed_inside(clone, path) & {name for _, name in changed}
-    left_out = tuple(name for _, name in changed if name in inside or not _fits(path, name))
-    await _stage(clone, path, [name for _, name in changed if name not in left_out])
-    await _unstage(clone, path, [name for state, name in changed if name in left_out and state[0] not in " ?"])
-    staged = await clone.on_worktree(path, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
-    if not staged.fields:
+    inside = await _unpublished_inside(clone, path, changed)
+    left_out = tuple(one.name for one in changed if one.name in inside or not _fits(path, one.name))
+    wanted = [change for change in changed if change.name not in left_out]
+    await _stage(clone, path, [change.name for change in wanted if change.unstaged != "."])
+    await _unstage(clone, path, [change.name for change in changed if change.name in left_out and change.is_staged])
+    is_sure = wanted and await entries.operation_in_progress(clone, path) is None
+    if not is_sure and not await _has_staged(clone, path):
         return NothingToCommit(left_out)
     # Lines that begin with # are references to issues here, not comments.
     options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", "--file=-")
-    await clone.on_worktree(
-        path, "commit", *options, input=_message(message, co_author), environment=author.environment
-    )
-    sha = (await clone.on_worktree(path, "rev-parse", "HEAD")).text
+    text = _message(message, co_author)
+    done = await clone.on_worktree(path, "commit", *options, input=text, environment=author.environment, check=False)
+    if done.status == 1 and not await _has_staged(clone, path):
+        return NothingToCommit(left_out)
+    if done.status:
+        raise failure("commit", done)
+    sha = await entries.named_head(clone, path) or (await clone.on_worktree(path, "rev-parse", "HEAD")).text
     await import_commit(lock, path, sha)
-    return Committed(sha, len(staged.fields), left_out)
+    return Committed(sha, left_out)
+
+
+async def _has_staged(clone: Clone, path: Path) -> bool:
+    """Return whether the index differs from HEAD."""
+    differs = ("diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+    return bool((await clone.on_worktree(path, *differs)).fields)
 
 
 async def _import_head(lock: CloneLock, path: Path) -> None:
@@ -150,12 +156,10 @@ def _fits(path: Path, name: str) -> bool:
     return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and status.st_size <= MAX_FILE_BYTES
 
 
-async def _changed_inside(clone: Clone, path: Path) -> set[str]:
+async def _unpublished_inside(clone: Clone, path: Path, changed: list[Change]) -> set[str]:
     """Return the submodules with uncommitted changes of their own, or at a commit that only this worktree has."""
-    options = ("--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=none", "--no-renames")
-    shown = parse_status((await clone.on_worktree(path, "status", *options)).stdout)
-    changed = [change for change in shown if change.inside]
-    return {one.name for one in changed if one.uncommitted or not await has_published(clone, path, one.name, "HEAD")}
+    inside = [change for change in changed if change.inside]
+    return {one.name for one in inside if one.uncommitted or not await has_published(clone, path, one.name, "HEAD")}
 
 
 async def has_published(clone: Clone, path: Path, submodule: str, commit: str) -> bool:
@@ -172,6 +176,8 @@ async def has_published(clone: Clone, path: Path, submodule: str, commit: str) -
 
 async def _stage(clone: Clone, path: Path, names: list[str]) -> None:
     """Stage files as they are on disk, deleted ones too. Names go to stdin, since argv has a limit."""
+    if not names:
+        return
     listed = b"".join(os.fsencode(name) + b"\0" for name in names)
     arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
     await clone.on_worktree(path, *arguments, input=listed)

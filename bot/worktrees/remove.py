@@ -107,7 +107,7 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
         return f"a {operation} is in progress"
     changed = await entries.changed_files(clone, path)
     if changed:
-        return f"{len(changed)} uncommitted or untracked files, among them {changed[0][1]!r}"
+        return f"{len(changed)} uncommitted or untracked files, among them {changed[0]!r}"
     listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
     flagged = next((entry.name for entry in parse_entries(listed.stdout) if entry.flagged), None)
     if flagged is not None:

@@ -78,7 +78,7 @@ async def _by_git(clone: Clone, path: Path) -> datetime | None:
     try:
         await entries.unblock(clone, path)
         state = await clone.state_folder(path)
-        names = [name for _, name in await entries.changed_files(clone, path)]
+        names = await entries.changed_files(clone, path)
     except (GitError, OSError):
         return None
     changed = await asyncio.to_thread(_newest, path, names)

@@ -74,7 +74,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
             return "not-contained"
     if await _hidden_edits(clone, path):
         return "hidden-edits"
-    changed = [name for _, name in await entries.changed_files(clone, path)]
+    changed = await entries.changed_files(clone, path)
     if changed and not (head and await _go_on(clone, path, head, theirs, changed)):
         return "uncommitted"
     if await private_commits(lock, path) or await stashes_not_rescued(clone, {before}):

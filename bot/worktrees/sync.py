@@ -10,6 +10,7 @@ from bot.clones.admin import other_holder, recorded_branch
 from bot.clones.branch_history import is_merged
 from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
+from bot.clones.entries import Valid
 from bot.clones.importing import import_commits
 from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached
@@ -101,10 +102,13 @@ class OfIssue:
     base_branch: str | None
 
 
-async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | None = None) -> Synced:
+async def sync(
+    lock: CloneLock, path: Path, branch: str | None, of: OfIssue | None = None, seen: Valid | None = None
+) -> Synced:
     """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. Raises GitError.
 
-    With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base.
+    With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base. `seen`
+    is what the worktree was found to be a moment ago.
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
@@ -114,7 +118,7 @@ async def sync(lock: CloneLock, path: Path, branch: str | None, of: OfIssue | No
     current = await entries.branch_of(clone, path)
     if current != branch:
         return await _continued_before(lock, path, branch, current, of) or OffBranch(current)
-    files = len(await entries.changed_files(clone, path))
+    files = seen.files if seen is not None else len(await entries.changed_files(clone, path))
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     if not imported or mine is None:
         # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.

@@ -64,7 +64,7 @@ async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
         assert await world.clone.commit_at(ref) == commit
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
     state = await inspect(world.clone, world.path)
-    assert state == Valid(own[refs.local(BRANCH)], BRANCH, dirty=True)
+    assert state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
     assert (world.path / "uncommitted").read_text() == "2"
     git(world.clone.path, "fsck", "--full")
 
@@ -82,7 +82,7 @@ async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, 
         examined = await examine(lock, world.path, BRANCH)
         if world.clone.git.cage is not None:
             # The cage's private folder has its commits and its index.
-            assert examined.state == Valid(own[refs.local(BRANCH)], BRANCH, dirty=True)
+            assert examined.state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
             assert (world.path / "uncommitted").read_text() == "2"
             return
         assert isinstance(examined.state, Missing)
@@ -91,7 +91,7 @@ async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, 
     assert made.kept is not None
     assert (world.root / "data" / "kept" / made.kept / "uncommitted").read_text() == "2"
     assert (world.root / "data" / "kept" / made.kept / "mine").read_text() == "1"
-    assert await inspect(world.clone, world.path) == Valid(world.remote_tip("main"), BRANCH, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(world.remote_tip("main"), BRANCH, files=0)
 
 
 def half_a_config(clone: Path) -> None:

@@ -166,7 +166,7 @@ async def test_after_its_branch_was_merged_the_work_continues_on_the_next_branch
     assert (world.path / "later").read_text() == "1"
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine, "the old branch stays"
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1-2") == base
-    assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", files=0)
 
 
 async def test_unpushed_commits_stay_on_the_merged_branch(world: GitRepositories) -> None:

@@ -42,7 +42,7 @@ async def was_reset(
 ) -> WasReset:
     result = await tried(world, label, start, merged_head)
     assert isinstance(result, WasReset), result
-    assert await inspect(world.clone, world.path) == Valid(result.after, result.branch, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(result.after, result.branch, files=0)
     assert await operation_in_progress(world.clone, world.path) is None
     assert world.agent("status", "--porcelain", "--ignored=matching") == ""
     assert not any(line[0].islower() or line[0] == "S" for line in world.agent("ls-files", "-v").splitlines())
@@ -219,7 +219,7 @@ async def test_a_pull_requests_branch_is_reset_to_githubs_commit(world: GitRepos
 
     assert isinstance(result, WasReset)
     assert (result.branch, result.after) == ("feature", theirs)
-    assert await inspect(world.clone, other) == Valid(theirs, "feature", dirty=False)
+    assert await inspect(world.clone, other) == Valid(theirs, "feature", files=0)
     assert result.rescue is not None
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 

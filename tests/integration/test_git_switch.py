@@ -52,7 +52,7 @@ async def test_a_clean_worktree_switches_to_the_head_of_the_pull_request(world: 
     assert await switched(world) == Switched()
     assert world.agent("rev-parse", "HEAD") == head
 
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
     assert (world.path / "hello.txt").read_text() == "hello world\n"
     assert not (world.path / "gone.txt").exists()
     assert git(world.clone.path, "rev-parse", refs.local(ISSUE)) == before, "the branch before stays"
@@ -180,7 +180,7 @@ async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> Non
     assert await switched(world) == DoesNotFit("in-the-way")
 
     assert (world.path / "local.env").read_text() == "precious\n"
-    assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, files=0)
 
 
 async def test_a_switch_to_a_deleted_branch_is_refused(world: GitRepositories) -> None:
@@ -197,7 +197,7 @@ async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitRepo
 
     assert await switched(world) == DoesNotFit("branch-elsewhere")
 
-    assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, dirty=False)
+    assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, files=0)
 
 
 async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitRepositories) -> None:
@@ -259,7 +259,7 @@ async def test_an_interrupted_switch_is_completed(world: GitRepositories, place:
 
     assert await switched(world) == Switched()
     assert world.agent("rev-parse", "HEAD") == head
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
     async with clone_lock(world.clone) as lock:
         assert await sync(lock, world.path, HEAD) == UpToDate()
 
@@ -274,7 +274,7 @@ async def test_files_written_by_a_killed_git_are_not_work(world: GitRepositories
 
     assert await switched(world) == Switched()
     assert world.agent("rev-parse", "HEAD") == head
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
 
 
 async def test_another_file_beside_them_is_work(world: GitRepositories) -> None:

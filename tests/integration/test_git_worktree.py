@@ -25,7 +25,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
 async def test_an_issue_starts_from_the_default_branch(world: GitRepositories) -> None:
     tip = world.someone_pushes("main", AWKWARD)
     assert await world.create() == Created("threadtree/issue-1", "main", tip)
-    assert await inspect(world.clone, world.path) == Valid(tip, "threadtree/issue-1", dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(tip, "threadtree/issue-1", files=0)
     for name, content in AWKWARD.items():
         assert (world.path / name).read_text() == content
 
@@ -103,7 +103,7 @@ async def test_a_fork_is_checked_out_detached(world: GitRepositories) -> None:
     git(world.remote, "update-ref", "refs/pull/7/head", tip)
     git(world.remote, "update-ref", "-d", "refs/heads/fork")
     assert await world.create(DetachedHead(tip, "refs/pull/7/head")) == Created(None, None, tip)
-    assert await inspect(world.clone, world.path) == Valid(tip, None, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(tip, None, files=0)
 
 
 async def test_an_empty_repository_is_refused_with_advice(tmp_path: Path) -> None:
@@ -188,6 +188,6 @@ async def test_a_directory_in_the_way_is_moved_aside(
     obstacle(world)
     assert isinstance(await inspect(world.clone, world.path), Missing)
     made = await world.created()
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
     assert bool(made.kept) is (obstacle is not cut_off_after_adding and obstacle is not symbolic_link)
     assert made.kept is None or (world.root / "data" / "kept" / made.kept).exists()

@@ -102,9 +102,9 @@ async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world
     world.someone_pushes("main", {".gitignore": "*.log\n"})
     made = await world.created()
     (world.path / "x.log").write_text("ignored")
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
     (world.path / "line\nbreak").write_text("untracked")
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=True)
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=1)
 
 
 BRANCH = "threadtree/issue-1"
@@ -177,7 +177,7 @@ async def test_a_damaged_worktree_comes_back_with_its_commits_and_its_files_are_
     damage(world)
     made = await recovered(world)
     assert made.tip == mine
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
     assert bool(made.kept) is (damage in HOLDING)
     if made.kept is not None:
         kept = data(world) / "kept" / made.kept
@@ -204,7 +204,7 @@ async def test_a_lost_record_of_git_costs_no_file(
     made = await recovered(world)
     if world.clone.git.cage is not None:
         assert made == Created(BRANCH, None, mine)
-        assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=True)
+        assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=1)
         assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
         assert (world.path / "uncommitted").read_text() == "2"
         return
@@ -246,7 +246,7 @@ async def test_a_branch_that_is_gone_under_its_worktree_is_not_started_from_noth
     made = await recovered(world)
     assert made.tip == mine
     assert made.kept is not None
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
 
 
 def rebasing(world: GitRepositories) -> None:
@@ -299,5 +299,5 @@ async def test_the_creation_can_be_interrupted_anywhere(
     monkeypatch.undo()
     made = await world.created()
     assert made.kept is None
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, dirty=False)
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]

@@ -104,7 +104,7 @@ async def test_a_worktree_used_without_a_cage_goes_on_in_one(tmp_path: Path) -> 
     mine = free.agent_commits({"a": "1"})
     (free.path / "b").write_text("2")
     world = replace(free, clone=replace(free.clone, git=replace(GIT, cage=usable_cage(tmp_path / "data"))))
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, dirty=True)
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=1)
     assert world.agent("status", "--porcelain") == "?? b"
     await turn(world, None, "write c: 3")
     assert commits_on_github(world) == 2

