@@ -120,19 +120,13 @@ async def _unblock_state(clone: Clone, path: Path) -> None:
         await asyncio.to_thread(unblock_view, view)
 
 
-async def unblock(clone: Clone, path: Path, *, agent_ended: bool = False) -> None:
+async def unblock(clone: Clone, path: Path) -> None:
     """Remove pipes where git would open them and wait, in a worktree and its state. Raises OSError.
 
-    It looks at each name in the worktree. With a cage, the one call where the `agent_ended`, and no other is at work,
-    is enough until the next agent starts.
+    It looks at each name in the worktree: once after an agent was at work there is enough.
     """
     await _unblock_state(clone, path)
-    view = await clone.view(path) if clone.git.cage is not None else None
-    if view is not None and view.looked_through.exists():
-        return
     await asyncio.to_thread(remove_blocking, path, ".git", links=False)
-    if view is not None and agent_ended:
-        view.looked_through.touch()
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:

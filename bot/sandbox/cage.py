@@ -107,7 +107,6 @@ class Cage:
         The process must be started with the agent's environment: secrets do not belong into an argv. Raises OSError,
         UnsafeCommandError.
         """
-        view.looked_through.unlink(missing_ok=True)
         programs = [*command_mounts(command, self.search_path, self.data_dir)]
         if wrapper:
             programs += command_mounts(wrapper, self.search_path, self.data_dir)

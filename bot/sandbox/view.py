@@ -61,11 +61,6 @@ class View:
         return self.private / "state"
 
     @property
-    def looked_through(self) -> Path:
-        """The host's file that is there while no agent was at work since pipes were removed from the worktree."""
-        return self.private / "looked-through"
-
-    @property
     def clone_objects(self) -> Path:
         """The path of the clone's real objects in the cage."""
         return self.private / "clone-objects"

@@ -102,7 +102,7 @@ async def commit_all(
     """
     clone = lock.clone
     await entries.clear_stale_locks(clone, path)
-    await entries.unblock(clone, path, agent_ended=True)
+    await entries.unblock(clone, path)
     await _import_head(lock, path)
     changed = await changes_in(clone, path)
     unresolved = tuple(change.name for change in changed if change.unresolved)
