@@ -143,7 +143,7 @@ async def state_of(node: Node) -> tuple[str, str, object]:
     row = await node.db.fetchrow("select node, path from worktrees")
     path = node.ctx.directory(row["path"])
     found = await entries.inspect(node.ctx.clone("octo/hello"), path)
-    return row["node"], row["path"], isinstance(found, Valid) and found.dirty and (path / "README.md").read_text()
+    return row["node"], row["path"], isinstance(found, Valid) and found.files and (path / "README.md").read_text()
 
 
 PATH = "worktrees/octo/hello/issue-1"
