@@ -14,6 +14,7 @@ from bot.store.deliveries import NewDelivery
 
 # The payloads that the bot uses hold up to five texts of 65,536 characters, and little else.
 LARGEST_USED_BYTES = 4 * 1024 * 1024
+TOO_LARGE = "The body was not parsed: it is larger than any payload of this event."
 # A slash at the beginning of a word. Cheaper than a look at every line, which few texts need.
 _SLASH_WORD = re.compile(r"/(?<!\S/)[A-Za-z]")
 _ENCODED_AT = re.compile(r"&(?:#0*64|#x0*40|commat);", re.IGNORECASE)
@@ -47,7 +48,8 @@ def delivery_of(
         if len(content) > LARGEST_USED_BYTES or has_many_values(content):
             if not is_used_event(event):
                 return NewDelivery(guid, event, "ignored")  # such as a push of many commits
-            raise ValueError("it is larger than any payload of this event")
+            kept = body if len(body) <= LARGEST_USED_BYTES else None
+            return NewDelivery(guid, event, "dead", body=kept, error=TOO_LARGE)
         payload = orjson.loads(content)
     except ValueError as problem:
         return NewDelivery(guid, event, "dead", body=body, error=f"The body could not be parsed: {problem}"[:500])

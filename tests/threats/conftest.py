@@ -25,7 +25,7 @@ SECRET = "canary-8f2c61d0"
 LIMITS = Limits(processes=64, memory_bytes=1 << 30, scratch_bytes=32 << 20, file_bytes=64 << 20, disk_bytes=64 << 20)
 
 # Every attack knows these paths; a real one would know less.
-_PRELUDE = """
+PRELUDE = """
 import os, pathlib, shutil, socket, subprocess, sys, time
 root, data, worktree, clone, other, trap = (pathlib.Path(word.removeprefix("path=")) for word in sys.argv[1:7])
 admin = clone / "worktrees" / "issue-1"
@@ -62,7 +62,7 @@ class Machine:
             self.other,
             self.trap,
         )
-        script = (sys.executable, "-c", _PRELUDE + program, *("path=" + str(path) for path in known))
+        script = (sys.executable, "-c", PRELUDE + program, *("path=" + str(path) for path in known))
         return self.world.agent_argv(*script)
 
     def environment(self) -> dict[str, str]:
