@@ -15,6 +15,7 @@ from bot.store import operations
 from bot.store.operations import OperationKind, OperationStatus, RequestedBy
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
+from tests.support.patience import until_true
 from tests.support.world import Talk, World
 
 
@@ -374,10 +375,10 @@ async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> N
 
 
 async def operate(
-    world: World, ctx: NodeContext, worktree: int, kind: OperationKind
+    world: World, ctx: NodeContext, worktree: int, kind: OperationKind, said: list[str] | None = None
 ) -> tuple[OperationStatus, list[str]]:
-    """Run an operation as `threadtree worktrees …` does; return its end and the progress shown."""
-    said: list[str] = []
+    """Run an operation as `threadtree worktrees …` does; return its end and the progress shown, added to `said`."""
+    said = [] if said is None else said
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
     with worker_lock(ctx.workers) as worker:
@@ -433,8 +434,9 @@ async def test_an_operator_who_does_not_wait_withdraws_a_queued_operation(world:
     await issue.sees_working()
 
     async with node_context(world.pair.settings, database_url) as ctx:
-        resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
-        await world.until("exists (select from operations)")
+        said: list[str] = []
+        resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
+        await until_true(lambda: said == [execute.WAITING])
         resetting.cancel()
         await asyncio.gather(resetting, return_exceptions=True)
     gate.open()

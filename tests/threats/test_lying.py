@@ -209,11 +209,12 @@ def stash_with_endless_words(victim: Victim) -> None:
 ATTACKS: list[tuple[Callable[[Victim], None], bool]] = [
     (folder_that_became_a_file, True),
     (names_that_lead_out, False),
-    (folders_deeper_than_a_program_can_go, False),
     (directories_in_the_place_of_locks, True),
     (pipes_and_links_in_the_place_of_gits_files, False),
     (marks_of_a_restore, False),
     (stash_with_endless_words, True),
+    # The last, since git is slow in such folders until their end.
+    (folders_deeper_than_a_program_can_go, False),
 ]
 
 
