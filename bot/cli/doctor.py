@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.cli.running import run
-from bot.compose.parts import Surroundings, open_github, redactor_of
+from bot.compose.base import redactor_of
+from bot.compose.parts import Surroundings, open_github
 from bot.doctor.checks import Check, examine, known_settings
 from bot.messages.formatting import format_count
 

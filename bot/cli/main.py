@@ -28,16 +28,10 @@ def main() -> None:
     """Run the command that the arguments name."""
     try:
         app()
-    except Exception as error:
-        from bot.cli.running import explained
+    except Exception as error:  # noqa: BLE001 -- told, or raised again
+        from bot.cli.running import tell
 
-        explanation = explained(error)
-        if explanation is None:
-            raise
-        lines, status = explanation
-        for line in lines:
-            typer.echo(f"threadtree: {line}", err=True)
-        sys.exit(status)
+        sys.exit(tell(error))
 
 
 def _print_version(asked: bool) -> None:
@@ -66,10 +60,10 @@ NoWorktreePrune = Annotated[
 
 @app.command()
 def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
-    """Run web and worker in one process, after applying the migrations."""
+    """Apply the migrations, then run web and worker. If one of the two processes ends, so does the other."""
     from bot.cli import processes
 
-    processes.start("serve", worktree_prune=not no_worktree_prune)
+    processes.serve(worktree_prune=not no_worktree_prune)
 
 
 @app.command()
@@ -77,7 +71,7 @@ def web() -> None:
     """Run only the web process: it stores deliveries for a worker."""
     from bot.cli import processes
 
-    processes.start("web")
+    processes.web()
 
 
 @app.command()
@@ -85,7 +79,7 @@ def worker(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Run only a worker: it decides, runs turns and answers."""
     from bot.cli import processes
 
-    processes.start("worker", worktree_prune=not no_worktree_prune)
+    processes.worker(worktree_prune=not no_worktree_prune)
 
 
 @app.command()

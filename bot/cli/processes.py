@@ -1,52 +1,124 @@
 """`threadtree serve|web|worker|migrate|receive`, `deliveries replay`: the bot's processes, and what feeds them."""
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 from uuid import uuid4
 
 import structlog
 import typer
-import uvloop
 
-from bot.cli.running import database_url, fail, ready_database, run, run_on_database, stop_signals
-from bot.compose import process
-from bot.compose.parts import CannotStartError
-from bot.compose.process import Role
-from bot.receive.delivery import delivery_of
-from bot.receive.inbox import Inbox, Unavailable
+from bot.cli.child import Child, Parent, fork
+from bot.cli.running import database_url, fail, ready_database, run, run_on_database, stop_signals, tell
 from bot.settings import SERVE, WEB, WORKER, Settings, SettingsError, doubtful_names, load
-from bot.store import deliveries
-from bot.store.database import database
-from bot.store.migrate import migrate as apply_migrations
 
-PROCESSES = {
-    "serve": (SERVE, frozenset({Role.WEB, Role.WORKER})),
-    "web": (WEB, frozenset({Role.WEB})),
-    "worker": (WORKER, frozenset({Role.WORKER})),
-}
+# What a process runs is imported in it: the web process has no agents, no git and no client of GitHub.
+
 _log = structlog.get_logger()
 
 
-def start(name: str, *, worktree_prune: bool = True) -> None:
-    """Run one of PROCESSES until it is asked to end."""
-    needs, roles = PROCESSES[name]
-    settings = load(needs=needs)
-    if not worktree_prune:
-        settings = settings.model_copy(update={"worktree_prune_enabled": False})
-    # The faster loop, where no agent is started: on it, an agent that only closes its output goes unnoticed.
-    loop_factory = None if Role.WORKER in roles else uvloop.new_event_loop
-    work = _run_process(settings, roles, with_migrations=name == "serve")
-    run(work, settings.log_format, settings.log_level, loop_factory)
+def serve(*, worktree_prune: bool) -> None:
+    """Run web and worker until they are asked to end, or one of them ends.
+
+    The web part is a child, so that no decision, agent or long text delays an acknowledgement.
+    """
+    settings = _with_prune(load(needs=SERVE), worktree_prune=worktree_prune)
+
+    def web_part(parent: Parent) -> int:
+        try:
+            _run_web(_web_of(settings, parent), settings)
+        except Exception as error:  # noqa: BLE001 -- told, or raised again
+            return tell(error)
+        return 0
+
+    child = fork("web", web_part)
+    try:
+        run(_serve(settings, child), settings.log_format, settings.log_level)
+    finally:
+        status = child.end()
+    if status:
+        raise typer.Exit(status)
 
 
-async def _run_process(settings: Settings, roles: frozenset[Role], *, with_migrations: bool) -> None:
+def web() -> None:
+    """Run the web process until it is asked to end."""
+    settings = load(needs=WEB)
+
+    async def until_stopped() -> None:
+        _warn_of_doubtful_names()
+        stopping = stop_signals()
+        async with database_url(settings) as dsn:
+            await _web(settings, dsn, stopping)
+
+    _run_web(until_stopped(), settings)
+
+
+def worker(*, worktree_prune: bool) -> None:
+    """Run a worker until it is asked to end."""
+    settings = _with_prune(load(needs=WORKER), worktree_prune=worktree_prune)
+
+    async def until_stopped() -> None:
+        _warn_of_doubtful_names()
+        stopping = stop_signals()
+        async with database_url(settings) as dsn:
+            await _worker(settings, dsn, stopping)
+
+    run(until_stopped(), settings.log_format, settings.log_level)
+
+
+async def _serve(settings: Settings, child: Child) -> None:
+    """Bring the schema up to date, then let the child begin and run the worker. Deliveries are taken until it ended."""
+    from bot.store.migrate import migrate as apply_migrations
+
+    _warn_of_doubtful_names()
+    stopping = stop_signals()
+    child.when_ended(stopping.set)
+    async with database_url(settings) as dsn:
+        await apply_migrations(dsn)
+        child.begin(dsn)
+        try:
+            await _worker(settings, dsn, stopping)
+        finally:
+            await asyncio.to_thread(child.end)
+
+
+async def _web_of(settings: Settings, parent: Parent) -> None:
+    """Run the web part once the parent has sent the database's address, until it lets go or ends."""
+    stopping = stop_signals()
+    if (dsn := await parent.message(stopping)) is not None:
+        await _web(settings, dsn, stopping)
+
+
+async def _web(settings: Settings, dsn: str, stopping: asyncio.Event) -> None:
+    from bot.compose.base import redactor_of
+    from bot.compose.web import run_web
+
+    await run_web(settings, dsn, redactor_of(settings), stopping, _say_address)
+
+
+async def _worker(settings: Settings, dsn: str, stopping: asyncio.Event) -> None:
+    from bot.compose.base import redactor_of
+    from bot.compose.parts import Surroundings
+    from bot.compose.process import run_worker
+
+    await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
+
+
+def _run_web(work: Coroutine[Any, Any, None], settings: Settings) -> None:
+    # The faster loop is for the web process alone: on it, an agent that only closes its output goes unnoticed.
+    import uvloop
+
+    run(work, settings.log_format, settings.log_level, uvloop.new_event_loop)
+
+
+def _with_prune(settings: Settings, *, worktree_prune: bool) -> Settings:
+    return settings if worktree_prune else settings.model_copy(update={"worktree_prune_enabled": False})
+
+
+def _warn_of_doubtful_names() -> None:
     for line in doubtful_names():
         _log.warning("setting-without-effect", problem=line)
-    stopping = stop_signals()
-    async with database_url(settings) as dsn:
-        if with_migrations:
-            await apply_migrations(dsn)
-        await process.run(settings, dsn, roles, stopping, on_listening=_say_address)
 
 
 def _say_address(address: str) -> None:
@@ -57,6 +129,8 @@ def _say_address(address: str) -> None:
 
 def migrate() -> None:
     """Apply the migrations that the database lacks, and print their names."""
+    from bot.store.migrate import migrate as apply_migrations
+
     settings = load()
 
     async def migrated() -> None:
@@ -69,6 +143,11 @@ def migrate() -> None:
 
 def receive(file: Path, event: str) -> None:
     """Store a payload file as a delivery, and print its GUID."""
+    from bot.compose.base import CannotStartError
+    from bot.receive.delivery import delivery_of
+    from bot.receive.inbox import Inbox, Unavailable
+    from bot.store.database import database
+
     body = file.read_bytes()
 
     async def stored() -> None:
@@ -87,6 +166,8 @@ def receive(file: Path, event: str) -> None:
 
 def replay(guid: str) -> None:
     """Handle a stored delivery again; exit status 1 when there is nothing to run."""
+    from bot.store import deliveries
+
     match run_on_database(lambda connection: deliveries.replay(connection, guid)):
         case "replayed":
             typer.echo(f"{guid} is handled again.")

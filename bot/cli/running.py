@@ -71,7 +71,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
     """Return the lines and the exit status for an error that the operator can correct; None for a bug."""
     import asyncpg
 
-    from bot.compose.parts import CannotStartError
+    from bot.compose.base import CannotStartError
     from bot.github.errors import GitHubError
     from bot.postgres.files import EmbeddedPostgresError
     from bot.settings import SettingsError
@@ -85,6 +85,17 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
     if isinstance(error, (asyncpg.PostgresError, *DATABASE_AWAY)):
         return [f"DATABASE_URL cannot be used: {str(error) or type(error).__name__}"], 1
     return None
+
+
+def tell(error: Exception) -> int:
+    """Print what the operator can correct, and return the exit status. Raises an error that is a bug."""
+    explanation = explained(error)
+    if explanation is None:
+        raise error
+    lines, status = explanation
+    for line in lines:
+        typer.echo(f"threadtree: {line}", err=True)
+    return status
 
 
 def stop_signals() -> asyncio.Event:

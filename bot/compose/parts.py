@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import httpx
 import structlog
 
-from bot import logs
+from bot.compose.base import CannotStartError, redactor_of, require_current_schema
 from bot.git.credential_server import credential_server
 from bot.git.runner import Git
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
@@ -20,10 +20,9 @@ from bot.node.identity import Identified, NodeInUseError, identify
 from bot.node.move_in import move_in
 from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
-from bot.settings import Settings, known_secrets
+from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import Pool, database
-from bot.store.migrate import MigrationError, missing_migrations
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -31,10 +30,6 @@ GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger()
-
-
-class CannotStartError(Exception):
-    """The process cannot start with these settings; the message names the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +77,6 @@ async def open_node(settings: Settings, pool: Pool) -> Identified:
         return await identify(pool, settings.data_dir, settings.node_name)
     except NodeInUseError as problem:
         raise CannotStartError(str(problem)) from problem
-
-
-def redactor_of(settings: Settings) -> Redactor:
-    """Return what knows the secrets of this process; from now on the log holds none of them."""
-    redactor = Redactor(known_secrets(settings))
-    logs.redact_with(redactor)
-    return redactor
-
-
-async def require_current_schema(pool: Pool) -> None:
-    """Raise CannotStartError unless the database has this version's schema."""
-    async with pool.acquire() as connection:
-        try:
-            missing = await missing_migrations(connection)
-        except MigrationError as problem:
-            raise CannotStartError(str(problem)) from problem
-    if missing:
-        raise CannotStartError(f"The database's schema is old, {missing[0]} is missing; run `threadtree migrate`.")
 
 
 async def open_cage(settings: Settings) -> Cage | None:

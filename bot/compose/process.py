@@ -1,42 +1,27 @@
-"""One process of the bot: web, worker, or both on one pool of connections."""
+"""The worker: it decides, runs turns and answers. The demo runs the web part in the same process."""
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from enum import Enum, auto
 
 import structlog
-import uvicorn
-from starlette.applications import Starlette
 
 from bot.agents.driver import Limits
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
-from bot.compose.parts import (
-    CannotStartError,
-    Surroundings,
-    open_cage,
-    open_git,
-    open_github,
-    open_node,
-    redactor_of,
-    require_current_schema,
-)
+from bot.compose.base import CannotStartError, redactor_of, require_current_schema
+from bot.compose.parts import Surroundings, open_cage, open_git, open_github, open_node
+from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
 from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
-from bot.health import health_routes
 from bot.node.identity import NodeInUseError, registered
 from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
 from bot.node.transactions import persist
-from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
-from bot.receive.endpoint import Receiver
-from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -49,117 +34,40 @@ from bot.store.jobs import turns_queue
 from bot.store.nodes import NODE_TIMEOUT_SECONDS, NodeSelf
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
-WEB_CONNECTIONS = 6
-WORKER_CONNECTIONS = 16
+CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
 LANES_AT_ONCE = 8
 _log = structlog.get_logger()
 
 
-class Role(Enum):
-    """The role of a process."""
-
-    WEB = auto()
-    WORKER = auto()
-
-
-async def run(
+async def run_both(
     settings: Settings,
     dsn: str,
-    roles: frozenset[Role],
     stopping: asyncio.Event,
     *,
-    surroundings: Surroundings | None = None,
-    on_listening: Callable[[str], None] = lambda _: None,
+    surroundings: Surroundings,
+    on_listening: Callable[[str], None],
 ) -> None:
-    """Run until `stopping` is set. Raises CannotStartError, which the operator can correct.
-
-    The web part listens before the worker has reached GitHub: the inbox needs no GitHub.
-    """
-    around = surroundings or Surroundings()
-    connections = WEB_CONNECTIONS + (WORKER_CONNECTIONS if Role.WORKER in roles else 0)
+    """Run web and worker in this process until `stopping` is set, for the demo. Raises CannotStartError."""
     redactor = redactor_of(settings)
-    async with database(dsn, size=connections, redactor=redactor) as pool:
-        await require_current_schema(pool)
-        try:
-            async with asyncio.TaskGroup() as group:
-                if Role.WEB in roles:
-                    group.create_task(_run_web(settings, pool, stopping, on_listening), name="web")
-                if Role.WORKER in roles:
-                    group.create_task(_run_worker(settings, dsn, pool, redactor, stopping, around), name="worker")
-        except BaseExceptionGroup as problems:
-            for problem in problems.exceptions:
-                if isinstance(problem, CannotStartError):
-                    raise problem from problems
-            raise
-
-
-async def _run_web(
-    settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
-) -> None:
-    """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError."""
-    if (name := settings.bot_name) is not None:
-        await persist(pool, lambda connection: deliveries.change_name(connection, name))
-    async with Inbox(pool) as inbox:
-        others = Starlette(routes=health_routes(pool))
-        app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            http=LimitedHttp,
-            ws="none",
-            interface="asgi3",
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS_AT_ONCE,
-            timeout_graceful_shutdown=10,
-        )
-        server = _Server(config)
-        listener = _listener(settings)
-        serving = asyncio.create_task(server.serve([listener]))
-        stop = asyncio.create_task(stopping.wait())
-        try:
-            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(0.01)
-            if server.started:
-                host, port = server.servers[0].sockets[0].getsockname()[:2]
-                on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stop.cancel()
-            server.should_exit = True
-            await serving
-            # uvicorn closes nothing where it was told to exit while it started.
-            for started in getattr(server, "servers", ()):
-                started.close()
-            listener.close()
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the process, which has more to stop than a server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listener(settings: Settings) -> socket.socket:
-    """Return the socket to listen on. uvicorn's own would end the process when the port is taken."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
-        raise CannotStartError(
-            f"HOST {settings.host} and PORT {settings.port} cannot be listened on ({error.strerror}); "
-            "choose others, or stop the program that listens there."
-        ) from error
-    # asyncio sets this only on sockets it made itself; without it every answer waits for the peer's delayed ACK.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_web(settings, dsn, redactor, stopping, on_listening), name="web")
+            group.create_task(run_worker(settings, dsn, redactor, stopping, surroundings), name="worker")
+    except BaseExceptionGroup as problems:
+        for problem in problems.exceptions:
+            if isinstance(problem, CannotStartError):
+                raise problem from problems
+        raise
+
+
+async def run_worker(
+    settings: Settings, dsn: str, redactor: Redactor, stopping: asyncio.Event, around: Surroundings
+) -> None:
+    """Run a worker until `stopping` is set. What needs no network is checked first. Raises CannotStartError."""
+    async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
+        await require_current_schema(pool)
+        await _run_worker(settings, dsn, pool, redactor, stopping, around)
 
 
 async def _run_worker(
@@ -170,7 +78,7 @@ async def _run_worker(
     stopping: asyncio.Event,
     around: Surroundings,
 ) -> None:
-    """Open what a worker needs, then run its loops until `stopping`. What needs no network is checked first."""
+    """Open what a worker needs, then run its loops."""
     settings.with_data_dir()
     agent_command, cage = _agent_command(settings), await open_cage(settings)
     if cage is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bot
 from bot.compose.parts import Surroundings
-from bot.compose.process import Role, run
+from bot.compose.process import run_both
 from bot.settings import SERVE, Settings, load
 from bot.simulated.github.server import SimulatedGitHub
 
@@ -71,17 +71,12 @@ def settings_for(github: SimulatedGitHub, data_dir: Path, path: str, **more: str
 async def running_bot(
     github: SimulatedGitHub, settings: Settings, dsn: str, surroundings: Surroundings | None = None
 ) -> AsyncIterator[Pair]:
-    """Run the bot as `threadtree serve` does, in this process, with GitHub's webhook set to it."""
+    """Run web and worker in this process, with GitHub's webhook set to it."""
     stopping = asyncio.Event()
     addresses: asyncio.Queue[str] = asyncio.Queue()
     running: asyncio.Task[object] = asyncio.create_task(
-        run(
-            settings,
-            dsn,
-            frozenset({Role.WEB, Role.WORKER}),
-            stopping,
-            surroundings=surroundings,
-            on_listening=addresses.put_nowait,
+        run_both(
+            settings, dsn, stopping, surroundings=surroundings or Surroundings(), on_listening=addresses.put_nowait
         )
     )
     try:

@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import asyncpg
 import structlog
-from procrastinate.schema import SchemaManager
 
 LOCK_KEY = int.from_bytes(hashlib.sha256(b"threadtree schema migrations").digest()[:8], signed=True)
 LOCK_TIMEOUT_SECONDS = 600.0
@@ -65,9 +65,12 @@ def load_migrations(directory: Path | None = None) -> tuple[Migration, ...]:
 
 def _engine_schema() -> Migration:
     """Return the queue engine's schema, named by the newest of its own migrations."""
-    changes = Path(SchemaManager.get_migrations_path()).glob("[0-9]*.sql")
-    newest = max(change.name.partition("_")[0] for change in changes)
-    return Migration(f"000_procrastinate_{newest}", SchemaManager.get_schema())
+    engine = find_spec("procrastinate")  # found and not imported: the web process does without the engine
+    if engine is None or engine.origin is None:
+        raise MigrationError("The package procrastinate is not installed")
+    folder = Path(engine.origin).with_name("sql")
+    newest = max(change.name.partition("_")[0] for change in (folder / "migrations").glob("[0-9]*.sql"))
+    return Migration(f"000_procrastinate_{newest}", (folder / "schema.sql").read_text(encoding="utf-8"))
 
 
 async def migrate(dsn: str, directory: Path | None = None) -> list[str]:

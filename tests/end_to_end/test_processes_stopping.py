@@ -1,10 +1,11 @@
 """SIGTERM: nothing new starts, running turns get the grace period, the rest is handed back, and the status is 0."""
 
+import os
 import signal
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.support.processes import deployment
+from tests.support.processes import children_of, deployment, processes_with_arguments
 
 
 async def test_web_and_worker_end_with_status_0_and_later_deliveries_wait(tmp_path: Path, database_url: str) -> None:
@@ -96,3 +97,26 @@ async def test_serve_listens_while_it_waits_for_github_and_ends_with_status_0(
         await here.ask("say Later.")
         await here.until("select count(*) = 1 from deliveries where event = 'issue_comment' and state = 'received'")
         assert await serve.terminate() == 0
+
+
+async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_url: str) -> None:
+    async with deployment(tmp_path, database_url, interpreters=True) as here:
+        serve = await here.start_listening()
+        await serve.ready()
+        [web] = children_of(serve.pid)
+        assert _resident_mb(web) < 60
+        os.kill(web, signal.SIGKILL)
+        assert await serve.ended() == 128 + signal.SIGKILL
+        assert [line for line in serve.lines if "SIGKILL" in line] == [
+            "threadtree: The web process was ended by SIGKILL."
+        ]
+
+        again = await here.start_listening()
+        [web] = children_of(again.pid)
+        await again.kill()  # until its output is closed, which the web process shares
+        assert web not in processes_with_arguments("serve")
+
+
+def _resident_mb(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20

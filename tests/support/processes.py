@@ -300,6 +300,11 @@ def processes_with_arguments(*arguments: str) -> list[int]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that this one has started and that run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def parent_of(pid: int) -> int:
     """Return the process that started this one."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -30,6 +30,12 @@ def test_a_list_loads_neither_the_job_engine_nor_githubs_client() -> None:
     assert loaded & {"procrastinate", "psycopg", "gidgethub", "httpx", "starlette"} == set()
 
 
+def test_the_web_process_loads_neither_agents_nor_git_nor_the_job_engine_nor_githubs_client() -> None:
+    loaded = loaded_with("bot.cli.processes, bot.compose.web, bot.settings, bot.store.migrate")
+    assert "uvicorn" in loaded
+    assert loaded & {"acp", "gidgethub", "httpx", "markdown_it", "procrastinate", "psycopg", "websockets"} == set()
+
+
 def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:
     loaded = loaded_with("bot.compose.process")
     assert "procrastinate" in loaded

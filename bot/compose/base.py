@@ -1,0 +1,29 @@
+"""What every process of the bot needs, and little to import: the web process has nothing else of this room."""
+
+from bot import logs
+from bot.redaction import Redactor
+from bot.settings import Settings, known_secrets
+from bot.store.database import Pool
+from bot.store.migrate import MigrationError, missing_migrations
+
+
+class CannotStartError(Exception):
+    """The process cannot start with these settings; the message names the next step."""
+
+
+def redactor_of(settings: Settings) -> Redactor:
+    """Return what knows the secrets of this process; from now on the log holds none of them."""
+    redactor = Redactor(known_secrets(settings))
+    logs.redact_with(redactor)
+    return redactor
+
+
+async def require_current_schema(pool: Pool) -> None:
+    """Raise CannotStartError unless the database has this version's schema."""
+    async with pool.acquire() as connection:
+        try:
+            missing = await missing_migrations(connection)
+        except MigrationError as problem:
+            raise CannotStartError(str(problem)) from problem
+    if missing:
+        raise CannotStartError(f"The database's schema is old, {missing[0]} is missing; run `threadtree migrate`.")

@@ -1,0 +1,103 @@
+"""The web process: it stores deliveries for a worker. It imports neither agents nor git nor GitHub's client."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from bot.compose.base import CannotStartError, require_current_schema
+from bot.health import health_routes
+from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
+from bot.receive.endpoint import Receiver
+from bot.receive.inbox import Inbox
+from bot.redaction import Redactor
+from bot.settings import Settings
+from bot.store import deliveries
+from bot.store.database import Pool, database
+
+CONNECTIONS = 6
+
+
+async def run_web(
+    settings: Settings,
+    dsn: str,
+    redactor: Redactor,
+    stopping: asyncio.Event,
+    on_listening: Callable[[str], None],
+) -> None:
+    """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError.
+
+    It needs no GitHub: what arrives while GitHub is away is stored.
+    """
+    async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
+        await require_current_schema(pool)
+        if (name := settings.bot_name) is not None:
+            async with pool.acquire() as connection:
+                await deliveries.change_name(connection, name)
+        await _serve(settings, pool, stopping, on_listening)
+
+
+async def _serve(settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]) -> None:
+    async with Inbox(pool) as inbox:
+        others = Starlette(routes=health_routes(pool))
+        app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            http=LimitedHttp,
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_AT_ONCE,
+            timeout_graceful_shutdown=10,
+        )
+        server = _Server(config)
+        listener = _listener(settings)
+        serving = asyncio.create_task(server.serve([listener]))
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            if server.started:
+                host, port = server.servers[0].sockets[0].getsockname()[:2]
+                on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            server.should_exit = True
+            await serving
+            # uvicorn closes nothing where it was told to exit while it started.
+            for started in getattr(server, "servers", ()):
+                started.close()
+            listener.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process, which has more to stop than a server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """Return the socket to listen on. uvicorn's own would end the process when the port is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotStartError(
+            f"HOST {settings.host} and PORT {settings.port} cannot be listened on ({error.strerror}); "
+            "choose others, or stop the program that listens there."
+        ) from error
+    # asyncio sets this only on sockets it made itself; without it every answer waits for the peer's delayed ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
