@@ -11,7 +11,7 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
-from bot.maintenance.clones import keep_all_spares, pack_clones
+from bot.maintenance.clones import care_for_clones, keep_all_spares
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
@@ -72,7 +72,8 @@ async def keep_house(
             await prune(ctx, policy)
         else:
             await expire(ctx, policy)
-        await pack_clones(ctx, settings.disk_reserve_bytes)
+        unused = timedelta(days=settings.worktree_orphan_expiry_days)
+        await care_for_clones(ctx, unused, settings.disk_reserve_bytes)
 
     async def keep_spares() -> None:
         await keep_all_spares(ctx, settings.worktree_spares, settings.disk_reserve_bytes)

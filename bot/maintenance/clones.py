@@ -1,4 +1,4 @@
-"""The care of a node's clones: they are packed, and spares are kept ready for the busy ones."""
+"""The care of a node's clones: they are packed, removed when unused, and the busy ones have spares."""
 
 import asyncio
 import shutil
@@ -7,12 +7,15 @@ from typing import Literal
 
 import structlog
 
+from bot.clones import trash
+from bot.clones.admin import admin_directories
 from bot.clones.clone import Clone, clone_lock
 from bot.clones.packing import LARGE_REPOSITORY_FILES, pack, pack_whole
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.repair import folders_on_disk
 from bot.node.context import NodeContext
+from bot.rescue.stored import list_rescues
 from bot.store import clones
 from bot.store.clones import CloneUse
 from bot.worktrees.spares import drop_spares, keep_spares
@@ -22,13 +25,16 @@ _BUSY_WORKTREES = 2
 _log = structlog.get_logger()
 
 
-async def pack_clones(ctx: NodeContext, reserve_bytes: int) -> None:
-    """Pack every clone of this node; whole where that is due and no turn of the repository runs.
+async def care_for_clones(ctx: NodeContext, unused: timedelta, reserve_bytes: int) -> None:
+    """Remove the clones that were `unused` for that long, and pack the others; whole where that is due and no turn of
+    the repository runs.
 
     What fails is logged and tried again next time. Raises only what a database raises that is away.
     """
     for folder, clone in await _clones(ctx):
         try:
+            if await _remove_if_unused(ctx, folder, clone, unused):
+                continue
             async with clone_lock(clone) as lock:
                 await pack(lock)
                 use = await _use_of(ctx, folder)
@@ -36,6 +42,26 @@ async def pack_clones(ctx: NodeContext, reserve_bytes: int) -> None:
                     await pack_whole(lock, use.default_branch, reserve_bytes)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
+
+
+async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused: timedelta) -> bool:
+    """Remove a clone without worktrees, rescues, unpublished commits and recent threads. Raises GitError, OSError."""
+    since = ctx.clock() - unused
+    async with ctx.pool.acquire() as connection:
+        if not await clones.is_unused(connection, folder, ctx.node, since):
+            return False
+    await drop_spares(clone)
+    async with clone_lock(clone) as lock:
+        # A turn may have come first. Work without a row is found in the clone.
+        async with ctx.pool.acquire() as connection:
+            is_unused = await clones.is_unused(connection, folder, ctx.node, since)
+        rescued, registered = await list_rescues(lock.clone), admin_directories(clone.path)
+        if not is_unused or rescued or registered or await lock.clone.unpublished("--branches"):
+            return False
+        trashed = await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, clone.path)
+    freed = await trash.delete(trashed) if trashed is not None else 0
+    _log.info("clone-removed", clone=folder, bytes=freed)
+    return True
 
 
 async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"], reserve_bytes: int) -> None:

@@ -23,6 +23,7 @@ from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
 from bot.store.rescues import Rescue
 
+_ROWS_AT_ONCE = 500
 _log = structlog.get_logger()
 
 
@@ -34,6 +35,7 @@ async def expire(ctx: NodeContext, policy: Policy, *, force: bool = False) -> in
     freed = await _expire_rescues(ctx, policy, force=force)
     await _expire_homes(ctx)
     await _expire_attachments(ctx)
+    await _forget_removed(ctx, policy)
     return freed + await trash.empty_trash(ctx.data_dir)
 
 
@@ -158,6 +160,14 @@ async def _expire_homes(ctx: NodeContext) -> None:
                     _log.warning("prune-error", home=conversation, error=str(problem))
                     continue
             _log.info("home-expired", conversation=conversation)
+
+
+async def _forget_removed(ctx: NodeContext, policy: Policy) -> None:
+    """Delete the rows of worktrees that are gone for as long as a rescue is kept, and of which none is left."""
+    async with ctx.pool.acquire() as connection:
+        before = await rescues.expired_before(connection, policy.now, policy.rescue)
+        while (count := await retention.forget_removed(connection, ctx.node, before, _ROWS_AT_ONCE)) > 0:
+            _log.info("worktree-rows-deleted", count=count)
 
 
 async def _expire_attachments(ctx: NodeContext) -> None:

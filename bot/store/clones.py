@@ -18,6 +18,21 @@ from codebases b where b.folder = $1
 """
 
 
+IS_UNUSED = """
+-- No worktree of the repository is on the node, nothing is rescued there, and no thread was used since $3.
+select b.created_at < $3
+       and not exists (select from worktrees w
+                       where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+                         and (w.state <> 'removed' or exists (select from rescues r where r.worktree_id = w.id)))
+       and not exists (select from conversations c
+                       where (c.platform, c.repository_id) = (b.platform, b.repository_id) and c.updated_at >= $3)
+       and not exists (select from conversations c join turns t on t.conversation_id = c.id
+                       where (c.platform, c.repository_id) = (b.platform, b.repository_id)
+                         and t.state in ('queued', 'running'))
+from codebases b where b.folder = $1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class CloneUse:
     """The use of a clone. `busy`: a turn runs in one of its worktrees. `made_since`: its new worktrees since a time."""
@@ -31,3 +46,8 @@ async def use_of(connection: Connection, folder: str, node: str, since: datetime
     """Return the use of the clone in this folder on the node; None for a repository without a row."""
     row = await connection.fetchrow(USE, folder, node, since)
     return CloneUse(**row) if row else None
+
+
+async def is_unused(connection: Connection, folder: str, node: str, since: datetime) -> bool:
+    """Return whether nothing needs the clone in this folder on the node; False for a repository without a row."""
+    return bool(await connection.fetchval(IS_UNUSED, folder, node, since))

@@ -49,12 +49,35 @@ where not exists (select from turns t where t.id = given.id and t.state = 'runni
 """
 
 UNUSED_HOMES = """
--- Those of these conversations whose agents' HOME is no longer needed.
+-- Those of these conversations whose agents' HOME is no longer needed. An open one that is not used loses its worktree
+-- some day, and its session with it.
 select c.id from conversations c
-where c.id = any ($1::bigint[]) and c.state = 'closed'
+where c.id = any ($1::bigint[]) and (c.state = 'closed' or c.worktree_id is null)
   and not exists (select from sessions s where s.conversation_id = c.id)
   and not exists (select from turns t where t.conversation_id = c.id and t.state in ('queued', 'running'))
 order by c.id
+"""
+
+REMOVED_WORKTREES = """
+-- Of the node, removed before $2, that nothing names but ended turns and operations.
+select w.id from worktrees w
+where w.node = $1 and w.state = 'removed' and w.updated_at < $2
+  and not exists (select from rescues r where r.worktree_id = w.id)
+  and not exists (select from conversations c where c.worktree_id = w.id)
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
+order by w.id limit $3 for update skip locked
+"""
+
+FORGET_IN_TURNS = """
+update turns set worktree_id = null where worktree_id = any ($1::bigint[])
+"""
+
+FORGET_IN_OPERATIONS = """
+delete from operations where worktree_id = any ($1::bigint[])
+"""
+
+FORGET_WORKTREES = """
+delete from worktrees where id = any ($1::bigint[])
 """
 
 ADOPT = """
@@ -120,7 +143,9 @@ async def count_rescues(connection: Connection, node: str) -> int:
 
 
 async def unused_homes(connection: Connection, conversations: Sequence[int]) -> list[int]:
-    """Return those of the conversations that are closed and have neither a session nor an unfinished turn."""
+    """Return those of the conversations that have no session and no unfinished turn, and are closed or have no
+    worktree.
+    """
     return [row["id"] for row in await connection.fetch(UNUSED_HOMES, list(conversations))]
 
 
@@ -133,6 +158,17 @@ async def lock_unused_home(connection: Connection, conversation_id: int) -> bool
     """Lock a conversation until the caller's transaction ends; False if its HOME is needed again."""
     await connection.execute(LOCK_CONVERSATION, conversation_id)
     return bool(await connection.fetch(UNUSED_HOMES, [conversation_id]))
+
+
+async def forget_removed(connection: Connection, node: str, before: datetime, limit: int) -> int:
+    """Delete rows of worktrees that were removed before that time and of which no rescue is left; return how many."""
+    async with connection.transaction():
+        gone = [row["id"] for row in await connection.fetch(REMOVED_WORKTREES, node, before, limit)]
+        if gone:
+            await connection.execute(FORGET_IN_TURNS, gone)
+            await connection.execute(FORGET_IN_OPERATIONS, gone)
+            await connection.execute(FORGET_WORKTREES, gone)
+    return len(gone)
 
 
 async def adopt(connection: Connection, node: str, path: str, since: datetime) -> bool:

@@ -8,11 +8,12 @@ import pytest
 
 from bot.clones import entries, trash
 from bot.clones.clone import clone_lock
+from bot.maintenance.clones import care_for_clones
 from bot.maintenance.expire import expire
 from bot.maintenance.repair import NO_WORKTREE, repair
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
-from bot.rescue.stored import list_rescues
+from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import conversations, rescues, retention, turns
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import Node, prepared_node
@@ -89,9 +90,10 @@ async def test_a_turn_stays_when_its_session_is_deleted(node: Node) -> None:
 
 async def test_a_home_is_deleted_when_its_closed_thread_has_no_session(node: Node) -> None:
     now = node.ctx.clock()
+    await node.add(2, days=0)
     left, opened, with_session, with_turn = [
         await node.talk(1, None),
-        await node.talk(2, None),
+        await node.db.fetchval("select id from conversations where number = 2"),
         await session(node, ended=now, active=now),
         await node.talk(4, None),
     ]
@@ -313,3 +315,74 @@ async def test_the_trash_is_emptied_and_its_bytes_are_counted(node: Node) -> Non
 
     assert report.bytes_reclaimed >= 100_000
     assert not place.exists()
+
+
+# What nothing needs any more
+
+
+async def test_the_home_of_an_open_thread_goes_with_its_pruned_worktree(node: Node) -> None:
+    worktree = await node.add(1)
+    conversation = await node.db.fetchval("select id from conversations")
+    home = node.ctx.data_dir / "homes" / str(conversation)
+    home.mkdir(parents=True)
+    assert home.exists()
+
+    await node.sweep(force=True)
+
+    assert await node.states() == {worktree: "removed"}
+    assert not home.exists()
+
+
+async def test_rows_of_removed_worktrees_go_after_the_time_of_a_rescue_unless_one_is_left(node: Node) -> None:
+    worktree, rescued = await node.add(1), await node.add(2)
+    (node.path(2) / "work.txt").write_text("work\n")
+    world = TurnRows(node.db)
+    await world.ask(await node.db.fetchval("select id from conversations where number = 1"))
+    turn = await world.claimed()
+    await world.end(turn.claim)
+    await node.age(worktree, 365)
+    await node.age(rescued, 365)
+    await node.sweep(force=True)
+    await node.db.execute("update worktrees set updated_at = now() - interval '179 days'")
+    await expire(node.ctx, node.policy())
+    assert await node.states() == {worktree: "removed", rescued: "removed"}
+
+    await node.db.execute("update worktrees set updated_at = now() - interval '181 days'")
+    await expire(node.ctx, node.policy())
+
+    assert await node.states() == {rescued: "removed"}
+    assert (await world.row(turn.id))["worktree_id"] is None
+
+
+async def test_a_clone_goes_when_no_thread_used_it_for_long_and_nothing_is_only_there(each: Node) -> None:
+    unused, clone = timedelta(days=90), each.git.clone.path
+    await each.add(1)
+
+    async def after(days: int) -> bool:
+        """Return whether the clone is still there when all threads were used that long ago."""
+        at = each.ctx.clock() - timedelta(days=days)
+        await each.db.execute("update codebases set created_at = $1", at)
+        await each.db.execute("update conversations set updated_at = $1", at)
+        await care_for_clones(each.ctx, unused, 0)
+        return clone.exists()
+
+    assert await after(91)  # it has a worktree
+    (each.path(1) / "work.txt").write_text("work\n")
+    await each.sweep(policy=each.policy(branch_days=0), force=True)
+    assert set((await each.states()).values()) == {"removed"}
+    assert await after(91)  # it has a rescue
+    [rescue] = await rescues.latest(each.db)
+    async with clone_lock(each.git.clone) as lock:
+        await drop_rescue(lock, rescue.ref or "")
+    await rescues.delete(each.db, rescue.id)
+    assert await after(89)
+    commit = git(clone, "commit-tree", "-m", "only here", f"{each.git.remote_tip('main')}^{{tree}}")
+    git(clone, "update-ref", "refs/heads/mine", commit)
+    assert await after(91)  # a branch has a commit that is nowhere else
+    git(clone, "update-ref", "-d", "refs/heads/mine")
+
+    assert not await after(91)
+    assert list(trash.trash_folder(each.ctx.data_dir).iterdir()) == []
+    # The next request fetches it anew.
+    await each.add(3, days=0)
+    assert clone.exists()
