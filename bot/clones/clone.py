@@ -124,7 +124,7 @@ class Clone:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
         be read.
         """
-        if (steps := await self._steps(ancestor, descendant)) is not None:
+        if (steps := await self.steps(ancestor, descendant)) is not None:
             return steps >= 0
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
@@ -133,13 +133,13 @@ class Clone:
 
     async def ahead_behind(self, commit: str, other: str) -> tuple[int, int]:
         """Return how many commits only `commit` has, and how many only `other` has. Raises GitError."""
-        if (steps := await self._steps(other, commit)) is not None:
+        if (steps := await self.steps(other, commit)) is not None:
             return max(0, steps), max(0, -steps)
         counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
         ahead, behind = map(int, counted.text.split())
         return ahead, behind
 
-    async def _steps(self, before: str, after: str) -> int | None:
+    async def steps(self, before: str, after: str) -> int | None:
         """Return how many commits `after` is after `before`, negative the other way round, on a short line; else None.
 
         Only the names of commits are looked up.

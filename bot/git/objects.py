@@ -5,7 +5,7 @@ https://git-scm.com/docs/git-cat-file#_batch_output
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 
 from bot.git import refs
@@ -59,20 +59,24 @@ class Objects:
         header = found[1].partition(b"\n\n")[0].decode(errors="replace").splitlines()
         return tuple(line.removeprefix("parent ") for line in header if line.startswith("parent "))
 
-    async def steps(self, ancestor: str, descendant: str, most: int) -> int | None:
-        """Return how many commits after `ancestor` the commit `descendant` is, on a line without merges; else None.
+    async def line(self, commit: str, ends: Set[str], most: int) -> tuple[list[str], str] | None:
+        """Return the commits from `commit` down to the first of `ends`, without it, and that end.
 
-        At most so many commits are read. Raises GitError.
+        None where there is a merge, no end or more than `most` commits between. Raises GitError.
         """
-        commit = descendant
-        for step in range(most + 1):
-            if commit == ancestor:
-                return step
-            above = await self.parents(commit) if step < most else ()
+        found: list[str] = []
+        while commit not in ends:
+            above = await self.parents(commit) if len(found) < most else ()
             if len(above) != 1:
                 return None
+            found.append(commit)
             [commit] = above
-        return None
+        return found, commit
+
+    async def steps(self, ancestor: str, descendant: str, most: int) -> int | None:
+        """Return how many commits after `ancestor` the commit `descendant` is, as `line`. Raises GitError."""
+        found = await self.line(descendant, {ancestor}, most)
+        return len(found[0]) if found is not None else None
 
     async def close(self) -> None:
         """End git; a later question starts it again."""

@@ -1,10 +1,10 @@
 """The repository's instructions for agents, always as they are on the default branch."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.prompt.builder import InstructionFile, Instructions
@@ -26,14 +26,18 @@ async def read_instructions(
     A file in a folder is told whole where the `changed` files of a pull request are in that folder. `head` is the
     commit in the worktree. A session that was told the instructions before, at `since`, gets those that changed.
     """
-    if default_branch is None or await clone.commit_at(refs.remote(default_branch)) is None:
+    if default_branch is None:
         return None
     names, branch = NAMES + NAMES_OF_AGENT.get(agent, ()), refs.remote(default_branch)
-    there, here = await _files(clone, branch, names), await _files(clone, head, names)
+    tip = await clone.commit_at(branch)
+    if tip is None:
+        return None
+    there = await _files(clone, EMPTY_TREE, tip, names, {})
+    here = await _files(clone, tip, head, names, there)
     before = {}
     if since is not None:
-        known = (await clone.run("rev-list", "-1", "--first-parent", f"--before={int(since.timestamp())}", branch)).text
-        before = await _files(clone, known, names) if known else {}
+        known = (await clone.run("rev-list", "-1", "--first-parent", f"--before={int(since.timestamp())}", tip)).text
+        before = await _files(clone, tip, known, names, there) if known else {}
     found: list[InstructionFile] = []
     elsewhere, told, room = list[str](), set[str](), TOTAL_BYTES
     for path in sorted(there, key=lambda path: (path.count("/"), path)):
@@ -65,14 +69,21 @@ def _applies(path: str, changed: Iterable[str]) -> bool:
     return folder == PurePosixPath() or any(folder in PurePosixPath(file).parents for file in changed)
 
 
-async def _files(clone: Clone, revision: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the blobs of the files with one of these names, by path."""
-    listed = (await clone.run("ls-tree", "-r", "-z", "--full-tree", revision)).stdout
-    endings, blobs = tuple(name.encode() for name in names), {}
-    for entry in listed.split(b"\0"):
-        if entry.endswith(endings):
-            facts, _, path = os.fsdecode(entry).partition("\t")
-            mode, _, blob = facts.partition(" blob ")
-            if mode in _REGULAR_FILES and PurePosixPath(path).name in names and path.isprintable():
-                blobs[path] = blob
+async def _files(
+    clone: Clone, before: str, after: str, names: tuple[str, ...], known: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the blobs of the files with one of these names at `after`, by path; `known` are those at `before`."""
+    if before == after:
+        return dict(known)
+    wanted = [f":(glob)**/{name}" for name in names]
+    listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", before, after, "--", *wanted)
+    shown = await clone.git.on_clone(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
+    fields, blobs = iter(shown.fields), dict(known)
+    # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
+    for facts, path in zip(fields, fields, strict=True):
+        _, mode, _, blob, _ = facts.split(" ")
+        if mode in _REGULAR_FILES and path.isprintable():
+            blobs[path] = blob
+        else:
+            blobs.pop(path, None)
     return blobs

@@ -3,6 +3,7 @@
 Only objects of the clone are looked at, after they were imported and checked: no file and no index of the worktree.
 """
 
+import asyncio
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.git.objects import Objects
 from bot.git.runner import failure, piped
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
@@ -23,7 +25,14 @@ MAX_SEARCHED_BYTES = 512 << 20
 _MOST_NAME_BYTES = 64 << 10
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
 # Some file systems ignore case, and GitHub reads only lower case: the folders are guarded in any spelling.
-_WORKFLOWS = (":(icase).github/workflows", ":(icase).github/actions")
+_WORKFLOW_FOLDERS = (".github/workflows", ".github/actions")
+_WORKFLOWS = tuple(f":(icase){folder}" for folder in _WORKFLOW_FOLDERS)
+_AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+# What is more is searched in a stream, by two processes.
+_MOST_COMMITS = 16
+_MOST_OBJECTS = 200
+_MOST_SMALL_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 16
 _MAGIC_PATHS = {"GIT_LITERAL_PATHSPECS": "0"}
 _MOST_MERGES = 100
 _MOST_POINTERS = 100
@@ -62,6 +71,8 @@ class Guard:
         """
         if not self.protected.isdisjoint((branch, target)):
             raise PushWithheldError("protected-branch")
+        if await _is_harmless(clone, branch, commit, self.bases, self.redactor):
+            return
         if not self.allow_workflow_changes and (files := await _changed_workflows(clone, branch, commit, self.bases)):
             raise PushWithheldError("workflow-files", files)
         try:
@@ -71,6 +82,57 @@ class Guard:
                 raise PushWithheldError("secret")
         except _TooMuchError as error:
             raise PushWithheldError("too-much") from error
+
+
+# The common case
+
+
+async def _is_harmless(clone: Clone, branch: str, commit: str, bases: Sequence[str], redactor: Redactor) -> bool:
+    """Return whether a few commits on top of what GitHub has touch no workflow, no submodule and hold no secret.
+
+    What this does not settle is looked at in full. It takes one process. Raises GitError.
+    """
+    if clone.objects is None:
+        return False
+    theirs = await clone.commit_at(refs.remote(branch))
+    known = [theirs] if theirs else [await clone.commit_at(refs.remote(base)) for base in bases]
+    line = await clone.objects.line(commit, set(filter(None, known)), _MOST_COMMITS)
+    if line is None:
+        return False
+    commits, _ = line
+    listing = ("diff-tree", "--stdin", "--raw", "-r", "-t", "-z", "--root", "--no-commit-id", *_AS_IT_IS)
+    given = "".join(f"{one}\n" for one in commits).encode()
+    fields = iter((await clone.git.on_clone(clone.path, *listing, input=given)).fields)
+    # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
+    entries = [(facts.split(" "), name) for facts, name in zip(fields, fields, strict=True)]
+    if any(facts[1] == _GITLINK.decode() or name.casefold().startswith(_WORKFLOW_FOLDERS) for facts, name in entries):
+        return False
+    contents = {facts[3] for facts, _ in entries if facts[3].strip("0")}
+    roots = {f"{one}^{{tree}}" for one in commits}
+    names = [os.fsencode(name) for _, name in entries]
+    pieces = await _pieces(clone.objects, [*commits, *roots, *contents])
+    return pieces is not None and not await asyncio.to_thread(redactor.holds_secret, [*_lines(names), *pieces])
+
+
+async def _pieces(objects: Objects, names: Sequence[str]) -> list[bytes] | None:
+    """Return the contents of objects in pieces; None if they are too many or too large to be read one by one."""
+    found = [await objects.info(name) for name in names[: _MOST_OBJECTS + 1]]
+    sizes = [one.size for one in found if one is not None]
+    if len(sizes) < len(names) or len(sizes) > _MOST_OBJECTS or sum(sizes) > _MOST_SMALL_BYTES:
+        return None
+    pieces: list[bytes] = []
+    for name in names:
+        content = await objects.content(name)
+        if content is None:
+            return None
+        whole = content[1]
+        pieces += (whole[start : start + _PIECE_BYTES] for start in range(0, len(whole), _PIECE_BYTES))
+        pieces.append(b"\n")
+    return pieces
+
+
+def _lines(names: Iterable[bytes]) -> Iterator[bytes]:
+    return (name + b"\n" for name in names)
 
 
 # Workflows
@@ -128,8 +190,7 @@ async def _names(clone: Clone, before: str, after: str) -> set[str]:
 
 
 async def _on_workflows(clone: Clone, *command: str) -> set[str]:
-    options = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
-    arguments = (*command[:1], *options, *command[1:], "--", *_WORKFLOWS)
+    arguments = (*command[:1], *_AS_IT_IS, *command[1:], "--", *_WORKFLOWS)
     return set((await clone.git.on_clone(clone.path, *arguments, environment=_MAGIC_PATHS)).fields)
 
 

@@ -8,7 +8,7 @@ from bot.git import refs
 MOST_COMMITS = 200
 TEMPLATE_BYTES = 20_000
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
-_FOLDERS = (".github/", "", "docs/")
+_FOLDERS = (".github", "", "docs")
 _FILES = ("pull_request_template.md", "pull_request_template.txt")
 _FOLDER = "pull_request_template"
 _DEFAULTS = ("default.md", "pull_request_template.md")
@@ -49,9 +49,10 @@ async def proposal_of(
     into = await _first_on_github(clone, base, default_branch)
     if tip is None or into is None:
         return NotOnGitHub()
-    new = (tip, f"^{refs.remote(into)}")
-    if not await clone.count("--max-count=1", *new):
+    onto = await clone.commit_at(refs.remote(into))
+    if onto is None or await clone.is_ancestor(tip, onto):
         return NothingNew(into, tip)
+    new = (tip, f"^{onto}")
     shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
     listed = await clone.run("log", *shown, *new, "--")
     subjects = tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
@@ -70,14 +71,17 @@ async def _template(clone: Clone, default_branch: str) -> str | None:
     revision = refs.remote(default_branch)
     if await clone.commit_at(revision) is None:
         return None
-    listings = [await _entries(clone, revision, folder) for folder in _FOLDERS]
+    top = await _entries(clone, revision)
+    listings = [
+        top if not folder else await _entries(clone, top[1][folder]) for folder in _FOLDERS if folder in {"", *top[1]}
+    ]
     for files, _ in listings:
         for name in _FILES:
             if name in files:
                 return await _text(clone, files[name])
     for _, folders in listings:
         if _FOLDER in folders:
-            inside, _ = await _entries(clone, folders[_FOLDER], "")
+            inside, _ = await _entries(clone, folders[_FOLDER])
             default = next((inside[name] for name in _DEFAULTS if name in inside), None)
             if default is None and len(inside) == 1:
                 default = next(iter(inside.values()))
@@ -86,18 +90,16 @@ async def _template(clone: Clone, default_branch: str) -> str | None:
     return None
 
 
-async def _entries(clone: Clone, tree: str, folder: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the small regular files and the folders in a folder of a tree, by name in lower case. No links."""
-    listed = await clone.run("ls-tree", "--long", "-z", "--full-tree", tree, *([folder] if folder else []))
+async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the small regular files and the folders in a tree, by name in lower case. No links."""
     files, folders = dict[str, str](), dict[str, str]()
-    for entry in listed.fields:
+    for entry in (await clone.run("ls-tree", "--long", "-z", "--full-tree", tree)).fields:
         facts, _, path = entry.partition("\t")
         mode, kind, name, size = facts.split()
-        lower = path.removeprefix(folder).casefold()
         if kind == "tree":
-            folders[lower] = name
+            folders[path.casefold()] = name
         elif mode in _REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
-            files[lower] = name
+            files[path.casefold()] = name
     return files, folders
 
 

@@ -102,7 +102,10 @@ async def push(
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
     # An amended first commit has no ancestor in common with what it was.
-    base = (await clone.run("merge-base", before, after, check=False)).text or before
+    steps = await clone.steps(before, after)
+    base = before
+    if steps is None or steps < 0:
+        base = (await clone.run("merge-base", before, after, check=False)).text or before
     shown = await clone.run("diff", "--shortstat", "--no-renames", "--no-ext-diff", "--no-textconv", base, after, "--")
     return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
 

@@ -66,7 +66,7 @@ async def test_a_new_worktree_takes_over_a_spare(each: GitRepositories, kind: st
 
     head = main if branch and branch != "feature" else feature
     assert (made.branch, made.tip) == (branch, head)
-    assert await inspect(each.clone, each.path) == Valid(head, branch, dirty=False)
+    assert await inspect(each.clone, each.path) == Valid(head, branch, files=0)
     assert inode(each.path) == identity
     assert spares_on_disk(each.clone) == []
     assert (each.path / "new" / "file").exists() == (head == feature)
@@ -114,7 +114,7 @@ async def test_a_spare_that_was_changed_is_not_used(each: GitRepositories, name:
     made = await each.created()
 
     assert made.branch == "threadtree/issue-1"
-    assert await inspect(each.clone, each.path) == Valid(made.tip, made.branch, dirty=False)
+    assert await inspect(each.clone, each.path) == Valid(made.tip, made.branch, files=0)
     assert each.agent("status", "--porcelain", "--ignored") == ""
     # git itself undoes the change of a file that it knows.
     assert (inode(each.path) == identity) == (name == "dir/a")
@@ -134,7 +134,7 @@ async def test_a_spare_whose_process_is_killed_is_made_anew(
     made = await each.created()
     [spare] = await kept(each)
 
-    assert await inspect(each.clone, each.path) == Valid(made.tip, made.branch, dirty=False)
+    assert await inspect(each.clone, each.path) == Valid(made.tip, made.branch, files=0)
     assert git(spare, "status", "--porcelain", "--ignored") == ""
     pointers = {Path(recorded(admin / "gitdir")).parent for admin in each.clone.path.glob("worktrees/*")}
     assert pointers == {each.path, spare}
