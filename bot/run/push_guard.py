@@ -118,7 +118,7 @@ async def _pieces(objects: Objects, names: Sequence[str]) -> list[bytes] | None:
     """Return the contents of objects in pieces; None if they are too many or too large to be read one by one."""
     found = [await objects.info(name) for name in names[: _MOST_OBJECTS + 1]]
     sizes = [one.size for one in found if one is not None]
-    if len(sizes) < len(names) or len(sizes) > _MOST_OBJECTS or sum(sizes) > _MOST_SMALL_BYTES:
+    if len(sizes) < len(names) or len(sizes) > _MOST_OBJECTS or sum(sizes) > min(_MOST_SMALL_BYTES, MAX_SEARCHED_BYTES):
         return None
     pieces: list[bytes] = []
     for name in names:

@@ -50,8 +50,16 @@ def guard_with(**rules: object) -> Guard:
 
 
 async def pushed(world: GitRepositories, guard: Guard | None = None, target: str = BRANCH) -> PushResult:
+    chosen = guard or guard_with()
+
     async def check(commit: str, to: str) -> None:
-        await (guard or guard_with()).check(world.clone, world.path, BRANCH, commit, to)
+        try:
+            await chosen.check(world.clone, world.path, BRANCH, commit, to)  # in full
+        except PushWithheldError as withheld:
+            with pytest.raises(PushWithheldError, match=withheld.rule):
+                await chosen.check(lock.clone, world.path, BRANCH, commit, to)
+            raise
+        await chosen.check(lock.clone, world.path, BRANCH, commit, to)
 
     async with clone_lock(world.clone) as lock:
         return await push(lock, world.path, target, f"{target}-turn-7", BOT, check)
