@@ -16,12 +16,8 @@ from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.clones.clone import StoppedError
 from bot.clones.metadata import record_use
-from bot.git.errors import GitError
-from bot.git.refs import InvalidNameError
-from bot.github.errors import GitHubError
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
-from bot.messages.reasons import WaitStep
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.network.usage_limit import UsageLimit, reset_in_words
@@ -35,9 +31,8 @@ from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of
 from bot.run.setup_script import prepare_checkout
 from bot.run.switching import TurnMovedError
-from bot.run.waiting import Wait, put_back, wait_for, wait_for_limit
+from bot.run.waiting import Wait, after, put_back, wait_for_limit
 from bot.sandbox.disk import watched
-from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations, turns, worktrees
 from bot.store.database import Connection
 from bot.store.failures import log_failure
@@ -46,8 +41,6 @@ from bot.store.turns import ClaimedTurn, ClaimLostError
 LOOK_AGAIN_SECONDS = 2.0
 NAMES_ARE_NEW = timedelta(minutes=1)
 """How long after the request the names in its payload are taken as GitHub's."""
-KNOWN_PROBLEMS = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
-"""Errors of git, GitHub and the disk; all others are bugs."""
 T = TypeVar("T")
 _log = structlog.get_logger()
 
@@ -130,26 +123,25 @@ class TurnRun:
             await asyncio.gather(watch, work, return_exceptions=True)
 
     def _after(self, problem: Exception) -> TurnResult | Wait:
-        """Return how the turn goes on after a problem. One that passes is waited for, unless the agent is at work."""
-        began, is_known = self._progress.agent_began, isinstance(problem, KNOWN_PROBLEMS)
-        if self._answer is not None or not began:
-            # What was met before the agent began is over.
-            since = None if began else self._turn.waiting_since
-            step: WaitStep = "start" if self._answer is None else "publish"
-            wait = wait_for(problem, since, self._ctx.clock(), step)
-            if wait is not None:
+        """Return how the turn goes on after a problem."""
+        began, answered = self._progress.agent_began, self._answer is not None
+        # What was met before the agent began is over.
+        since = None if began else self._turn.waiting_since
+        match after(problem, since, self._ctx.clock(), began=began, answered=answered):
+            case Wait() as wait:
                 _log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
                 return wait
-        if self._answer is not None and is_known:
-            # The work stays in the worktree, and the next turn pushes it.
-            _log.warning("publish-failed", problem=str(problem))
-            self._notices.append(notices.push_failed(self._branch, str(problem)))
-            return TurnResult("done")
-        if is_known:
-            _log.warning("turn-failed", problem=str(problem))
-            return TurnResult("failed", reasons.trouble(str(problem)))
-        _log.error("turn-crashed", exc_info=problem)
-        return TurnResult("failed", reasons.own_error(self._turn.id))
+            case "not-published":
+                # The work stays in the worktree, and the next turn pushes it.
+                _log.warning("publish-failed", problem=str(problem))
+                self._notices.append(notices.push_failed(self._branch, str(problem)))
+                return TurnResult("done")
+            case "failed":
+                _log.warning("turn-failed", problem=str(problem))
+                return TurnResult("failed", reasons.trouble(str(problem)))
+            case "crashed":
+                _log.error("turn-crashed", exc_info=problem)
+                return TurnResult("failed", reasons.own_error(self._turn.id))
 
     async def _watch(self) -> None:
         """Look at the row now and then: for a stop whose notification was lost, and for a claim that was taken away."""

@@ -6,9 +6,11 @@ import errno
 import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
-from bot.github.errors import Transient, Unauthenticated
+from bot.git.refs import InvalidNameError
+from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.messages import reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.reasons import WaitReason, WaitStep
@@ -16,6 +18,7 @@ from bot.model import ThreadRef
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
+from bot.sandbox.system import UnsafeCommandError
 from bot.store import outbox, turns
 from bot.store.database import Connection
 from bot.store.failures import is_transient
@@ -29,6 +32,7 @@ SHORTEST_FOR_LIMIT = timedelta(minutes=1)
 LIMIT_PATIENCE = timedelta(days=8)
 """After so long a turn no longer waits for a vendor: the longest quotas are of a week."""
 
+_KNOWN = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TALKS_TO_GITHUB = frozenset({"fetch", "push", "ls-remote"})
 
@@ -45,6 +49,24 @@ class Wait:
     since: datetime | None = None
     holds_writer: bool = False
     step: WaitStep = "start"
+
+
+End = Literal["not-published", "failed", "crashed"]
+"""How a turn ends after a problem: done but for its push, failed for this reason, or by a bug."""
+
+
+def after(problem: Exception, since: datetime | None, now: datetime, *, began: bool, answered: bool) -> Wait | End:
+    """Return how a turn goes on after a problem. One that passes is waited for, unless it met the agent at its work.
+
+    `began`: this run has prompted the agent. `answered`: the agent is done. `since` is as in `wait_for`.
+    """
+    if answered or not began:
+        wait = wait_for(problem, since, now, "publish" if answered else "start")
+        if wait is not None:
+            return wait
+    if not isinstance(problem, _KNOWN):
+        return "crashed"
+    return "not-published" if answered else "failed"
 
 
 def wait_for(problem: BaseException, since: datetime | None, now: datetime, step: WaitStep = "start") -> Wait | None:

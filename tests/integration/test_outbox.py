@@ -11,6 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
+from bot.github import transport
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient
@@ -27,6 +28,7 @@ from bot.simulated.github.faults import (
     FailAfter,
     FailBefore,
     Fault,
+    Garble,
     PrimaryRateLimit,
     SecondaryRateLimit,
 )
@@ -198,7 +200,7 @@ async def test_the_same_text_again_edits_nothing(bench: Bench) -> None:
     assert [comment.edits for comment in bench.said] == [[]]
 
 
-@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), FailBefore(502), DropBefore()])
+@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), Garble(), FailBefore(502), DropBefore()])
 async def test_exactly_one_comment_when_a_post_breaks(bench: Bench, fault: Fault) -> None:
     turn = await bench.turn()
     bench.github.faults.add(fault, method="POST")
@@ -206,6 +208,20 @@ async def test_exactly_one_comment_when_a_post_breaks(bench: Bench, fault: Fault
     await bench.drain_until_empty()
     assert bench.bodies == ["Hello."]
     assert bench.said[0].edits == []
+
+
+async def test_exactly_one_comment_when_the_sender_does_not_wait_for_the_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await bench.turn()
+    bench.github.faults.add(DropAfter(5), method="POST")
+    await bench.wish(turn, "Hello.")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(transport, "LONGEST_ANSWER_SECONDS", 0.1)
+        await bench.drain()
+    (posted,) = bench.said
+    await bench.drain_until_empty()
+    assert [comment.id for comment in bench.said] == [posted.id]
 
 
 async def test_exactly_one_comment_when_the_sender_was_killed_before_it_heard_the_answer(bench: Bench) -> None:

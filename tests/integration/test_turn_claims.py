@@ -57,6 +57,7 @@ WRITES: dict[str, Write] = {
     "save_worktree": lambda db, claim: turns.save_worktree(db, claim, "branch", "main", "a" * 40),
     "start_session": lambda db, claim: turns.start_session(db, claim, "custom", "s1"),
     "join_session": lambda db, claim: turns.use_session(db, claim, 1),
+    "put back": lambda db, claim: turns.put_back(db, claim, "It waits.", LATER, NOON, NOON, (), goes_on=False),
     "end": lambda db, claim: turns.end(db, claim, "done", None, ("notice",)),
     "end failed": lambda db, claim: turns.end(db, claim, "failed", "It broke."),
 }
@@ -285,6 +286,30 @@ async def test_a_request_after_the_stop_is_not_stopped(world: TurnRows, turn: Cl
     assert await requests.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
     assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
     assert await world.state("turns", waiting) == "queued"
+
+
+async def test_a_turn_that_is_to_stop_is_not_put_back(world: TurnRows, turn: ClaimedTurn) -> None:
+    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    assert not await turns.put_back(world.db, turn.claim, "It waits.", LATER, NOON, NOON, (), goes_on=True)
+    assert await world.state("turns", turn.id) == "running"
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_turn_that_is_put_back_waits_for_its_time_and_keeps_its_place(
+    world: TurnRows, turn: ClaimedTurn, *, goes_on: bool
+) -> None:
+    behind = await world.ask(turn.conversation_id)
+    until = NOON + timedelta(minutes=10)
+    assert await turns.put_back(world.db, turn.claim, "It waits.", until, NOON, NOON, ("n",), goes_on=goes_on)
+
+    assert await world.claim(now=until - timedelta(seconds=1)) is None
+    assert await requests.place_in_line(world.db, behind, NOON) == (1, "It waits.")
+    assert await requests.place_in_line(world.db, behind, until) == (1, None)
+    again = await world.claimed(now=until)
+    assert (again.id, again.was_put_back, again.resuming, again.waiting_since) == (turn.id, True, goes_on, NOON)
+    assert again.notices == ("n",)
+    # The wait is no work: what was done before counts, if the turn goes on.
+    assert again.started_at == (turn.started_at + timedelta(minutes=10) if goes_on else until)
 
 
 async def test_a_stop_survives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:

@@ -46,7 +46,14 @@ class DropBefore:
 
 @dataclass(frozen=True, slots=True)
 class DropAfter:
-    """The connection breaks without an answer, but the request takes effect."""
+    """The connection breaks without an answer after `seconds`, but the request takes effect at once."""
+
+    seconds: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Garble:
+    """The request takes effect, and the JSON of its answer is cut, as a proxy may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ Fault = (
     | FailAfter
     | DropBefore
     | DropAfter
+    | Garble
     | SecondaryRateLimit
     | PrimaryRateLimit
     | GraphQLError

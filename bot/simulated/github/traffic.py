@@ -21,6 +21,7 @@ from bot.simulated.github.faults import (
     FailBefore,
     Fault,
     Faults,
+    Garble,
     GraphQLError,
     Latency,
     PrimaryRateLimit,
@@ -145,9 +146,13 @@ class Traffic:
                 await _failure(status)(scope, receive, send)
             case DropBefore():
                 await _drop(scope, receive)
-            case DropAfter():
+            case DropAfter(seconds):
                 await self._app(scope, receive, _nowhere)
+                await self._pause(seconds)
                 await _drop(scope, receive)
+            case Garble():
+                await self._app(scope, receive, _nowhere)
+                await Response(b'{"id": 3', media_type="application/json")(scope, receive, send)
             case SecondaryRateLimit(retry_after, status):
                 await _secondary_limit(retry_after, status)(scope, receive, send)
             case PrimaryRateLimit(reset_after, status):
