@@ -56,7 +56,7 @@ _URLS_OF_GITHUB_COM = {
 }
 NOT_BUILT = frozenset(
     {
-        *("ADMIN_TOKEN", "AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
+        *("AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
         *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
         *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS"),
@@ -134,6 +134,7 @@ class Settings(BaseModel):
     worktree_spares: Annotated[int | Literal["auto"], BeforeValidator(values.spares)] = "auto"
     sweep_interval_seconds: Seconds = 3600
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
+    admin_token: Annotated[SecretStr, BeforeValidator(values.admin_token)] | None = None
     log_level: Annotated[LogLevel, BeforeValidator(str.lower)] = "info"
     log_format: Annotated[LogFormat, BeforeValidator(str.lower)] = "auto"
 
@@ -246,6 +247,7 @@ def known_secrets(settings: Settings) -> tuple[str, ...]:
         settings.github_token,
         settings.github_private_key,
         settings.database_url,
+        settings.admin_token,
     )
     agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
     found = [secret.get_secret_value() for secret in (*own, *agents) if secret]

@@ -71,6 +71,13 @@ def host_name() -> str:
     return node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
 
 
+def admin_token(text: str) -> str:
+    """Check the token of the API, which is all that keeps strangers out."""
+    if not re.fullmatch(r"[!-~]{16,1000}", text):
+        raise ValueError("must have 16 characters or more and no space; make one with `openssl rand -hex 32`.")
+    return text
+
+
 def private_key(text: str) -> str:
     """Return a PEM key. `\\n` as two characters is accepted: environments often cannot hold line breaks."""
     text = text.replace("\\n", "\n").strip() + "\n"

@@ -4,10 +4,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import uvicorn
 from starlette.applications import Starlette
 
+from bot.api.app import api_routes
+from bot.api.calls import ApiContext
+from bot.api.events import News
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
 from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
@@ -37,12 +41,17 @@ async def run_web(
         if (name := settings.bot_name) is not None:
             async with pool.acquire() as connection:
                 await deliveries.change_name(connection, name)
-        await _serve(settings, pool, stopping, on_listening)
+        await _serve(settings, dsn, pool, stopping, on_listening)
 
 
-async def _serve(settings: Settings, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]) -> None:
+async def _serve(
+    settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
+) -> None:
     async with Inbox(pool) as inbox:
-        others = Starlette(routes=health_routes(pool))
+        news = News(dsn)
+        ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC))
+        token = settings.admin_token.get_secret_value() if settings.admin_token else None
+        others = Starlette(routes=[*health_routes(pool), *api_routes(pool, ctx, token, news)])
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
             app,
@@ -72,6 +81,7 @@ async def _serve(settings: Settings, pool: Pool, stopping: asyncio.Event, on_lis
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
+            await news.close()
             server.should_exit = True
             await serving
             # uvicorn closes nothing where it was told to exit while it started.

@@ -13,15 +13,16 @@ from structlog.contextvars import bound_contextvars
 
 from bot.authority import Denied, Policy, before_asking_github, by_permission
 from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
+from bot.decide.operator import CreateWorktree, read_operator
 from bot.decide.parsing import CommentParser, ParsedComment
 from bot.decide.review import whole_review
 from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
-from bot.github.errors import NotFound, Transient, Unauthenticated
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
-from bot.handlers.assign_worktree import look_up_pull_request
+from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
 from bot.handlers.command import Command
@@ -31,10 +32,11 @@ from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.store import conversations, deliveries
+from bot.store import conversations, deliveries, operations
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.deliveries import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
+from bot.store.operations import RequestedBy
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _log = structlog.get_logger()
@@ -92,10 +94,12 @@ class Decider:
     async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None
         try:
-            # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
-            action = await asyncio.to_thread(self._read, delivery)
+            action = await self._action(guid, delivery)
             request = action if isinstance(action, Request) else None
-            outcome = await self._act(guid, action)
+            if isinstance(action, CreateWorktree):
+                outcome = await self._create(guid, action)
+            else:
+                outcome = await self._act(guid, action)
             _log.info("decided", outcome=outcome)
         except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
@@ -112,6 +116,33 @@ class Decider:
                 # Its row does not say that it failed, so it has not: an outage can look like a bug.
                 raise RetryLaterError(backoff_seconds(attempts), f"{type(bug).__name__}: {bug}") from problem
             raise
+
+    async def _action(self, guid: str, delivery: Delivery) -> Action | CreateWorktree:
+        if delivery.event == deliveries.OPERATOR_EVENT:
+            async with self._pool.acquire() as connection:
+                return await read_operator(connection, guid, delivery)
+        # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
+        return await asyncio.to_thread(self._read, delivery)
+
+    async def _create(self, guid: str, wanted: CreateWorktree) -> str:
+        """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
+        worktree_id, problem = None, None
+        try:
+            repository = await self._github.repository(self._platform, wanted.owner, wanted.name)
+            assigned = await assign_worktree_for_operator(
+                self._pool, self._github, self._node, self._clock, repository, wanted.number
+            )
+            worktree_id = assigned.worktree_id
+        except (NotFound, Refused):
+            problem = f"GitHub shows the bot no {wanted.owner}/{wanted.name}#{wanted.number}."
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await deliveries.begin(connection, guid):
+                return "handled already"
+            if worktree_id is not None:
+                asked = RequestedBy(operations.BY_API, self._clock())
+                await operations.enqueue(connection, worktree_id, "create", asked)
+            await deliveries.finish(connection, guid, error=problem)
+        return problem or "accepted"
 
     def _read(self, delivery: Delivery) -> Action:
         event = read(delivery.event, orjson.loads(delivery.body), self._platform)

@@ -43,13 +43,14 @@ async def stop_turns(
     asked_before: datetime,
     now: datetime,
     only_put_back: bool = False,
+    turn_id: int | None = None,
 ) -> int:
-    """Stop the conversation's running turn and its queued turns, or of those `only_put_back` until a later time; return
-    how many there were. The answer of one whose agent was done is shown.
+    """Stop the conversation's running turn and its queued turns, or of those `only_put_back` until a later time, or
+    only `turn_id`; return how many there were. The answer of one whose agent was done is shown.
     """
     conversation_id = thread_ref.conversation_id
     put_back_at = now if only_put_back else None
-    stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at)
+    stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at, turn_id)
     for turn in stopped:
         result = TurnResult(
             "stopped",
@@ -63,7 +64,7 @@ async def stop_turns(
         parts = await asyncio.to_thread(tracking.final, result, server_url=server_url)
         news_at = now if turn.answer else None
         await thread_comments.ended(connection, thread_ref, turn.id, turn.target, parts, "stopped", news_at)
-    return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before))
+    return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before, turn_id))
 
 
 STOP = Handler("stop", one_of("all"), needs_no_slash=True, summary=replies.STOP_SUMMARY, run=_run)

@@ -17,6 +17,7 @@ NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push 
 NO_DEFAULT_BRANCH = "The repository's HEAD names no branch. Set a default branch, then ask again."
 THREAD_CLOSED = "Stopped because the thread was closed."
 INTERRUPTED_TWICE = "The bot went down twice while it worked on this, so it did not start a third time."
+STOPPED_BY_OPERATOR = "Stopped by the operator."
 NO_ANSWER = "The agent ended without an answer."
 
 WaitReason = Literal[

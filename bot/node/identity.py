@@ -97,6 +97,15 @@ def record(data_dir: Path, node: str) -> None:
     written.rename(path)
 
 
+def known_id(data_dir: Path) -> str | None:
+    """Return the id of the node, None where it has none yet or its file is damaged."""
+    try:
+        stored = _read(data_dir)
+    except NodeInUseError:
+        return None
+    return stored.id if stored else None
+
+
 def _read(data_dir: Path) -> _Stored | None:
     """Return what is stored, None where nothing is. Raises NodeInUseError for a file that cannot be understood."""
     path = data_dir / FILE

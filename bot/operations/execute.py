@@ -13,7 +13,7 @@ from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import worktree_replies
 from bot.messages.formatting import plain
-from bot.model import ThreadRef, WorktreeState
+from bot.model import ThreadRef
 from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
@@ -33,7 +33,6 @@ POLL_SECONDS = 0.5
 WAITING = "Waiting for a worker, which carries this out or what was requested before it."
 ABANDONED = "It was cancelled before it began."
 
-_LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
@@ -86,8 +85,7 @@ async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outco
 
 async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Carry it out. Every step can be repeated. Raises GitError, InvalidNameError, OSError."""
-    fits = _LIVE if operation.kind in ("create", "reset") else _LIVE | {"removed"}
-    if operation.worktree.state not in fits:
+    if not operations.fits(operation.kind, operation.worktree.state):
         return failed(operation, f"it is {operation.worktree.state}", "The next request makes a new one.")
     match operation.kind:
         case "create":

@@ -1,9 +1,12 @@
 """Rows of deliveries: received, decided, replayed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+from uuid import uuid4
+
+import orjson
 
 from bot.store.database import Connection
 from bot.store.jobs import NewJob, defer, lock_queues
@@ -89,6 +92,9 @@ where state = 'received' and lock_key is not null and received_at < now() - inte
 order by seq limit 100
 """
 
+OPERATOR_EVENT = "operator"
+"""The event of what an operator asks. GitHub has no such event, and one that claims it is ignored when received."""
+
 Replay = Literal["replayed", "unknown", "waiting", "nothing-to-run"]
 """`waiting`: it has not been handled yet; `nothing-to-run`: its body is gone, or it never meant anything."""
 
@@ -131,6 +137,14 @@ class Delivery:
     body: bytes
     conversation: str | None
     received_at: datetime
+
+
+def asked_by_operator(
+    action: Literal["create", "retry"], body: Mapping[str, object], conversation: str, lock_key: str
+) -> NewDelivery:
+    """Return what an operator asks that a worker must decide, with GitHub's help, as a delivery."""
+    guid = str(uuid4())
+    return NewDelivery(guid, OPERATOR_EVENT, "received", action, conversation, lock_key, orjson.dumps(body))
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:

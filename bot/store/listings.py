@@ -88,8 +88,8 @@ limit $1
 """
 
 LIST_RESCUES = """
-select id, worktree_id as worktree, codebase, branch, removal, coalesce(ref, kept) as name, files, commits, bytes, node,
-       array(select codebase || '#' || number from unnest(conversations) as number) as conversations, created_at,
+select id, worktree_id as worktree, codebase, branch, removal, coalesce(ref, kept) as name, files, commits, bytes,
+       node_name as node, array(select codebase || '#' || number from unnest(conversations) as number) as conversations, created_at,
        restored_at
 from rescue_rows
 where ($2::bigint is null or id < $2)
@@ -103,9 +103,30 @@ STEPS = """
 select at, words from steps where turn_id = $1 order by place
 """
 
-REQUEST_OF_TURN = """
-select request, notices from turns where id = $1
+REQUEST = """
+select request from turns where id = $1
 """
+
+DELIVERY = """
+select guid, event, action, conversation, state, received_at, attempts, error from deliveries where guid = $1
+"""
+
+NODES = """
+select n.id, n.name,
+       case when n.heartbeat_at > now() - make_interval(secs => $1) then 'alive' else 'silent' end as state,
+       n.started_at, nullif(n.heartbeat_at, '-infinity') as heartbeat_at,
+       (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees,
+       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued
+from nodes n left join (
+    select w.node, count(*) filter (where t.state = 'running') as running,
+           count(*) filter (where t.state = 'queued') as queued
+    from turns t join worktrees w on w.id = t.worktree_id where t.state in ('queued', 'running') group by w.node
+) as busy on busy.node = n.id
+order by n.name, n.id
+"""
+
+SILENT_AFTER_SECONDS = 30
+"""A node without a heartbeat for so long does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +198,25 @@ async def newest(
     """
     rows: list[Record] = await connection.fetch(statement, limit, before, repository, state)
     return rows
+
+
+async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None:
+    """Return a turn as in the list, with its request and the agent's steps; None if there is none."""
+    rows = await newest(connection, LIST_TURNS, 1, before=turn_id + 1)
+    if not rows or rows[0]["id"] != turn_id:
+        return None
+    steps = await connection.fetch(STEPS, turn_id)
+    request = await connection.fetchval(REQUEST, turn_id)
+    return {**rows[0], "request": request, "steps": [dict(step) for step in steps]}
+
+
+async def delivery(connection: Connection, guid: str) -> dict[str, object] | None:
+    """Return a delivery as in the list, or None."""
+    row = await connection.fetchrow(DELIVERY, guid)
+    return dict(row) if row else None
+
+
+async def nodes(connection: Connection, state: str | None) -> list[Record]:
+    """Return the nodes, or only those that are `alive` or `silent`, with what waits and runs there."""
+    rows = await connection.fetch(NODES, SILENT_AFTER_SECONDS)
+    return [row for row in rows if state in (None, row["state"])]

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID, uuid4
 
-from bot.model import Target, WorktreeRow
+from bot.model import Target, WorktreeRow, WorktreeState
 from bot.store.claims import claims_of_node
 from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
@@ -109,6 +109,22 @@ select o.worktree_id, o.state, o.outcome,
         and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead
 from operations o where o.id = $1
 """
+
+
+DESCRIBED = """
+select o.id, o.kind, o.worktree_id as worktree, o.state, o.outcome, o.requested_by,
+       (select count(*) from turns t where t.worktree_id = o.worktree_id
+        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead, o.created_at, o.finished_at
+from operations o where o.id = $1
+"""
+
+BY_API = "the operator, by the API"
+_LIVE = frozenset[WorktreeState]({"reserved", "ready"})
+
+
+def fits(kind: OperationKind, state: WorktreeState) -> bool:
+    """Return whether an operation of this kind can be carried out on a worktree in this state."""
+    return state in _LIVE or (state == "removed" and kind not in ("create", "reset"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,3 +328,9 @@ async def abandon(connection: Connection, operation_id: int, outcome: str) -> No
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Return the state of an operation."""
     return OperationStatus(**await connection.fetchrow(STATUS, operation_id))
+
+
+async def described(connection: Connection, operation_id: int) -> dict[str, object] | None:
+    """Return an operation as the operator sees it, or None."""
+    row = await connection.fetchrow(DESCRIBED, operation_id)
+    return dict(row) if row else None

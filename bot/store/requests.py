@@ -49,20 +49,27 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
 """
 
 LAST_NOT_DONE = """
-select request, pinned_sha, context from turns
+select id, request, pinned_sha, context from turns
 where conversation_id = $1 and state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
 order by id desc limit 1
+"""
+
+ASKED_IN = """
+select c.kind, c.title, c.closed_at, t.requested_by_id from turns t join conversations c on c.id = t.conversation_id
+where t.id = $1
 """
 
 STOP_RUNNING = """
 update turns set stop_requested_at = now(), stop_reason = $2
 where conversation_id = $1 and state = 'running' and stop_requested_at is null and asked_at < $3
+  and ($4::bigint is null or id = $4)
 returning id
 """
 
 STOP_QUEUED = """
 update turns set state = 'stopped', reason = $2, finished_at = now()
 where conversation_id = $1 and state = 'queued' and asked_at < $3 and ($4::timestamptz is null or not_before > $4)
+  and ($5::bigint is null or id = $5)
 returning id, requested_by, source_kind, source_id, answer, notices, read
 """
 
@@ -168,9 +175,17 @@ async def last_not_done(connection: Connection, conversation_id: int) -> dict[st
     return dict(row) if row else None
 
 
-async def stop_running(connection: Connection, conversation_id: int, reason: str, asked_before: datetime) -> list[int]:
-    """Ask the running turn to stop if it was requested before that time; its process is notified."""
-    rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before)
+async def asked_in(connection: Connection, turn_id: int) -> dict[str, Any] | None:
+    """Return the person's id, and the kind, title and close of the thread in which a turn was asked; or None."""
+    row = await connection.fetchrow(ASKED_IN, turn_id)
+    return dict(row) if row else None
+
+
+async def stop_running(
+    connection: Connection, conversation_id: int, reason: str, asked_before: datetime, turn_id: int | None = None
+) -> list[int]:
+    """Ask the running turn to stop if it was requested before that time, or is `turn_id`; its process is notified."""
+    rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before, turn_id)
     return [row["id"] for row in rows]
 
 
@@ -180,12 +195,13 @@ async def stop_queued(
     reason: str,
     asked_before: datetime,
     put_back_at: datetime | None = None,
+    turn_id: int | None = None,
 ) -> list[StoppedTurn]:
     """End the waiting turns that were requested before that time, and return them.
 
-    With `put_back_at`, only those that began and were put back until a time after it.
+    With `put_back_at`, only those that began and were put back until a time after it; with `turn_id`, only that one.
     """
-    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before, put_back_at)
+    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before, put_back_at, turn_id)
     return [
         StoppedTurn(
             row["id"],

@@ -1,0 +1,1 @@
+"""The HTTP API for operators: what the command line lists and does, in the same words."""

@@ -1,0 +1,189 @@
+"""`/api`: who may call, which endpoint it is, what it answers; and the OpenAPI document of the same endpoints."""
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+import orjson
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bot.api import schemas
+from bot.api.calls import ApiContext, Call, CallError, Endpoint, check
+from bot.api.changes import CHANGES
+from bot.api.events import EVENTS, News
+from bot.api.lists import READ
+from bot.store.database import DATABASE_AWAY, Pool
+
+ENDPOINTS: Final = (*READ, *CHANGES)
+CALLS_AT_ONCE: Final = 2
+"""The pool is there for deliveries first."""
+CALL_SECONDS: Final = 5.0
+_UNANSWERED: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
+_log = structlog.get_logger()
+
+
+class _Api:
+    """The endpoints on rows, at most CALLS_AT_ONCE of them at a time."""
+
+    def __init__(self, pool: Pool, ctx: ApiContext) -> None:
+        self._pool = pool
+        self._ctx = ctx
+        self._free = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    def routes(self) -> list[Route]:
+        """Return a route for each path."""
+        paths: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in ENDPOINTS:
+            paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        return [self._route(path, methods) for path, methods in paths.items()]
+
+    def _route(self, path: str, methods: Mapping[str, Endpoint]) -> Route:
+        async def answer(request: Request) -> Response:
+            return await self._answer(methods["GET" if request.method == "HEAD" else request.method], request)
+
+        return Route(path, answer, methods=list(methods))
+
+    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                asked = await check(endpoint, request)
+                async with self._free, self._pool.acquire() as connection:
+                    answer = await endpoint.handler(Call(connection, self._ctx, asked))
+        except CallError as problem:
+            return _refusal(problem.status, problem.sentence)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the client is gone
+        except _UNANSWERED:
+            return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
+        if endpoint.method != "GET":
+            _log.info("operator-asked", method=endpoint.method, path=request.url.path, answer=answer)
+        return _json(answer, endpoint.status)
+
+
+def api_routes(pool: Pool, ctx: ApiContext, token: str | None, news: News) -> list[BaseRoute]:
+    """Return the routes of the API for those who have the `token`; without one, there is no API."""
+    routes = [
+        *_Api(pool, ctx).routes(),
+        Route("/events", news.stream, methods=["GET"]),
+        Route("/openapi.json", _document, methods=["GET"]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
+    app.router.redirect_slashes = False
+    return [Mount("/api", _Guarded(app, token))]
+
+
+class _Guarded:
+    """An app for those who send the token: `Authorization: Bearer TOKEN`."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._digest = None if token is None else _digest(token.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: ASGIApp = self._app
+        if self._digest is None:
+            answer = _refusal(404, "There is no API here: ADMIN_TOKEN is not set.")
+        elif scope["type"] == "http" and not self._may(dict(scope["headers"]).get(b"authorization", b"")):
+            answer = _refusal(401, "Send the ADMIN_TOKEN as a bearer token.", {"WWW-Authenticate": "Bearer"})
+        await answer(scope, receive, send)
+
+    def _may(self, given: bytes) -> bool:
+        scheme, _, token = given.partition(b" ")
+        # Of digests, so that the time tells nothing of the token, not even its length.
+        fits = hmac.compare_digest(_digest(token.strip()), self._digest or b"")
+        return fits and scheme.lower() == b"bearer"
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    body = orjson.dumps(content, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
+    safe = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(body, status, safe, "application/json")
+
+
+def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _json({"error": sentence}, status, headers)
+
+
+async def _as_json(_: Request, problem: Exception) -> Response:
+    """Answer an unknown path or a wrong method as the endpoints answer."""
+    if not isinstance(problem, HTTPException):
+        raise problem
+    return _refusal(problem.status_code, f"{problem.detail}.", problem.headers)
+
+
+async def _document(_: Request) -> Response:
+    return _json(openapi())
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(f"/api{endpoint.path}", {})[endpoint.method.lower()] = _operation(endpoint)
+    paths["/api/events"] = {"get": EVENTS}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Threadtree", "version": version("threadtree")},
+        "security": [{"token": []}],
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "ADMIN_TOKEN"}}
+        },
+        "paths": paths,
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "parameters": [*_in_path(endpoint), *_in_query(endpoint)],
+        "responses": {
+            str(endpoint.status): _described("Done" if endpoint.status == 200 else "Asked", endpoint.answer),
+            "4XX": _described("What the caller can correct", schemas.ERROR),
+            "503": _described("The database does not answer", schemas.ERROR),
+        },
+    }
+    if endpoint.body:
+        fields = {name: {**schemas.TEXT, "description": words} for name, words in endpoint.body.items()}
+        content = {"application/json": {"schema": schemas.record(**fields)}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _described(words: str, schema: schemas.Schema) -> dict[str, Any]:
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+
+def _in_path(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = re.findall(r"{(\w+)}", endpoint.path)
+    kinds = {"id": schemas.INTEGER, "guid": schemas.TEXT}
+    return [{"name": name, "in": "path", "required": True, "schema": kinds[name]} for name in names]
+
+
+def _in_query(endpoint: Endpoint) -> list[dict[str, Any]]:
+    if not endpoint.is_list:
+        return []
+    known = {
+        "after": (schemas.TEXT, "`next` of the page before"),
+        "limit": (schemas.INTEGER, "the rows of a page, at most 200"),
+        "repo": (schemas.TEXT, "only this repository's, as owner/name"),
+        "state": (schemas.one_of(*endpoint.states), "only those in this state"),
+    }
+    return [
+        {"name": name, "in": "query", "schema": schema, "description": words} for name, (schema, words) in known.items()
+    ]

@@ -1,0 +1,148 @@
+"""A call of the API: checked before it reaches a handler; whatever is wrong with it is a 4xx with one sentence."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import orjson
+from starlette.requests import Request
+
+from bot.api.schemas import Schema
+from bot.store.database import Connection
+
+MOST_ROWS: Final = 200
+USUAL_ROWS: Final = 50
+LARGEST_BODY_BYTES: Final = 4096
+THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
+
+_PATTERNS: Final = {
+    # Whole ids of Postgres' bigint have up to 19 digits; ours stay far below.
+    "id": re.compile(r"[0-9]{1,18}"),
+    "guid": re.compile(r"[A-Za-z0-9-]{1,64}"),
+    "after": re.compile(r"[0-9]{1,18}"),
+    "limit": re.compile(r"[0-9]{1,6}"),
+    "repo": re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"),
+}
+
+
+class CallError(Exception):
+    """The caller can correct this; `sentence` says what is wrong."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        self.status = status
+        self.sentence = sentence
+        super().__init__(sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """What handlers need besides rows. Of worktrees, only directories in `data_dir` are seen."""
+
+    platform: str
+    server_url: str
+    data_dir: Path
+    clock: Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked, checked. `path` has the names in the path, `body` what was sent as JSON."""
+
+    path: Mapping[str, str]
+    limit: int
+    after: int | None
+    repository: str | None
+    state: str | None
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that is carried out."""
+
+    connection: Connection
+    ctx: ApiContext
+    asked: Asked
+
+    @property
+    def id(self) -> int:
+        return int(self.asked.path["id"])
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method on one path: what it takes, what it answers, and its words in the OpenAPI document."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    summary: str
+    handler: Handler
+    answer: Schema
+    status: int = 200
+    is_list: bool = False
+    states: tuple[str, ...] = ()
+    """The values of `?state=`."""
+    body: Mapping[str, str] = field(default_factory=dict)
+    """The fields of the JSON body, each a text, with what they say."""
+
+
+async def check(endpoint: Endpoint, request: Request) -> Asked:
+    """Return what is asked. Raises CallError."""
+    for name, value in request.path_params.items():
+        if not _PATTERNS[name].fullmatch(value):
+            raise CallError(404, f"There is nothing with the {name} {value[:64]!r}.")
+    query = _query(endpoint, request)
+    return Asked(
+        request.path_params,
+        limit=int(query.get("limit", USUAL_ROWS)),
+        after=int(query["after"]) if "after" in query else None,
+        repository=query.get("repo"),
+        state=query.get("state"),
+        body=await _body(endpoint, request),
+    )
+
+
+def _query(endpoint: Endpoint, request: Request) -> Mapping[str, str]:
+    known = ("after", "limit", "repo", "state") if endpoint.is_list else ()
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise CallError(400, f"There is no parameter {name[:64]!r} here.")
+        if name in query:
+            raise CallError(400, f"{name} is given twice.")
+        query[name] = value
+    for name, value in query.items():
+        if name == "state":
+            if value not in endpoint.states:
+                raise CallError(400, f"{value[:64]!r} is no state; choose one of {', '.join(endpoint.states)}.")
+        elif not _PATTERNS[name].fullmatch(value):
+            raise CallError(400, f"{value[:64]!r} cannot be {name}.")
+    if not 1 <= int(query.get("limit", 1)) <= MOST_ROWS:
+        raise CallError(400, f"limit must be between 1 and {MOST_ROWS}.")
+    return query
+
+
+async def _body(endpoint: Endpoint, request: Request) -> Mapping[str, Any]:
+    """Return the body: an object with exactly the endpoint's fields. One that takes none may get none, or `{}`."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY_BYTES:
+            raise CallError(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
+    if not body and not endpoint.body:
+        return {}
+    try:
+        given = orjson.loads(body)
+    except ValueError:
+        raise CallError(400, "The body is not JSON.") from None
+    if not isinstance(given, dict) or given.keys() != endpoint.body.keys():
+        raise CallError(400, f"The body must be an object with the fields: {', '.join(endpoint.body) or 'none'}.")
+    if not all(isinstance(value, str) for value in given.values()):
+        raise CallError(400, "Each field of the body must be a text.")
+    return given

@@ -1,0 +1,125 @@
+"""`GET /api/events`: what changes, as Server-Sent Events, told by Postgres' notifications.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+import orjson
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from bot.api.schemas import ERROR
+from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+
+CHANNEL: Final = "threadtree_events"
+LISTENERS_AT_ONCE: Final = 32
+UNREAD_AT_MOST: Final = 500
+"""A listener that is slower loses its connection, and looks at the rows again."""
+SIGN_OF_LIFE_SECONDS: Final = 15.0
+_log = structlog.get_logger()
+
+NAMES: Final = (
+    *("turn-queued", "turn-started", "turn-step", "turn-ended"),
+    *("worktree-ready", "worktree-removing", "worktree-removed", "worktree-reserved", "worktree-lost"),
+    *("worktree-failed", "operation-ended"),
+)
+EVENTS: Final[dict[str, Any]] = {
+    "summary": f"Server-Sent Events: {', '.join(NAMES)}",
+    "responses": {
+        "200": {"description": "A stream that does not end", "content": {"text/event-stream": {"schema": {}}}},
+        "4XX": {"description": "What the caller can correct", "content": {"application/json": {"schema": ERROR}}},
+        "503": {"description": "Too many listen", "content": {"application/json": {"schema": ERROR}}},
+    },
+}
+
+
+class News:
+    """The listeners of this process; one connection to Postgres hears for all, while there are any."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        self._hearing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def stream(self, _: Request) -> Response:
+        """Answer with all events from now on."""
+        if self._closed or len(self._listeners) >= LISTENERS_AT_ONCE:
+            return JSONResponse({"error": f"{len(self._listeners)} listen already."}, 503, {"Retry-After": "5"})
+        unread: asyncio.Queue[bytes | None] = asyncio.Queue(UNREAD_AT_MOST)
+        self._listeners.add(unread)
+        if self._hearing is None or self._hearing.done():
+            self._hearing = asyncio.create_task(self._hear(), name="events")
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+        return StreamingResponse(self._events(unread), headers=headers, media_type="text/event-stream")
+
+    async def _events(self, unread: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        try:
+            yield b": listening\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                        event = await unread.get()
+                except TimeoutError:
+                    event = b": still here\n\n"
+                if event is None:
+                    return
+                yield event
+        finally:
+            self._listeners.discard(unread)
+
+    async def _hear(self) -> None:
+        """Hear while there are listeners. If the connection is lost, they are sent away: they may have missed news."""
+        try:
+            connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS)
+        except DATABASE_AWAY:
+            self._send_away()
+            return
+        lost = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _: lost.set())
+            await connection.add_listener(CHANNEL, lambda *heard: self._tell(str(heard[3])))
+            while self._listeners and not lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(lost.wait(), SIGN_OF_LIFE_SECONDS)
+        except DATABASE_AWAY:
+            _log.debug("events-connection-lost")
+        finally:
+            if lost.is_set():
+                self._send_away()
+            with contextlib.suppress(*DATABASE_AWAY, TimeoutError):
+                await connection.close(timeout=2)
+
+    def _tell(self, payload: str) -> None:
+        told = orjson.loads(payload)
+        # orjson escapes line breaks, so that the data is one line.
+        event = b"event: " + str(told["event"]).encode() + b"\ndata: " + orjson.dumps(told["news"]) + b"\n\n"
+        for listener in tuple(self._listeners):
+            try:
+                listener.put_nowait(event)
+            except asyncio.QueueFull:
+                self._end(listener)
+
+    def _send_away(self) -> None:
+        for listener in tuple(self._listeners):
+            self._end(listener)
+
+    def _end(self, listener: asyncio.Queue[bytes | None]) -> None:
+        self._listeners.discard(listener)
+        while listener.full():
+            listener.get_nowait()
+        listener.put_nowait(None)
+
+    async def close(self) -> None:
+        """End all streams: the process stops."""
+        self._closed = True
+        self._send_away()
+        if self._hearing is not None:
+            self._hearing.cancel()
+            await asyncio.gather(self._hearing, return_exceptions=True)

@@ -1,0 +1,133 @@
+"""What can be read: worktrees, sessions, conversations, turns, deliveries, rescues, nodes, operations."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from bot.api import schemas
+from bot.api.calls import Call, CallError, Endpoint, Handler
+from bot.node.identity import known_id
+from bot.store import listings, operations
+
+
+def _page(rows: Sequence[dict[str, object]], limit: int, key: str) -> dict[str, object]:
+    """Return a page of the `limit` first of the rows, of which one more was read than is shown."""
+    shown = rows[:limit]
+    after = str(shown[-1][key]) if len(rows) > limit else None
+    items = [{name: value for name, value in row.items() if name != "seq"} for row in shown]
+    return {"items": items, "next": after}
+
+
+def _list(statement: str, key: str = "id") -> Handler:
+    async def handler(call: Call) -> object:
+        rows = await listings.newest(
+            call.connection,
+            statement,
+            call.asked.limit + 1,
+            before=call.asked.after,
+            repository=call.asked.repository,
+            state=call.asked.state,
+        )
+        return _page([dict(row) for row in rows], call.asked.limit, key)
+
+    return handler
+
+
+async def _worktrees(call: Call) -> object:
+    stored = await listings.worktrees(
+        call.connection,
+        call.asked.limit + 1,
+        with_removed=True,
+        repository=call.asked.repository,
+        state="ready" if call.asked.state == "missing" else call.asked.state,
+        before=call.asked.after,
+    )
+    page = _page([asdict(row) for row in stored], call.asked.limit, "id")
+    rows = await asyncio.to_thread(_look, stored[: call.asked.limit], call.ctx.data_dir)
+    # A page may have fewer rows than asked for: whether one is missing is known only after a look at the disk.
+    return {"items": [row for row in rows if call.asked.state in (None, row["state"])], "next": page["next"]}
+
+
+def _look(rows: Sequence[listings.Worktree], data_dir: Path) -> list[dict[str, object]]:
+    """Return the rows as JSON, those of the node of `data_dir` with what is on the disk."""
+    found, here = [], known_id(data_dir)
+    for row in rows:
+        item = asdict(row)
+        del item["folder"], item["node_id"]
+        if row.state == "ready" and row.node_id == here and not (data_dir / row.path).is_dir():
+            item["state"] = "missing"
+        found.append(item)
+    return found
+
+
+async def _turn(call: Call) -> object:
+    row = await listings.turn(call.connection, call.id)
+    if row is None:
+        raise CallError(404, f"There is no turn {call.id}.")
+    return row
+
+
+async def _delivery(call: Call) -> object:
+    row = await listings.delivery(call.connection, call.asked.path["guid"])
+    if row is None:
+        raise CallError(404, f"There is no delivery {call.asked.path['guid']}.")
+    return row
+
+
+async def _nodes(call: Call) -> object:
+    return {"items": [dict(row) for row in await listings.nodes(call.connection, call.asked.state)], "next": None}
+
+
+async def _operation(call: Call) -> object:
+    row = await operations.described(call.connection, call.id)
+    if row is None:
+        raise CallError(404, f"There is no operation {call.id}.")
+    return row
+
+
+def _listed(name: str, summary: str, handler: Handler, answer: schemas.Schema, *states: str) -> Endpoint:
+    page = schemas.page_of(answer)
+    return Endpoint("GET", f"/{name}", summary, handler, page, is_list=True, states=states)
+
+
+READ: Final[tuple[Endpoint, ...]] = (
+    _listed("worktrees", "The checkouts, newest first", _worktrees, schemas.WORKTREE, *schemas.WORKTREE_STATES),
+    _listed(
+        "sessions",
+        "The agents' contexts, newest first",
+        _list(listings.LIST_SESSIONS),
+        schemas.SESSION,
+        "active",
+        "ended",
+    ),
+    _listed(
+        "conversations",
+        "The threads, newest first",
+        _list(listings.LIST_CONVERSATIONS),
+        schemas.CONVERSATION,
+        "open",
+        "closed",
+    ),
+    _listed("turns", "The requests, newest first", _list(listings.LIST_TURNS), schemas.TURN, *schemas.TURN_STATES),
+    Endpoint("GET", "/turns/{id}", "A request with its text and the agent's steps", _turn, schemas.WHOLE_TURN),
+    _listed(
+        "deliveries",
+        "What was received, newest first",
+        _list(listings.LIST_DELIVERIES, "seq"),
+        schemas.DELIVERY,
+        *schemas.DELIVERY_STATES,
+    ),
+    Endpoint("GET", "/deliveries/{guid}", "One delivery", _delivery, schemas.DELIVERY),
+    _listed(
+        "rescues",
+        "What was rescued or kept, newest first",
+        _list(listings.LIST_RESCUES),
+        schemas.RESCUE,
+        "kept",
+        "restored",
+    ),
+    _listed("nodes", "The nodes and their work", _nodes, schemas.NODE, "alive", "silent"),
+    Endpoint("GET", "/operations/{id}", "What was asked of a worktree", _operation, schemas.OPERATION),
+)

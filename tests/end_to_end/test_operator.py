@@ -1,0 +1,48 @@
+"""An operator with the API: what it asks is carried out by the worker and told on the thread."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from tests.end_to_end.conftest import Worlds
+
+TOKEN = "a-token-of-the-tests"
+
+
+async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(a_world: Worlds) -> None:
+    async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers, timeout=60) as api:
+            issue = await world.maria.opens_issue("Slow work")
+            asked = (await api.post("/worktrees", json={"conversation": f"acme/shop#{issue.number}"})).json()
+            await world.until("exists (select from operations where state = 'done')")
+            delivery = (await api.get(f"/deliveries/{asked['delivery']}")).json()
+            assert (delivery["state"], delivery["event"]) == ("done", "operator")
+            [made] = (await api.get("/worktrees")).json()["items"]
+            assert (made["state"], made["conversations"]) == ("ready", ["acme/shop#1"])
+
+            await api.post("/worktrees", json={"conversation": "acme/shop#404"})
+            await world.until("exists (select from deliveries where error = 'GitHub shows the bot no acme/shop#404.')")
+
+            async with api.stream("GET", "/events") as events:
+                gate = world.gate()
+                told = asyncio.create_task(first(events, "turn-step"))
+                await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+                assert (await told)["turn"] == 1
+                assert (await api.post("/turns/1/stop")).status_code == 202
+                await issue.hears("**Stopped** by the operator.")
+                gate.open()
+                assert (await api.post("/turns/1/retry")).status_code == 202
+                await issue.hears("Finished.")
+            assert await world.turns("state", "requested_by") == [("stopped", "maria"), ("done", "maria")]
+
+
+async def first(events: httpx.Response, name: str) -> Any:
+    """Return what the first event of this name tells."""
+    lines = events.aiter_lines()
+    async for line in lines:
+        if line == f"event: {name}":
+            return json.loads((await anext(lines)).removeprefix("data: "))
+    raise AssertionError("the stream ended")

@@ -1,0 +1,353 @@
+"""The API on rows: who may call it, what it answers, held against its own OpenAPI document."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from jsonschema import Draft202012Validator
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from bot.api.app import api_routes, openapi
+from bot.api.calls import ApiContext
+from bot.api.events import NAMES, News
+from bot.node import identity
+from bot.store.database import Pool, database
+from tests.support.past import A_PAST
+from tests.support.patience import eventually
+from tests.support.postgres import execute
+
+TOKEN = "a token of the tests, long enough".replace(" ", "-")
+FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
+VALUES = {"id": "1", "guid": FAILED}
+OPERATIONS = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]
+LISTS = [path for method, path in OPERATIONS if method == "GET" and "{" not in path and path != "/api/events"]
+CHANGED = """
+select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
+       (select max(updated_at) from worktrees)
+"""
+LISTENS = "select exists (select from pg_stat_activity where query ilike 'listen %')"
+RESCUE = """
+insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
+values (2, 'refs/threadtree/rescue/2/1', '{9}', '<script>', 2, 1, 4096, '2026-05-02 12:00Z'),
+       (1, 'refs/threadtree/rescue/1/1', '{1, 4}', null, 0, 1, 12, '2026-05-02 12:00Z')
+"""
+
+
+def address(path: str) -> str:
+    return re.sub(r"{(\w+)}", lambda name: VALUES[name[1]], path)
+
+
+class Api:
+    """A client that holds every answer against the OpenAPI document."""
+
+    def __init__(self, app: Starlette) -> None:
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://threadtree.test")
+
+    async def __call__(self, method: str, path: str, status: int = 200, token: str | None = TOKEN, **more: Any) -> Any:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        answer = await self.client.request(method, path, headers=headers, **more)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["cache-control"] == "no-store"
+        content = answer.json()
+        Draft202012Validator(self._schema(method, path.partition("?")[0], status)).validate(content)
+        return content
+
+    def _schema(self, method: str, path: str, status: int) -> Any:
+        for template, methods in openapi()["paths"].items():
+            if re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), path) and method.lower() in methods:
+                answers = methods[method.lower()]["responses"]
+                found = answers.get(str(status)) or answers[f"{status // 100}XX"]
+                return found["content"]["application/json"]["schema"]
+        assert status in (401, 404, 405), f"{method} {path} is not in the document"
+        return {"type": "object", "required": ["error"]}
+
+
+@pytest_asyncio.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    await execute(database_url, A_PAST, RESCUE)
+    async with database(database_url, size=4) as opened:
+        yield opened
+
+
+def app(pool: Pool, database_url: str, directory: Path, token: str | None = TOKEN) -> Starlette:
+    ctx = ApiContext("github.com", "https://github.com", directory, lambda: datetime.now(UTC))
+    return Starlette(routes=api_routes(pool, ctx, token, News(database_url)))
+
+
+@pytest.fixture
+def api(pool: Pool, database_url: str, tmp_path: Path) -> Api:
+    return Api(app(pool, database_url, tmp_path))
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+async def test_each_endpoint_wants_the_token(
+    pool: Pool, database_url: str, tmp_path: Path, method: str, path: str
+) -> None:
+    before = await pool.fetchrow(CHANGED)
+    closed, opened = Api(app(pool, database_url, tmp_path, None)), Api(app(pool, database_url, tmp_path))
+    for token in (None, TOKEN, ""):
+        await closed(method, address(path), 404, token)
+    for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
+        await opened(method, address(path), 401, token)
+    for header in (f"Basic {TOKEN}", TOKEN, "Bearer \xe9", "bearer"):
+        answer = await opened.client.request(
+            method, address(path), headers={b"Authorization": header.encode("latin-1")}
+        )
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert await pool.fetchrow(CHANGED) == before
+
+
+async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(api: Api) -> None:
+    document = openapi()
+    assert document["openapi"] == "3.1.0"
+    for method, path in (
+        ("GET", "/api/worktrees"),
+        ("POST", "/api/worktrees"),
+        ("DELETE", "/api/worktrees/{id}"),
+        ("POST", "/api/worktrees/{id}/reset"),
+        ("POST", "/api/worktrees/{id}/restore"),
+        ("POST", "/api/worktrees/{id}/touch"),
+        ("GET", "/api/sessions"),
+        ("GET", "/api/conversations"),
+        ("GET", "/api/turns"),
+        ("POST", "/api/turns/{id}/stop"),
+        ("POST", "/api/turns/{id}/retry"),
+        ("GET", "/api/deliveries"),
+        ("POST", "/api/deliveries/{guid}/replay"),
+        ("GET", "/api/rescues"),
+        ("GET", "/api/nodes"),
+        ("GET", "/api/events"),
+    ):
+        assert (method, path) in OPERATIONS
+    answer = await api.client.get("/api/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.json() == document
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_a_list_read_page_by_page_is_the_whole_list(api: Api, path: str) -> None:
+    whole = (await api("GET", path))["items"]
+    assert whole
+    pages, after = [], ""
+    while True:
+        page = await api("GET", f"{path}?limit=1{after}")
+        pages += page["items"]
+        if page["next"] is None or path == "/api/nodes":
+            break
+        after = f"&after={page['next']}"
+    assert pages == whole
+
+
+async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Path) -> None:
+    async def found(path: str, key: str = "id") -> list[object]:
+        return [row[key] for row in (await api("GET", path))["items"]]
+
+    identity.record(tmp_path, "here")
+    assert await found("/api/worktrees?repo=Octo/hello") == [1]
+    assert await found("/api/worktrees?state=removed") == [2]
+    assert await found("/api/worktrees?state=missing") == [1], "its directory is not there"
+    assert await found("/api/worktrees?state=ready", "state") == []
+    assert await found("/api/sessions?state=active") == [2]
+    assert await found("/api/turns?repo=octo/world", "conversation") == ["octo/world#9"]
+    assert await found("/api/turns?state=failed&repo=octo/hello") == [2]
+    assert await found("/api/turns?repo=octo/nothing") == []
+    assert await found("/api/conversations?state=closed") == []
+    assert await found("/api/deliveries?repo=octo/hello", "guid") == [FAILED]
+    assert await found("/api/deliveries?state=ignored", "event") == ["ping"]
+    assert await found("/api/rescues?repo=octo/world", "branch") == ["<script>"], "JSON escapes nothing, and is no HTML"
+    assert await found("/api/rescues?state=restored") == []
+    assert await found("/api/nodes", "state") == ["alive"]
+    assert await found("/api/nodes?state=silent") == []
+
+
+async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str) -> None:
+    await execute(database_url, "insert into steps (turn_id, place, words) values (1, 2, 'Test'), (1, 1, 'Read a.txt')")
+    turn = await api("GET", "/api/turns/1")
+    assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
+    assert [step["words"] for step in turn["steps"]] == ["Read a.txt", "Test"]
+    assert (await api("GET", f"/api/deliveries/{FAILED}"))["error"] == "GitHub answered 502"
+    conversation = (await api("GET", "/api/conversations?repo=octo/hello"))["items"][0]
+    assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 1, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/turns?limit=0", 400),
+        ("GET", "/api/turns?limit=201", 400),
+        ("GET", "/api/turns?limit=-1", 400),
+        ("GET", "/api/turns?limit=99999999999999999999", 400),
+        ("GET", "/api/turns?after=x", 400),
+        ("GET", "/api/turns?after=9999999999999999999", 400),
+        ("GET", "/api/turns?after=1&after=2", 400),
+        ("GET", "/api/turns?state=missing", 400),
+        ("GET", "/api/turns?repo=octo", 400),
+        ("GET", "/api/turns?repo=octo/a%00b", 400),
+        ("GET", "/api/turns?repo='or+1=1--/x", 400),
+        ("GET", "/api/turns?nonsense=1", 400),
+        ("GET", "/api/turns/1?limit=1", 400),
+        ("GET", "/api/turns/99", 404),
+        ("GET", "/api/turns/x", 404),
+        ("GET", "/api/turns/%00", 404),
+        ("GET", "/api/turns/99999999999999999999", 404),
+        ("GET", "/api/turns/-1", 404),
+        ("GET", "/api/turns/1%F0%9F%98%80", 404),
+        ("GET", "/api/deliveries/none", 404),
+        ("GET", "/api/deliveries/%27", 404),
+        ("GET", "/api/operations/1", 404),
+        ("GET", "/api/nonsense", 404),
+        ("GET", "/api/", 404),
+        ("GET", "/api/turns/", 404),
+        ("PUT", "/api/turns", 405),
+        ("DELETE", "/api/turns/1", 405),
+        ("GET", "/api/worktrees/1/reset", 405),
+        ("POST", "/api/worktrees/99/reset", 404),
+        ("DELETE", "/api/worktrees/99", 404),
+        ("POST", "/api/worktrees/2/reset", 409),
+        ("POST", "/api/worktrees/2/touch", 409),
+        ("POST", "/api/turns/1/stop", 409),
+        ("POST", "/api/turns/1/retry", 409),
+        ("POST", "/api/turns/99/stop", 404),
+        ("POST", "/api/turns/99/retry", 404),
+        ("POST", "/api/deliveries/11111111-aaaa-4bbb-8ccc-dddddddddddd/replay", 409),
+        ("POST", "/api/deliveries/none/replay", 404),
+    ],
+)
+async def test_what_is_wrong_with_a_call_is_said_and_changes_nothing(
+    api: Api, pool: Pool, method: str, path: str, status: int
+) -> None:
+    answer = await api.client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["error"]
+    assert await pool.fetchval("select count(*) from operations") == 0
+    assert await pool.fetchval("select count(*) from deliveries") == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"null", 400),
+        (b"\xff", 400),
+        (b"{}", 400),
+        (b'{"conversation": 1}', 400),
+        (b'{"conversation": "octo/hello"}', 400),
+        (b'{"conversation": "octo/hello#1\\n"}', 400),
+        (b'{"conversation": "octo/hello#99999999999"}', 400),
+        (b'{"conversation": "../..#1\\u0000"}', 400),
+        (b'{"conversation": "octo/hello#1", "more": "x"}', 400),
+        (b'{"conversation": "' + b"x" * 5000 + b'"}', 413),
+        (b"[" * 4000, 400),
+    ],
+)
+async def test_a_bad_body_is_refused(api: Api, pool: Pool, body: bytes, status: int) -> None:
+    await api("POST", "/api/worktrees", status, content=body)
+    assert await pool.fetchval("select count(*) from deliveries") == 2
+
+
+async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed(api: Api, pool: Pool) -> None:
+    asked = [
+        await api("POST", "/api/worktrees/1/reset", 202),
+        await api("POST", "/api/worktrees/2/restore", 202, content=b"{}"),
+        await api("DELETE", "/api/worktrees/1", 202),
+    ]
+    rows = await pool.fetch("select id, worktree_id, kind, state, requested_by from operations order by id")
+    assert [row["id"] for row in rows] == [answer["operation"] for answer in asked]
+    assert [(row["worktree_id"], row["kind"]) for row in rows] == [(1, "reset"), (2, "restore"), (1, "remove")]
+    assert {(row["state"], row["requested_by"]) for row in rows} == {("queued", "the operator, by the API")}
+    assert await pool.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:here'") == 3
+    first = await api("GET", f"/api/operations/{rows[0]['id']}")
+    assert (first["kind"], first["state"], first["outcome"], first["turns_ahead"]) == ("reset", "queued", None, 0)
+
+
+async def test_a_touched_worktree_counts_as_used_now(api: Api, pool: Pool) -> None:
+    assert await api("POST", "/api/worktrees/1/touch") == {"worktree": 1}
+    assert await pool.fetchval("select now() - updated_at < interval '1 minute' from worktrees where id = 1")
+
+
+async def test_a_turn_is_stopped_whether_it_waits_or_runs(api: Api, pool: Pool) -> None:
+    await pool.execute(
+        "insert into turns (conversation_id, state, request, request_hash, requested_by, requested_by_id, asked_at, "
+        "source_kind, claim) values (3, 'running', 'four', '', 'bob', 8, now() + interval '1 hour', 'issue', $1)",
+        "0" * 32,
+    )
+    assert await api("POST", "/api/turns/4/stop", 202) == {"turn": 4}
+    running = await pool.fetchrow("select state, stop_requested_at is not null, stop_reason from turns where id = 4")
+    assert tuple(running) == ("running", True, "Stopped by the operator.")
+    assert await pool.fetchval("select state from turns where id = 3") == "queued", "the other one waits on"
+    assert await api("POST", "/api/turns/3/stop", 202) == {"turn": 3}
+    turn = await api("GET", "/api/turns/3")
+    assert (turn["state"], turn["reason"]) == ("stopped", "Stopped by the operator.")
+    assert "**Stopped** by the operator." in await pool.fetchval("select content from outbox where turn_id = 3")
+    for again in (3, 4):
+        await api("POST", f"/api/turns/{again}/stop", 409)
+
+
+async def test_what_github_must_be_asked_about_becomes_a_delivery_for_a_worker(api: Api, pool: Pool) -> None:
+    created = await api("POST", "/api/worktrees", 202, json={"conversation": "octo/hello#12"})
+    retried = await api("POST", "/api/turns/2/retry", 202)
+    for answer, action, conversation in ((created, "create", "octo/hello#12"), (retried, "retry", "octo/hello#4")):
+        row = await api("GET", f"/api/deliveries/{answer['delivery']}")
+        assert (row["event"], row["action"], row["state"]) == ("operator", action, "received")
+        assert row["conversation"] == conversation
+    assert await pool.fetchval("select count(*) from procrastinate_jobs where queue_name = 'decide'") == 2
+    assert await api("POST", f"/api/deliveries/{FAILED}/replay", 202) == {"delivery": FAILED}
+    await api("POST", f"/api/deliveries/{FAILED}/replay", 409)
+
+
+async def test_a_database_that_hangs_is_a_503(api: Api, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.api.app.CALL_SECONDS", 0.2)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("lock table turns")
+        await api("GET", "/api/turns", 503)
+    await api("GET", "/api/turns")
+
+
+async def test_listeners_hear_of_turns_steps_and_worktrees_until_the_process_stops(
+    pool: Pool, database_url: str
+) -> None:
+    news = News(database_url)
+    answer: Any = await news.stream(Request({"type": "http"}))
+    events = answer.body_iterator
+    assert await anext(events) == b": listening\n\n"
+    await eventually(partial(pool.fetchval, LISTENS))
+    async with asyncio.timeout(20):
+        await pool.execute("update turns set state = 'running', claim = gen_random_uuid() where id = 3")
+        await pool.execute("insert into steps (turn_id, place, words) values (3, 1, E'<b>\\n\\ndata: x')")
+        await pool.execute("update turns set state = 'done', claim = null, finished_at = now() where id = 3")
+        await pool.execute("update worktrees set state = 'removing' where id = 1")
+        await pool.execute("update worktrees set state = 'removed' where id = 1")
+        heard = [(await anext(events)).decode().split("\n") for _ in range(5)]
+    names = ["turn-started", "turn-step", "turn-ended", "worktree-removing", "worktree-removed"]
+    assert [lines[0] for lines in heard] == [f"event: {name}" for name in names]
+    assert set(names) <= set(NAMES)
+    assert all(len(lines) == 4 and lines[1].startswith("data: {") for lines in heard), "an event is two lines"
+    told = [json.loads(lines[1].removeprefix("data: ")) for lines in heard]
+    assert (told[0]["turn"], told[0]["conversation"], told[0]["state"]) == (3, "octo/world#9", "running")
+    assert told[1]["words"] == "<b>\n\ndata: x"
+    await news.close()
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+    assert (await news.stream(Request({"type": "http"}))).status_code == 503
+
+
+async def test_a_slow_listener_is_sent_away_and_harms_no_other(pool: Pool, database_url: str) -> None:
+    news = News(database_url)
+    slow: Any = await news.stream(Request({"type": "http"}))
+    for _ in range(600):
+        news._tell('{"event": "turn-step", "news": {}}')
+    events = [event async for event in slow.body_iterator]
+    assert len(events) <= 501
+    await news.close()

@@ -1,0 +1,37 @@
+"""Rows of a bot that has worked: worktrees, sessions, turns and deliveries of two repositories."""
+
+A_PAST = """
+insert into codebases (platform, repository_id, owner, name, folder)
+values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo', 'world', 'octo/world');
+insert into nodes (id, name, claimed) values ('here', 'here', false);
+insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state,
+                       created_at, updated_at)
+values ('github.com', 1, 'here', '/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1',
+        'threadtree/issue-1', 'issue', 1, 'ready', '2026-05-01 12:00+02', '2026-05-01 12:30+02'),
+       ('github.com', 2, 'here', '/data/worktrees/octo/world/issue-9', null, 'issue', 9, 'removed',
+        '2026-05-02 12:00+00', '2026-05-02 12:00+00');
+insert into conversations (platform, repository_id, number, kind, worktree_id)
+values ('github.com', 1, 4, 'pull', 1), ('github.com', 1, 1, 'issue', 1), ('github.com', 2, 9, 'issue', null);
+insert into sessions (conversation_id, agent, assistant_session_id, active, created_at, last_active_at, ended_at,
+                      end_reason)
+values (2, 'custom', 'abc', false, '2026-05-01 10:00Z', '2026-05-01 10:05Z', '2026-05-01 11:00Z', 'reset-requested'),
+       (2, 'custom', null, true, '2026-05-01 11:00Z', '2026-05-01 11:05Z', null, null);
+insert into turns (conversation_id, state, reason, request, request_hash, requested_by, requested_by_id, asked_at,
+                   source_kind, source_id, started_at, finished_at)
+values (2, 'done', null, 'one', '', 'ada', 7, now(), 'comment', 11, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
+       (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 'two', '', 'ada', 7, now(),
+        'comment', 12, '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
+       (3, 'queued', null, 'three', '', 'bob', 8, now(), 'issue', null, null, null);
+update turns set agent = 'custom', model = 'a-model', cost_usd = 0.25, tokens = 1200, created_at = '2026-05-01 09:59Z'
+where id = 1;
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)
+values ('github.com/token', 2, 'reaction', 1, null, 0, 'comment', 11, 'eyes', null),
+       ('github.com/token', 2, 'comment', 1, 1, 1, 'issue', null, 'the answer', 'https://github.com/octo/hello/issues/1#c1'),
+       ('github.com/token', 2, 'comment', 1, 2, 1, 'issue', null, 'its rest', 'https://github.com/octo/hello/issues/1#c2'),
+       ('github.com/token', 1, 'comment', 2, 1, 1, 'pull', null, 'not posted yet', null);
+insert into deliveries (guid, event, action, conversation, lock_key, state, body, received_at, attempts, error)
+values ('11111111-aaaa-4bbb-8ccc-dddddddddddd', 'ping', null, null, null, 'ignored', null,
+        '2026-05-01 09:00Z', 0, null),
+       ('22222222-aaaa-4bbb-8ccc-dddddddddddd', 'issue_comment', 'created', 'octo/hello#1', 'github.com/1#1', 'failed',
+        '{}', '2026-05-01 10:00Z', 3, 'GitHub answered 502');
+"""
