@@ -89,8 +89,8 @@ limit $1
 
 LIST_RESCUES = """
 select id, worktree_id as worktree, codebase, branch, removal, coalesce(ref, kept) as name, files, commits, bytes,
-       node_name as node, array(select codebase || '#' || number from unnest(conversations) as number) as conversations, created_at,
-       restored_at
+       node_name as node, created_at, restored_at,
+       array(select codebase || '#' || number from unnest(conversations) as number) as conversations
 from rescue_rows
 where ($2::bigint is null or id < $2)
   and ($3::text is null or lower(codebase) = lower($3))

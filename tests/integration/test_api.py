@@ -100,9 +100,8 @@ async def test_each_endpoint_wants_the_token(
     for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
         await opened(method, address(path), 401, token)
     for header in (f"Basic {TOKEN}", TOKEN, "Bearer \xe9", "bearer"):
-        answer = await opened.client.request(
-            method, address(path), headers={b"Authorization": header.encode("latin-1")}
-        )
+        raw = {b"Authorization": header.encode("latin-1")}
+        answer = await opened.client.request(method, address(path), headers=raw)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
     assert await pool.fetchrow(CHANGED) == before
