@@ -5,8 +5,6 @@ from typing import Final
 
 from bot.api import schemas
 from bot.api.calls import THREAD, Call, CallError, Endpoint, Handler
-from bot.handlers.stop import stop_turns
-from bot.messages import reasons
 from bot.store import deliveries, listings, operations, requests, retention, turns
 from bot.store.operations import OperationKind, RequestedBy
 from bot.store.turns import TurnThread
@@ -48,6 +46,10 @@ async def _create(call: Call) -> object:
 
 
 async def _stop(call: Call) -> object:
+    # It renders Markdown, for which the web process has no other use.
+    from bot.handlers.stop import stop_turns
+    from bot.messages import reasons
+
     async with call.connection.transaction():
         place = await _thread_of_turn(call)
         stopped = await stop_turns(

@@ -8,7 +8,6 @@ from typing import Final
 
 from bot.api import schemas
 from bot.api.calls import Call, CallError, Endpoint, Handler
-from bot.node.identity import known_id
 from bot.store import listings, operations
 
 
@@ -52,6 +51,8 @@ async def _worktrees(call: Call) -> object:
 
 def _look(rows: Sequence[listings.Worktree], data_dir: Path) -> list[dict[str, object]]:
     """Return the rows as JSON, those of the node of `data_dir` with what is on the disk."""
+    from bot.node.identity import known_id  # the web process has no other use for it
+
     found, here = [], known_id(data_dir)
     for row in rows:
         item = asdict(row)
