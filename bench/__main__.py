@@ -1,4 +1,4 @@
-"""`python -m bench receive|removal|sweep|flood`: figures of one part, each beside a known program's in the same run."""
+"""`python -m bench PART`: figures of one part (see `--help`), each beside something known in the same run."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import flood, receive, removal, sweep
+from bench import flood, receive, removal, sweep, turn
 
 
 def main() -> int:
@@ -28,6 +28,9 @@ def main() -> int:
     swept.add_argument("--due", type=int, default=100)
     flooded = parts.add_parser("flood", help="how fast the process answers while agents and strangers flood it")
     flooded.add_argument("--seconds", type=int, default=10, help="of each flood")
+    turned = parts.add_parser("turn", help="what a turn costs beside its agent")
+    turned.add_argument("--runs", type=int, default=5)
+    turned.add_argument("--short", action="store_true", help="the small repository only")
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     match known.part:  # Each server runs on the same event loop as the product.
@@ -37,6 +40,9 @@ def main() -> int:
             return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs))) else 1
         case "flood":
             return 0 if asyncio.run(_flood(known.seconds)) else 1
+        case "turn":
+            settings = turn.SHORT if known.short else turn.SETTINGS
+            return 0 if turn.report(asyncio.run(turn.measure(settings, known.runs))) else 1
         case _:
             return 0 if sweep.report(asyncio.run(sweep.measure(known.worktrees, known.due))) else 1
 

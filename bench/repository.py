@@ -32,7 +32,7 @@ class Repository:
         """Make the remote, with that many files on main, and its clone. Raises CalledProcessError, GitError."""
         remote = directory / "github" / "octo" / "big.git"
         git(directory, "init", "-q", "--bare", "--initial-branch=main", str(remote))
-        git(remote, "fast-import", "--quiet", stdin=b"".join(_stream(files)))
+        git(remote, "fast-import", "--quiet", stdin=b"".join(stream(files)))
         clone = clone_at(directory / "data", "octo", "big", GIT)
         async with clone_lock(clone) as lock:
             await update(lock, remote.as_uri())
@@ -65,7 +65,7 @@ def git(directory: Path, *args: str, stdin: bytes | None = None) -> float:
     return time.perf_counter() - begin
 
 
-def _stream(files: int) -> Iterator[bytes]:
+def stream(files: int) -> Iterator[bytes]:
     """Return the input of git fast-import: https://git-scm.com/docs/git-fast-import"""
     yield b"commit refs/heads/main\ncommitter A <a@example.com> 1700000000 +0000\ndata 5\nfiles\n"
     for number in range(files):
