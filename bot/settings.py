@@ -59,7 +59,6 @@ NOT_BUILT = frozenset(
         *("AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
         *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
-        *("NODE_TIMEOUT_SECONDS", "RECOVER_INTERVAL_SECONDS"),
     }
 )
 """Planned settings. They have no effect yet, and the operator is warned."""
@@ -133,6 +132,8 @@ class Settings(BaseModel):
     worktree_purge_on_success: bool = False
     worktree_spares: Annotated[int | Literal["auto"], BeforeValidator(values.spares)] = "auto"
     sweep_interval_seconds: Seconds = 3600
+    recover_interval_seconds: Seconds = 300
+    node_timeout_seconds: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 60
     shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
     admin_token: Annotated[SecretStr, BeforeValidator(values.admin_token)] | None = None
     log_level: Annotated[LogLevel, BeforeValidator(str.lower)] = "info"

@@ -16,8 +16,9 @@ from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import Policy, policy_for
-from bot.node.context import NodeContext
+from bot.receive.recover import recover
 from bot.reply.outbox import Sender
+from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries, nodes, outbox, upkeep
@@ -35,7 +36,7 @@ _log = structlog.get_logger()
 
 
 async def keep_house(
-    ctx: NodeContext,
+    ctx: TurnContext,
     node: NodeSelf,
     app: procrastinate.App,
     runner: Runner,
@@ -47,7 +48,7 @@ async def keep_house(
     async def tick() -> None:
         """Find cut-off turns, lost doorbells, stalled jobs and ended sessions, and give a sign of life."""
         async with ctx.pool.acquire() as connection:
-            if not await nodes.heartbeat(connection, node):
+            if not await nodes.heartbeat(connection, node, settings.node_timeout_seconds):
                 _log.error("node-in-use-elsewhere", node=node.id)
             for writer in await outbox.ring_forgotten(connection, ctx.clock()):
                 _log.info("outbox-rung", writer=writer)
@@ -78,15 +79,21 @@ async def keep_house(
     async def keep_spares() -> None:
         await keep_all_spares(ctx, settings.worktree_spares, settings.disk_reserve_bytes)
 
+    async def fetch_missed() -> None:
+        """Fetch the deliveries that were missed while nothing listened."""
+        await recover(ctx.pool, ctx.github, settings.platform, ctx.policy.bot_name, ctx.clock())
+
     pause = settings.sweep_interval_seconds
-    sweeping = asyncio.gather(
-        _repeat("sweep", sweep, pause, stopping), _repeat("spares", keep_spares, min(pause, SPARES_SECONDS), stopping)
+    beside = asyncio.gather(
+        _repeat("sweep", sweep, pause, stopping),
+        _repeat("spares", keep_spares, min(pause, SPARES_SECONDS), stopping),
+        _repeat("recovery", fetch_missed, settings.recover_interval_seconds, stopping),
     )
     try:
         await _repeat("tick", tick, TICK_SECONDS, stopping)
     finally:
-        sweeping.cancel()
-        await asyncio.gather(sweeping, return_exceptions=True)
+        beside.cancel()
+        await asyncio.gather(beside, return_exceptions=True)
 
 
 async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float, stopping: asyncio.Event) -> None:

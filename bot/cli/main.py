@@ -157,6 +157,14 @@ def replay_delivery(guid: str) -> None:
     replay(guid)
 
 
+@deliveries.command("recover")
+def recover_deliveries(json: Json = False) -> None:
+    """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
+    from bot.cli.processes import recover
+
+    recover(json=json)
+
+
 # Worktrees
 
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]

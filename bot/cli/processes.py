@@ -1,4 +1,4 @@
-"""`threadtree serve|web|worker|migrate|receive`, `deliveries replay`: the bot's processes, and what feeds them."""
+"""`threadtree serve|web|worker|migrate|receive`, `deliveries replay|recover`: processes, and what feeds them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, assert_never
 from uuid import uuid4
 
+import orjson
 import structlog
 import typer
 
 from bot.cli.child import Child, Parent, fork
 from bot.cli.running import database_url, fail, ready_database, run, run_on_database, stop_signals, tell
-from bot.settings import SERVE, WEB, WORKER, Settings, SettingsError, doubtful_names, load
+from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load
 
 # What a process runs is imported in it: the web process has no agents, no git and no client of GitHub.
 
@@ -179,3 +180,38 @@ def replay(guid: str) -> None:
             fail(f"{guid} cannot be run: it meant nothing to the bot, or its body is no longer kept.")
         case other:
             assert_never(other)
+
+
+def recover(*, json: bool) -> None:
+    """Compare GitHub's log with the inbox now, and print what was recovered of each source."""
+    from bot.compose.parts import Surroundings, open_github, redactor_of, require_current_schema
+    from bot.messages.formatting import format_count
+    from bot.receive.recover import Recovered
+    from bot.receive.recover import recover as recover_missed
+    from bot.store.database import database
+
+    settings = load(needs=frozenset({Need.GITHUB}))
+
+    async def recovered() -> list[Recovered] | None:
+        around, redactor = Surroundings(), redactor_of(settings)
+        async with (
+            ready_database(settings) as dsn,
+            database(dsn, size=2, redactor=redactor) as pool,
+            open_github(settings, around, redactor) as github,
+        ):
+            await require_current_schema(pool)
+            name = settings.bot_name or (await github.identity()).mention
+            return await recover_missed(pool, github, settings.platform, name, around.clock())
+
+    found = run(recovered())
+    if found is None:
+        fail("A worker is doing it at this moment.")
+    if json:
+        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        return
+    for one in found:
+        typer.echo(f"{one.source}: {format_count(len(one.guids), 'event')} recovered")
+        if one.problem is not None:
+            typer.echo(f"{one.source}: {one.problem}", err=True)
+    if not found:
+        typer.echo("No repository was active in the last 30 days.")

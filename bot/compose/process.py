@@ -31,7 +31,7 @@ from bot.store import deliveries
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, engine, run_pool
 from bot.store.jobs import turns_queue
-from bot.store.nodes import NODE_TIMEOUT_SECONDS, NodeSelf
+from bot.store.nodes import NodeSelf
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
 
 CONNECTIONS = 16
@@ -117,7 +117,7 @@ async def _run_worker(
             session_ttl_seconds=settings.session_ttl_seconds,
         )
         try:
-            await stack.enter_async_context(registered(pool, node, NODE_TIMEOUT_SECONDS, around.sleep))
+            await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
         except NodeInUseError as problem:
             raise CannotStartError(str(problem)) from problem
         await move_in(ctx, identified.was_at)

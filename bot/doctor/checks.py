@@ -207,7 +207,26 @@ async def github_checks(settings: Settings, github: GitHub) -> list[Check]:
         left = f"{rate.remaining} of {rate.limit} requests left in this hour"
         checks.append(Check("rate limit", "warning" if rate.remaining < FEW_REQUESTS else "ok", left))
     named = [full_name for full_name in settings.allowed_repos if not _GLOB_CHARACTERS & set(full_name)]
-    return [*checks, *[await _repository_check(github, full_name) for full_name in named]]
+    checks += [await _repository_check(github, full_name) for full_name in named]
+    if not github.is_app:
+        checks += [await _missed_check(settings.platform, github, full_name) for full_name in named]
+    return checks
+
+
+async def _missed_check(platform: str, github: GitHub, full_name: str) -> Check:
+    """Return whether the deliveries that were missed can be read; an App reads its own in any case."""
+    name, instead = f"missed deliveries of {full_name}", "the threads' comments are read instead"
+    try:
+        hooks = await github.webhooks(await github.repository(platform, *full_name.split("/")))
+    except GitHubError as problem:
+        found = f"the token may not read the repository's webhooks ({problem}): {instead}"
+        step = (
+            "For labels, assignments and reviews too, give it `Webhooks: read` (or `read:repo_hook` and admin access)."
+        )
+        return Check(name, "warning", found, step)
+    if not hooks:
+        return Check(name, "warning", f"no webhook of the repository leads to /webhooks/github: {instead}")
+    return Check(name, "ok", "fetched from GitHub's log, which goes back three days")
 
 
 def _clock_checks(github: GitHub) -> list[Check]:

@@ -104,6 +104,21 @@ class Posted:
     body: str
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedDelivery:
+    """A delivery in GitHub's own log of a webhook."""
+
+    id: int
+    guid: str
+    event: str
+    at: datetime
+
+
+def logged_delivery(answer: Any) -> LoggedDelivery:
+    """https://docs.github.com/rest/repos/webhooks#list-deliveries-for-a-repository-webhook"""
+    return LoggedDelivery(answer["id"], answer["guid"], answer["event"], datetime.fromisoformat(answer["delivered_at"]))
+
+
 def permission(answer: Any) -> Permission:
     """Read https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user
 

@@ -1,9 +1,11 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, assert_never
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -12,6 +14,7 @@ from bot.github.answers import (
     BranchPull,
     Identity,
     IssueRef,
+    LoggedDelivery,
     Permission,
     Posted,
     PullFacts,
@@ -32,6 +35,7 @@ ReactionContent = Literal["eyes", "confused"]
 # https://docs.github.com/rest/authentication/permissions-required-for-github-apps
 APP_RIGHTS = ("contents", "issues", "pull_requests")
 REPOSITORY = "/repos/{owner}/{name}"
+WEBHOOK_PATH = "/webhooks/github"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
@@ -258,6 +262,97 @@ class GitHub:
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
                 return answers.posted(answer)
         return None
+
+    @property
+    def is_app(self) -> bool:
+        """Whether the bot is a GitHub App, which has one webhook for all repositories."""
+        return isinstance(self._credentials, AppCredentials)
+
+    async def webhooks(self, repository: Repository) -> tuple[int, ...]:
+        """Return the repository's webhooks that lead to a bot. Raises NotFound or Refused without the permission.
+
+        https://docs.github.com/rest/repos/webhooks#list-repository-webhooks
+        """
+        found = await self.get_all(repository, "/hooks{?per_page}")
+        addresses = {hook["id"]: urlsplit(hook["config"].get("url", "")) for hook in found}
+        return tuple(hook for hook, address in addresses.items() if address.path.endswith(WEBHOOK_PATH))
+
+    async def logged_deliveries(
+        self, hook: tuple[Repository, int] | None, since: datetime, most: int
+    ) -> tuple[list[LoggedDelivery], bool]:
+        """Return what a repository's webhook, or the App's (None), delivered since then, the newest first.
+
+        At most `most`; the second value says whether these are all.
+        """
+        path = "/deliveries{?per_page}"
+        if hook is None:
+            app = self._app()
+            return await self._api.as_app(app, lambda jwt: self._log(f"/app/hook{path}", {}, since, most, jwt))
+        repository, hook_id = hook
+        variables = self._variables(repository, id=str(hook_id))
+        path = f"{REPOSITORY}/hooks/{{id}}{path}"
+        return await self._authorised(repository, lambda token: self._log(path, variables, since, most, None, token))
+
+    async def logged_payload(self, hook: tuple[Repository, int] | None, delivery: int) -> Any:
+        """Return the payload of a delivery in GitHub's log.
+
+        https://docs.github.com/rest/apps/webhooks#get-a-delivery-for-an-app-webhook
+        """
+        if hook is None:
+            path, which = "/app/hook/deliveries/{delivery}", {"delivery": str(delivery)}
+            found = await self._api.as_app(self._app(), lambda jwt: self._api.getitem(path, which, jwt=jwt))
+        else:
+            repository, hook_id = hook
+            path = "/hooks/{id}/deliveries/{delivery}"
+            found = await self.get(repository, path, id=str(hook_id), delivery=str(delivery))
+        return found["request"]["payload"]
+
+    async def changed_since(self, repository: Repository, what: str, since: datetime, most: int) -> list[Any]:
+        """Return at most `most` comments or threads, all of the repository, that changed since then, oldest first.
+
+        `what`: `issues/comments`, `pulls/comments` or `issues`, as https://docs.github.com/rest/issues/comments#list-issue-comments-for-a-repository
+        """
+        path = f"{REPOSITORY}/{what}{{?per_page,since,state,sort,direction}}"
+        stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        order = {"sort": "updated", "direction": "asc", "per_page": str(PER_PAGE), "since": stamp}
+        variables = self._variables(repository, **order, **({"state": "all"} if what == "issues" else {}))
+
+        async def some(token: str) -> list[Any]:
+            found: list[Any] = []
+            async with aclosing(self._api.getiter(path, variables, oauth_token=token)) as items:
+                async for item in items:
+                    found.append(item)
+                    if len(found) >= most:
+                        break
+            return found
+
+        return await self._authorised(repository, some)
+
+    async def _log(
+        self,
+        path: str,
+        variables: dict[str, str],
+        since: datetime,
+        most: int,
+        jwt: str | None,
+        token: str | None = None,
+    ) -> tuple[list[LoggedDelivery], bool]:
+        found: list[LoggedDelivery] = []
+        items = self._api.getiter(path, {**variables, "per_page": str(PER_PAGE)}, jwt=jwt, oauth_token=token)
+        async with aclosing(items):
+            async for item in items:
+                delivery = answers.logged_delivery(item)
+                if delivery.at < since:
+                    break
+                if len(found) >= most:
+                    return found, False
+                found.append(delivery)
+        return found, True
+
+    def _app(self) -> AppCredentials:
+        if not isinstance(self._credentials, AppCredentials):
+            raise TypeError("the bot is no GitHub App")
+        return self._credentials
 
     async def git_token(self, repository: Repository) -> str:
         """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""

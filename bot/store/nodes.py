@@ -6,9 +6,6 @@ from datetime import datetime
 
 from bot.store.database import Connection
 
-NODE_TIMEOUT_SECONDS = 60.0
-"""The default of how long a node may be silent before others count it as dead."""
-
 HEARTBEAT = """
 -- A node is at one place at a time: another one may have its id only when it has been silent for so long, or when its
 -- last heartbeat is still that of $5.
@@ -93,7 +90,7 @@ class NodeSelf:
 async def heartbeat(
     connection: Connection,
     node: NodeSelf,
-    timeout_seconds: float = NODE_TIMEOUT_SECONDS,
+    timeout_seconds: float,
     instead_of: datetime | None = None,
 ) -> bool:
     """Record that this node is alive; False where a process with another DATA_DIR has its id.

@@ -76,7 +76,7 @@ async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
 
     async def original_lives(seconds: float) -> None:
         looks.append(seconds)
-        assert await nodes.heartbeat(pool, original)
+        assert await nodes.heartbeat(pool, original, 60)
 
     async with registered(pool, original, 60), registered(pool, original, 60):
         with pytest.raises(NodeInUseError, match="copy of this DATA_DIR"):
@@ -86,7 +86,7 @@ async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
 
     # The original has ended, or was killed and gives no sign of life.
     async with registered(pool, copied, 60, original_lives):
-        assert not await nodes.heartbeat(pool, original)
+        assert not await nodes.heartbeat(pool, original, 60)
     async with registered(pool, original, 60):
         looks.clear()
 

@@ -1,0 +1,116 @@
+"""Rows of what was compared with GitHub, and what the inbox lacks."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bot.model import Repository
+from bot.store.database import Connection, Pool, repository_of
+
+LOCK = """
+select pg_try_advisory_lock(hashtextextended('threadtree recovery', 0))
+"""
+
+UNLOCK = """
+select pg_advisory_unlock(hashtextextended('threadtree recovery', 0))
+"""
+
+SEEN_UNTIL = """
+-- At first from the first delivery ever received, within GitHub's memory; without one nothing was missed yet.
+select coalesce((select seen_until from recoveries where source = $1),
+                greatest((select received_at from deliveries order by seq limit 1), $2::timestamptz - $3::interval), $2)
+"""
+
+SAVE = """
+insert into recoveries (source, seen_until, problem) values ($1, $2, $3)
+on conflict (source) do update set seen_until = excluded.seen_until, problem = excluded.problem
+"""
+
+KNOWN = """
+select guid from deliveries where guid = any ($1::text[])
+"""
+
+ACTIVE = """
+-- Repositories where the bot was asked something lately, those first that were compared longest ago.
+select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
+from codebases b left join recoveries r on r.source = b.platform || '/' || b.repository_id
+where b.platform = $1
+  and exists (select from conversations c where (c.platform, c.repository_id) = (b.platform, b.repository_id)
+              and (c.updated_at > $2::timestamptz - $3::interval))
+order by r.seen_until nulls first, b.repository_id limit $4
+"""
+
+WAS_ANSWERED = """
+-- It got a reaction, or it is a turn's.
+select exists (select from outbox o join conversations c on c.id = o.conversation_id
+               where (c.platform, c.repository_id, c.number) = ($1, $2, $3) and o.kind = 'reaction'
+                 and o.target_kind = $4 and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
+    or exists (select from turns t join conversations c on c.id = t.conversation_id
+               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                 and t.source_kind = $4 and t.source_id is not distinct from $5)
+"""
+
+IS_OPEN = """
+select exists (select from conversations
+               where (platform, repository_id, number) = ($1, $2, $3) and state = 'open')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text on GitHub: a comment by its id, or the thread's own (None)."""
+
+    repository: Repository
+    number: int
+    kind: str
+    id: int | None
+
+
+@asynccontextmanager
+async def only_one(pool: Pool) -> AsyncIterator[bool]:
+    """Yield whether no other process compares now; then no other one begins until the block ends."""
+    async with pool.acquire() as connection:
+        is_ours: bool = await connection.fetchval(LOCK)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                await connection.execute(UNLOCK)
+
+
+async def seen_until(connection: Connection, source: str, now: datetime, memory: timedelta) -> datetime:
+    """Return the time until which the source was compared."""
+    at: datetime = await connection.fetchval(SEEN_UNTIL, source, now, memory)
+    return max(at, now - memory)
+
+
+async def save(connection: Connection, source: str, seen: datetime, problem: str | None) -> None:
+    """Record that the source was compared until then, and the permission that was missing."""
+    await connection.execute(SAVE, source, seen, problem)
+
+
+async def known(connection: Connection, guids: Sequence[str]) -> set[str]:
+    """Return those of the deliveries that are in the inbox."""
+    return {row["guid"] for row in await connection.fetch(KNOWN, list(guids))}
+
+
+async def active_repositories(
+    connection: Connection, platform: str, now: datetime, within: timedelta, most: int
+) -> list[Repository]:
+    """Return at most `most` repositories where the bot was asked something within that time."""
+    return [repository_of(row) for row in await connection.fetch(ACTIVE, platform, now, within, most)]
+
+
+async def was_answered(connection: Connection, text: Text) -> bool:
+    """Return whether the text was acted on before."""
+    repository = text.repository
+    place = (repository.platform, repository.id, text.number)
+    found: bool = await connection.fetchval(WAS_ANSWERED, *place, text.kind, text.id)
+    return found
+
+
+async def is_open(connection: Connection, repository: Repository, number: int) -> bool:
+    """Return whether the bot knows the thread, as an open one."""
+    found: bool = await connection.fetchval(IS_OPEN, repository.platform, repository.id, number)
+    return found
