@@ -184,7 +184,8 @@ def replay(guid: str) -> None:
 
 def recover(*, json: bool) -> None:
     """Compare GitHub's log with the inbox now, and print what was recovered of each source."""
-    from bot.compose.parts import Surroundings, open_github, redactor_of, require_current_schema
+    from bot.compose.base import redactor_of, require_current_schema
+    from bot.compose.parts import Surroundings, open_github
     from bot.messages.formatting import format_count
     from bot.receive.recover import Recovered
     from bot.receive.recover import recover as recover_missed
