@@ -1,7 +1,8 @@
 """The model proxy of a turn: replaces the turn's dummy key by the real one, on the way to one upstream.
 
 The agent never sees the real key: not in its environment, not in an error of the upstream, not by a redirect. And the
-key serves for the requests that the agent needs, not for the account's files, batches or stored answers.
+key serves for the requests that the agent needs, not for the account's files, batches or stored answers: neither by
+an address nor by a name in a body (`stored_objects.py`).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import httpx
 import structlog
 
 from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
+from bot.network.stored_objects import BodyScan, RefusedBodyError
 from bot.network.usage_limit import MOST_BODY_BYTES, UsageLimit
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -182,6 +184,9 @@ class _ModelProxy:
             path = swapped.target.partition(b"?")[0][:200].decode("ascii")
             _log.warning("model-request-refused", method=asked.method.decode("ascii"), path=path)
             raise BadRequestError(403, "This request is not one of those that an agent may send to its model.")
+        body = exchange.body(swapped.headers)
+        if body is not None and not _is_plain_json(swapped.headers):
+            raise BadRequestError(415, "A request to a model is JSON, not compressed.")
         return httpx.Request(
             asked.method.decode("ascii"),
             self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + swapped.target),
@@ -190,7 +195,7 @@ class _ModelProxy:
                 # The key could not be masked in a compressed answer.
                 (b"accept-encoding", b"identity"),
             ],
-            content=exchange.body(swapped.headers),
+            content=body,
         )
 
     async def _forward(self, request: httpx.Request, exchange: "_Exchange") -> None:
@@ -219,6 +224,13 @@ class _ModelProxy:
         return [(name, value.replace(key, b"*" * len(key))) for name, value in kept]
 
 
+def _is_plain_json(headers: list[Header]) -> bool:
+    """Return whether the body can be read on its way."""
+    kinds = [value.partition(b";")[0].strip().lower() for name, value in headers if name == b"content-type"]
+    encodings = [value.strip().lower() for name, value in headers if name == b"content-encoding"]
+    return kinds == [b"application/json"] and not set(encodings) - {b"identity"}
+
+
 class _Exchange:
     """One request of the agent and its answer, as HTTP/1.1 messages on its connection."""
 
@@ -238,8 +250,8 @@ class _Exchange:
         return None
 
     async def _body(self) -> AsyncIterator[bytes]:
-        """Yield the body. Raises BadRequestError if it is malformed or too large."""
-        size = 0
+        """Yield the body. Raises BadRequestError if it is malformed, too large or names what the vendor has stored."""
+        size, scan = 0, BodyScan()
         while True:
             try:
                 event = self._connection.next_event()
@@ -250,6 +262,11 @@ class _Exchange:
                     size += len(event.data)
                     if size > MAX_BODY_BYTES:
                         raise BadRequestError(413, f"The request is larger than {MAX_BODY_BYTES} bytes.")
+                    try:
+                        scan.feed(bytes(event.data))
+                    except RefusedBodyError as refused:
+                        _log.warning("model-request-refused", why=str(refused))
+                        raise BadRequestError(403, f"The request's body is refused. {refused}") from refused
                     yield bytes(event.data)
                 case h11.EndOfMessage():
                     self._asked.set()

@@ -23,6 +23,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 REAL = "sk-real-" + "a1b2c3" * 6
 DUMMY = "sk-dummy-" + "z9" * 16
+JSON = {"content-type": "application/json"}
 HEADER = {"x-api-key": DUMMY}
 
 
@@ -87,14 +88,14 @@ async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
     caplog.set_level("DEBUG")
     upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base/") as agent:
-        answer = await agent.post(f"/v1/messages{query}", headers=headers, content=b'{"prompt": "hi"}')
+        answer = await agent.post(f"/v1/messages{query}", headers=headers | JSON, content=b'{"model": "hi"}')
     assert (answer.status_code, answer.json()) == (200, {"ok": True})
     assert upstream.head.startswith(f"post /base/v1/messages{'?alt=sse' if query else ''} http/1.1")
     assert arrived.lower() in upstream.head
     assert DUMMY not in upstream.head
     assert REAL not in caplog.text
     assert f"host: 127.0.0.1:{there.port}" in upstream.head
-    assert upstream.requests[0].endswith(b'\r\n\r\n{"prompt": "hi"}')
+    assert upstream.requests[0].endswith(b'\r\n\r\n{"model": "hi"}')
 
 
 @pytest.mark.parametrize(
@@ -148,19 +149,19 @@ async def test_a_request_streams_to_the_model_piece_by_piece(tmp_path: Path) -> 
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        seen.append(await reader.readuntil(b"one\r\n"))
+        seen.append(await reader.readuntil(b"[1,\r\n"))
         received.set()
         seen.append(await reader.readuntil(b"0\r\n\r\n"))
         writer.write(response(b"{}"))
 
     async def body() -> AsyncIterator[bytes]:
-        yield b"one"
+        yield b"[1,"
         await asyncio.wait_for(received.wait(), PATIENCE_SECONDS)
-        yield b"two"
+        yield b"22]"
 
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answer = await agent.post("/v1/messages", headers=HEADER, content=body())
-    assert (answer.status_code, seen) == (200, [b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n"])
+        answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=body())
+    assert (answer.status_code, seen) == (200, [b"3\r\n[1,\r\n", b"3\r\n22]\r\n0\r\n\r\n"])
 
 
 async def test_cookies_and_the_hops_own_headers_pass_neither_way(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ async def test_an_upstream_that_repeats_the_key_does_not_tell_it(
     whole = response(body, status, headers)
     upstream = Upstream(*(whole[cut : cut + 5] for cut in range(0, len(whole), 5)))
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answer = await agent.post("/v1/messages", headers=HEADER, content=b"{}")
+        answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")
     masked = "*" * len(REAL)
     assert answer.status_code == int(status[:3])
     assert answer.json() == {"error": f"invalid key {masked} or {masked}"}
@@ -280,7 +281,10 @@ async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(tmp_path: Path) -> None:
     async with site(Upstream()) as there, agent_of(tmp_path, there.url):
         answer = await by_hand(
-            tmp_path, "POST /v1/messages HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n", b"{}"
+            tmp_path,
+            "POST /v1/messages HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+            "Expect: 100-continue\r\n",
+            b"{}",
         )
     assert answer.startswith(b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200")
 
@@ -289,16 +293,43 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(models, "MAX_BODY_BYTES", 1000)
     upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answer = await agent.post("/v1/messages", headers=HEADER, content=b"x" * 300_000)
+        answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=b"x" * 300_000)
     assert answer.status_code == 413
     assert upstream.requests == []
+
+
+async def test_a_body_that_names_a_stored_object_never_arrives_whole(tmp_path: Path) -> None:
+    upstream = Upstream()
+    body = b'{"input": "%s", "previous_response_id": "resp_1"}' % (b"x" * 300_000)
+    with capture_logs() as logs:
+        async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+            answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=body)
+    assert (answer.status_code, "previous_response_id" in answer.text) == (403, True)
+    assert upstream.requests == []
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["model-request-refused"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "application/x-protobuf"},
+        JSON | {"content-encoding": "gzip"},
+        {"content-type": "text/json"},
+    ],
+)
+async def test_a_body_that_cannot_be_read_on_its_way_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+    upstream = Upstream()
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        answer = await agent.post("/v1/messages", headers=HEADER | headers, content=b"{}")
+    assert (answer.status_code, upstream.requests) == (415, [])
 
 
 async def test_a_turn_sends_a_limited_number_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "MAX_REQUESTS", 2)
     upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answers = [await agent.post("/v1/messages", headers=HEADER, content=b"{}") for _ in range(3)]
+        answers = [await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 403]
     assert len(upstream.requests) == 2
 
@@ -402,8 +433,8 @@ async def test_the_usage_limit_that_the_vendor_names_is_heard(tmp_path: Path) ->
     limit = UsageLimit(lambda: now)
     upstream = Upstream(response(b'{"error": {}}', "429 Too Many Requests", "Retry-After: 7200\r\n"))
     async with site(upstream) as there, agent_of(tmp_path, there.url, limit) as agent:
-        assert (await agent.post("/v1/messages", headers=HEADER, content=b"{}")).status_code == 429
+        assert (await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")).status_code == 429
         assert limit.until == now + timedelta(hours=2)
         upstream.answer = (response(b"{}"),)
-        await agent.post("/v1/messages", headers=HEADER, content=b"{}")
+        await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")
         assert limit.until is None

@@ -39,7 +39,8 @@ print(json.dumps({url: [ask(proxied, url), ask(direct, url)] for url in sys.argv
 ASK_MODEL = """
 import os, sys, urllib.request
 request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", data=b"{}",
-                                 headers={"x-api-key": os.environ["ANTHROPIC_API_KEY"]})
+                                 headers={"x-api-key": os.environ["ANTHROPIC_API_KEY"],
+                                          "content-type": "application/json"})
 with urllib.request.urlopen(request, timeout=60) as answer:
     while piece := answer.read1():
         print(piece.decode(), flush=True)
