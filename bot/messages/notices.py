@@ -136,7 +136,7 @@ def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
             what = "is at a commit" if len(names) == 1 else "are at commits"
             why = f"{format_list(names)} {what} that no branch of its own repository on GitHub has"
         case "too-much":
-            why = "the commits hold more data than the bot searches for secrets"
+            why = "there is more in the commits (data, merges or submodules) than the bot examines before a push"
         case _:
             assert_never(rule)
     return f"Not pushed: {why}. The work is kept on the bot's machine."

@@ -145,10 +145,13 @@ def _spans(tokens: list[Token], count: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _break_definitions(lines: list[str], env: EnvType, host: str) -> None:
-    """Break the link definitions that lead elsewhere."""
-    definitions = [*env.get("references", {}).values(), *env.get("duplicate_refs", [])]
-    for definition in definitions:
-        if _allowed(definition["href"], host):
+    """Break the link definitions that lead elsewhere, and those of words that begin with `!`.
+
+    `[!NOTE]: x` would make a link of the first line of a box, which would be a box no more.
+    """
+    named = [*env.get("references", {}).items(), *((one["label"], one) for one in env.get("duplicate_refs", []))]
+    for label, definition in named:
+        if _allowed(definition["href"], host) and not label.strip().startswith("!"):
             continue
         for number in range(*definition["map"]):
             lines[number] = lines[number].replace("]:", "] :")

@@ -17,6 +17,7 @@ from bot.github.uploads import Uploads, key_of
 from bot.model import Repository
 from bot.prompt.builder import Attachment
 from bot.prompt.hidden import drop_code, markdown_blocks
+from bot.redaction import Redactor
 
 SECONDS = 20.0
 MOST_FILES = 20
@@ -30,6 +31,7 @@ MOST_SHOWN_PIXELS = 8_000
 
 _IMAGE_TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
 _BINARY_STARTS = {b"%PDF-": "pdf", b"PK\x03\x04": "zip", b"\x1f\x8b\x08": "gz"}
+_BINARY = frozenset((*_IMAGE_TYPES, *_BINARY_STARTS.values()))
 _TEXT_SUFFIXES = frozenset(
     ("txt", "log", "md", "csv", "tsv", "json", "jsonl", "yaml", "yml", "toml", "xml", "html", "svg", "patch", "diff")
 )
@@ -76,9 +78,17 @@ def find_links(sources: Iterable[Source], uploads: Uploads) -> tuple[Link, ...]:
 
 
 async def fetch(
-    github: GitHub, repository: Repository, links: Sequence[Link], uploads: Uploads, folder: Path
+    github: GitHub,
+    repository: Repository,
+    links: Sequence[Link],
+    uploads: Uploads,
+    folder: Path,
+    redactor: Redactor,
 ) -> Fetched:
-    """Save the attachments in the folder, under names of the bot's own. Raises nothing but cancellation."""
+    """Save the attachments in the folder, under names of the bot's own; texts without secrets, as in the prompt.
+
+    Raises nothing but cancellation.
+    """
     wanted, signed = links[:MOST_FILES], dict[str, str]()
     problems: list[str | None] = [None] * len(wanted)
     contents: list[bytes | None] = [None] * len(wanted)
@@ -114,7 +124,7 @@ async def fetch(
     saved: list[Attachment] = []
     for at, (link, content) in enumerate(zip(wanted, contents, strict=True)):
         if content is not None:
-            attachment = await asyncio.to_thread(_save, content, link, len(saved) + 1, folder)
+            attachment = await asyncio.to_thread(_save, content, link, len(saved) + 1, folder, redactor)
             saved += [attachment] if attachment else []
             problems[at] = None if attachment else "of a type that is not taken"
     reasons = [*filter(None, problems), *[f"more than {MOST_FILES}"] * (len(links) - len(wanted))]
@@ -146,13 +156,15 @@ def _why(problem: GitHubError) -> str:
             return "not reachable"
 
 
-def _save(content: bytes, link: Link, number: int, folder: Path) -> Attachment | None:
+def _save(content: bytes, link: Link, number: int, folder: Path, redactor: Redactor) -> Attachment | None:
     """Write the file; None for a type that is not taken. Nothing of its name is anybody's but the bot's."""
     suffix = image_type(content) or _file_type(content, link.address)
     if suffix is None:
         return None
     is_image = suffix in _IMAGE_TYPES
     path = folder / f"{'image' if is_image else 'file'}-{number}.{suffix}"
+    if suffix not in _BINARY:
+        content = redactor.redact(content.decode()).encode()
     path.write_bytes(content)
     media_type = _IMAGE_TYPES[suffix] if is_image and can_be_shown(content) else None
     return Attachment(str(path), link.source.name, is_image=is_image, media_type=media_type)

@@ -4,7 +4,7 @@ Rule: DESIGN.md §4, "What the agent is told".
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from bot.github.thread import Text
@@ -90,4 +90,4 @@ def _changed_at(text: Text) -> datetime:
 
 
 def _visible(text: Text) -> Text:
-    return Text(text.author, strip_hidden(text.body), text.created_at, text.edited_at)
+    return replace(text, body=strip_hidden(text.body))

@@ -130,12 +130,18 @@ async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, t
             Source(f"a comment of @{text.author.login}", text.body, text.node_id)
             for text in reversed(select(thread.comments, scope).texts)
         ]
+        sources += [
+            Source(f"a review comment of @{text.author.login}", text.body, text.node_id)
+            for one in reversed(thread.pull.review_threads if thread.pull else ())
+            for text in reversed(select(one.comments, scope).texts)
+        ]
         return attachments.find_links(sources, uploads)
 
     found = await asyncio.to_thread(links)
     if not found:
         return Fetched()
-    return await attachments.fetch(ctx.github, repository, found, uploads, ctx.attachments / str(turn.id))
+    folder = ctx.attachments / str(turn.id)
+    return await attachments.fetch(ctx.github, repository, found, uploads, folder, ctx.redactor)
 
 
 def _images(saved: Sequence[Attachment]) -> list[Image]:

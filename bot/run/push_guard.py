@@ -14,7 +14,6 @@ from pathlib import Path
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
 from bot.git.objects import Objects
 from bot.git.runner import failure, piped
 from bot.messages.notices import PushRule
@@ -49,7 +48,7 @@ class PushWithheldError(Exception):
 
 
 class _TooMuchError(Exception):
-    """There is more to search than MAX_SEARCHED_BYTES, or more submodules than anybody has."""
+    """There is more to search than MAX_SEARCHED_BYTES, or more merges or submodules than anybody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,11 @@ class Guard:
             raise PushWithheldError("protected-branch")
         if await _is_harmless(clone, branch, commit, self.bases, self.redactor):
             return
-        if not self.allow_workflow_changes and (files := await _changed_workflows(clone, branch, commit, self.bases)):
-            raise PushWithheldError("workflow-files", files)
         try:
+            if not self.allow_workflow_changes and (
+                files := await _changed_workflows(clone, branch, commit, self.bases)
+            ):
+                raise PushWithheldError("workflow-files", files)
             if missing := await _unpublished_submodules(clone, path, branch, commit, self.bases):
                 raise PushWithheldError("submodule", missing)
             if await _holds_secret(clone, commit, self.redactor):
@@ -139,7 +140,10 @@ def _lines(names: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def _changed_workflows(clone: Clone, branch: str, commit: str, bases: Sequence[str]) -> tuple[str, ...]:
-    """Return the workflow files of a commit, or of an unpublished one below it, that are not as GitHub has them."""
+    """Return the workflow files of a commit, or of an unpublished one below it, that are not as GitHub has them.
+
+    Raises _TooMuchError.
+    """
     unpublished = (commit, "--not", "--remotes=origin")
     written = await _on_workflows(
         clone, "log", "--format=", "--name-only", "-z", "--root", "--no-merges", "--full-history", *unpublished
@@ -147,7 +151,7 @@ async def _changed_workflows(clone: Clone, branch: str, commit: str, bases: Sequ
     # What a merge takes from one of its parents is written by no commit.
     merges = await clone.run("rev-list", "--min-parents=2", f"--max-count={_MOST_MERGES}", *unpublished)
     if len(joined := merges.text.split()) == _MOST_MERGES:
-        raise GitError(GitProblem.OTHER, "rev-list", f"{_MOST_MERGES} merges are more than can be checked")
+        raise _TooMuchError
     changed = written | await _differing_workflows(clone, branch, commit, bases)
     for merge in joined:
         changed |= await _differing_workflows(clone, branch, merge, bases)

@@ -66,7 +66,8 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
     await issue.says("@threadtree-bot write cart.py: total = 1\nsay I count the items.")
     await issue.hears("I count the items.")
     pull = await world.maria.opens_pull("Count", "Fixes #1", head="threadtree/issue-1")
-    await pull.reviews("One remark", ("cart.py", 1, "Why 1?"))
+    image = world.github.upload(PNG, private=True)
+    await pull.reviews("One remark", ("cart.py", 1, f"Why 1?\n\n![]({image})"))
     settled = await world.maria.person.review_comment(pull.pull, "cart.py", 1, "Rename it")
     settled.resolved = True
     failed = Check(1, "tests", "failure", "1 failed", "See the log", "noise\nAssertionError: 1 != 2")
@@ -78,9 +79,10 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
     read = (
         "Read: the description, 1 comment, 1 earlier answer, 1 review thread, 1 failing check, 1 file of the diff, head"
     )
-    await pull.hears(f"{read} {head[:7]}.")
+    await pull.hears(f"{read} {head[:7]}, 1 attachment.")
     told = await prompt_of(world)
     assert "I count the items." in told.partition("## Description")[0], "it begins with what was done for the issue"
     for part in ("It says 0.", "One remark", "Why 1?", "+total = 1", "AssertionError: 1 != 2", "cart.py:1", "@@ "):
         assert part in told, part
+    assert "image-1.png, from a review comment of @maria: " in told
     assert "Rename it" not in told

@@ -16,6 +16,7 @@ from bot.model import Repository
 from bot.prompt import attachments
 from bot.prompt.attachments import MOST_BYTES, MOST_FILES, Fetched, Source, find_links
 from bot.prompt.collect import Collected, collect
+from bot.redaction import Redactor
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
 from bot.simulated.github.faults import FailBefore
@@ -215,6 +216,7 @@ async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedR
     assert await collect(github, repository, 404, Moment(datetime.now(UTC), bot_id=0)) is None
 
 
+SECRET = "canary-8f2c61d0-77aa"
 PNG = b"\x89PNG\r\n\x1a\n rest"
 
 
@@ -223,7 +225,9 @@ async def attached(
 ) -> Fetched:
     repository = Repository("github", shop.id, shop.owner.login, shop.name)
     uploads = Uploads(simulated.server_url, repository, is_public=not shop.private)
-    return await attachments.fetch(github, repository, find_links(sources, uploads), uploads, folder)
+    return await attachments.fetch(
+        github, repository, find_links(sources, uploads), uploads, folder, Redactor([SECRET])
+    )
 
 
 def contents(found: Fetched) -> list[bytes]:
@@ -246,6 +250,18 @@ async def test_attachments_are_saved_under_names_of_the_bots_own(
         ("file-2.log", "the description", False),
     ]
     assert contents(found) == [PNG, b"line\n"]
+
+
+async def test_a_known_secret_in_a_file_does_not_reach_the_agent(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, tmp_path: Path
+) -> None:
+    shop.private = False
+    log = simulated.upload(f"before\ntoken={SECRET}\r\nafter é\n".encode(), "build.log")
+    image = simulated.upload(PNG + SECRET.encode())
+
+    found = await attached(github, simulated, shop, tmp_path, Source("a comment", f"{log} {image}", None))
+
+    assert contents(found) == ["before\ntoken=[redacted]\r\nafter é\n".encode(), PNG + SECRET.encode()]
 
 
 async def test_what_is_not_fetched_is_named_with_its_reason(

@@ -215,6 +215,19 @@ async def test_more_than_can_be_searched_is_withheld(small: GitRepositories, mon
     assert await withheld(small) == ("too-much", ())
 
 
+async def test_more_merges_than_can_be_examined_are_withheld(
+    small: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_guard, "_MOST_MERGES", 2)
+    start = small.agent("rev-parse", "HEAD")
+    for number in range(2):
+        commits(small, {"data": str(number)})
+        side = small.agent("commit-tree", "HEAD^{tree}", "-p", start, "-m", "side")
+        small.agent("merge", "-q", "--no-ff", "-s", "ours", "-m", "joined", side)
+    assert await withheld(small) == ("too-much", ())
+    assert isinstance(await pushed(small, guard_with(allow_workflow_changes=True)), Pushed)
+
+
 async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositories) -> None:
     commits(small, {"data": "1234,5678\n" * 2_000_000})
     pauses: list[float] = []

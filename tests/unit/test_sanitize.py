@@ -99,6 +99,9 @@ def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> N
         ("`x`<https://evil.example>", "`x` `https://evil.example`"),
         ("<https://a.example><https://b.example>", "`https://a.example` `https://b.example`"),
         ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r] : `https://evil.example`"),
+        # Or the first line of the bot's own box would be a link, and the box none.
+        ("[!NOTE]: /evil/repo\n\n> [ !tip ]: /x", "[!NOTE] : /evil/repo\n\n> [ !tip ] : /x"),
+        ("[a]: /octo/hello\n\n[!a] [a]", "[a]: /octo/hello\n\n[!a] [a]"),
         ("a `span\n<div>\nover lines`", "a `span\n&lt;div>\nover lines`"),
         ("| a |\n|---|\n| `b | @c` |", "| a |\n|---|\n| `b | @\u2060c` |"),
     ],
