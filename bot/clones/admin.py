@@ -5,11 +5,13 @@ https://git-scm.com/docs/git-worktree#_details
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from bot.git import refs
-from bot.sandbox.untrusted_files import UntrustedFileError, open_untrusted, read_untrusted
+from bot.sandbox.untrusted_files import FLAGS, UntrustedFileError, open_untrusted, read_untrusted
 
 # More than the longest path, or the last line of a log, takes.
 _MOST_BYTES = 8192
@@ -116,16 +118,33 @@ def admin_directories(clone: Path) -> list[Path]:
 
 def holders(clone: Path, branch: str) -> list[Path]:
     """Return the clone's folders for the worktrees that have this branch checked out."""
-    return [admin for admin in admin_directories(clone) if recorded(admin / "HEAD") == f"ref: {refs.local(branch)}"]
+    return list(_naming(clone, "HEAD", f"ref: {refs.local(branch)}"))
 
 
 def other_holder(clone: Path, path: Path, branch: str) -> Path | None:
     """Return the path of a worktree other than the one at `path` that has this branch checked out."""
-    found = (Path(recorded(admin / "gitdir")).parent for admin in holders(clone, branch))
-    return next((holder for holder in found if holder != real_path(path)), None)
+    own, found = real_path(path), (Path(recorded(admin / "gitdir")).parent for admin in holders(clone, branch))
+    return next((holder for holder in found if holder != own), None)
 
 
 def find_admin_directory(clone: Path, path: Path) -> Path | None:
     """Return the clone's folder for the worktree at `path`, which may be gone. The time grows with their number."""
-    wanted = str(real_path(path) / ".git")
-    return next((admin for admin in admin_directories(clone) if recorded(admin / "gitdir") == wanted), None)
+    return next(_naming(clone, "gitdir", str(real_path(path) / ".git")), None)
+
+
+def _naming(clone: Path, file: str, text: str) -> Iterator[Path]:
+    """Yield the clone's folders for worktrees whose `file` has this text.
+
+    There may be thousands: three calls to the system for each, and what a file holds is only compared.
+    """
+    wanted = os.fsencode(text)
+    with suppress(FileNotFoundError, NotADirectoryError), open_untrusted(clone, PurePath("worktrees")) as folder:
+        for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+            with suppress(OSError):
+                descriptor = os.open(f"{name}/{file}", FLAGS, dir_fd=folder)
+                try:
+                    found = os.read(descriptor, len(wanted) + 2)
+                finally:
+                    os.close(descriptor)
+                if found.strip() == wanted:
+                    yield clone / "worktrees" / name

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 
-# A FIFO without a writer would block.
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""No link is followed. A FIFO without a writer would block."""
 
 
 class UntrustedFileError(OSError):
@@ -25,7 +25,7 @@ class UntrustedFileError(OSError):
 def open_untrusted(root: Path, path: PurePath, flags: int = 0) -> Iterator[int]:
     """Open `path` below `root`, and yield its descriptor. Raises OSError: ELOOP or ENOTDIR for a link in any part."""
     with _folder_of(root, path) as folder:
-        descriptor = os.open(path.name, _FLAGS | flags, dir_fd=folder)
+        descriptor = os.open(path.name, FLAGS | flags, dir_fd=folder)
         try:
             yield descriptor
         finally:
@@ -40,7 +40,7 @@ def _folder_of(root: Path, path: PurePath) -> Iterator[int]:
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in path.parts[:-1]:
-            above, descriptor = descriptor, os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=descriptor)
+            above, descriptor = descriptor, os.open(part, FLAGS | os.O_DIRECTORY, dir_fd=descriptor)
             os.close(above)
         yield descriptor
     finally:

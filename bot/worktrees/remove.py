@@ -1,5 +1,6 @@
 """A worktree is removed: what exists only there is rescued, then its directory and git's entry are renamed away."""
 
+import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory, holders
+from bot.clones.admin import Missing, admin_directory
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, private_commits
@@ -17,7 +18,7 @@ from bot.git.errors import GitError
 from bot.rescue.contents import parse_entries
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, stashes_not_rescued
-from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
+from bot.worktrees.unlink import is_checked_out_elsewhere, rescue_first, rescued_commit, unlink_worktree
 
 _log = structlog.get_logger()
 
@@ -63,14 +64,16 @@ async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote
     if label.branch is not None:
         refs.local(label.branch)
     try:
-        found = await rescue_first(lock, path, label, published=remote.counts)
+        found, shared = await asyncio.gather(
+            rescue_first(lock, path, label, published=remote.counts), _is_shared(lock.clone, path, label.branch)
+        )
         departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     except (GitError, OSError) as error:
         return NotRemoved(f"it could not be examined or moved away: {error}")
     if isinstance(found, KeepDirectory):
         _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
     rescued = rescued_commit(found)
-    deleted = await _delete_branch(lock, path, label.branch, rescued, remote)
+    deleted = not shared and await _delete_branch(lock, path, label.branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
         return NotRemoved("something made its directory again while it was removed")
@@ -81,13 +84,15 @@ async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remot
     """Remove the worktree, after a fetch, if it has nothing that needs a rescue. Raises InvalidNameError."""
     try:
         await import_commits(lock, path, label.branch)
-        why = await _reason_to_keep(lock, path, label.branch)
+        why, shared = await asyncio.gather(
+            _reason_to_keep(lock, path, label.branch), _is_shared(lock.clone, path, label.branch)
+        )
         if why is not None:
             return NotRemoved(why, in_use=True)
         departed = unlink_worktree(lock, path, label.at, whole=False)
     except (GitError, OSError) as error:
         return NotRemoved(f"it could not be examined or moved away: {error}")
-    deleted = await _delete_branch(lock, path, label.branch, None, remote)
+    deleted = not shared and await _delete_branch(lock, path, label.branch, None, remote)
     reached("branch-deleted")
     return Removed(None, departed.kept, deleted, departed.trashed)
 
@@ -126,6 +131,10 @@ async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> st
     return None
 
 
+async def _is_shared(clone: Clone, path: Path, branch: str | None) -> bool:
+    return branch is not None and await asyncio.to_thread(is_checked_out_elsewhere, clone.path, path, branch)
+
+
 async def _delete_branch(
     lock: CloneLock, path: Path, branch: str | None, rescued: Rescued | None, remote: Remote
 ) -> bool:
@@ -134,8 +143,6 @@ async def _delete_branch(
     try:
         tip = await clone.commit_at(refs.local(branch)) if branch is not None else None
         if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
-            return False
-        if holders(clone.path, branch):
             return False
         await clone.run("update-ref", "-d", refs.local(branch), tip)
         # Where the branch tracked nothing there is no such section.

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory, holders
+from bot.clones.admin import Missing, admin_directory
 from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
 from bot.clones.start import Refused, issue_branch
@@ -21,7 +21,7 @@ from bot.rescue.contents import parse_entries
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued
 from bot.worktrees.create import recreate
-from bot.worktrees.unlink import admin_directories_of, rescue_first, rescued_commit, unlink_worktree
+from bot.worktrees.unlink import is_checked_out_elsewhere, rescue_first, rescued_commit, unlink_worktree
 
 # What git's folder of a worktree at rest holds. The index goes too: a file with skip-worktree survives `reset --hard`.
 _AT_REST = frozenset({"HEAD", "commondir", "gitdir", "locked", "logs", "modules", "refs"})
@@ -90,7 +90,7 @@ async def reset(
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
     branch = await _branch(lock, path, base, merged_head)
-    if branch is not None and _checked_out_elsewhere(clone.path, path, branch):
+    if branch is not None and is_checked_out_elsewhere(clone.path, path, branch):
         return ResetRefused(reasons.branch_checked_out(branch))
     kept = trash.kept_folder(clone.data_dir) / trash.kept_name(path, label.at)
     trashed: tuple[Path, ...] = ()
@@ -155,7 +155,7 @@ async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | N
     for sequel in itertools.count(first + 1):
         branch = await issue_branch(clone, base.issue, sequel)
         free = await _is_free(lock, branch, base.commit, published=False)
-        if free and not _checked_out_elsewhere(clone.path, path, branch):
+        if free and not is_checked_out_elsewhere(clone.path, path, branch):
             return branch
     raise AssertionError("there is always a next one")
 
@@ -251,8 +251,3 @@ async def _head(lock: CloneLock, path: Path) -> str | None:
         return await entries.head_of(lock.clone, path)
     except (GitError, OSError):
         return None
-
-
-def _checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
-    own = admin_directories_of(clone, path)
-    return any(admin not in own for admin in holders(clone, branch))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directories, admin_directory, real_path, recorded
+from bot.clones.admin import Missing, admin_directories, admin_directory, holders, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
@@ -187,6 +187,13 @@ def admin_directories_of(clone: Path, path: Path) -> list[Path]:
         return [linked]
     named = recorded(path / ".git").removeprefix("gitdir:").strip()
     return [admin for admin in admin_directories(clone) if _belongs(admin, path, named)]
+
+
+def is_checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
+    """Return whether another worktree than the one at `path` has this branch. It reads the HEAD of all of them."""
+    found = holders(clone, branch)
+    own = admin_directories_of(clone, path) if found else []
+    return any(admin not in own for admin in found)
 
 
 def _belongs(admin: Path, path: Path, named: str) -> bool:
