@@ -46,7 +46,10 @@ async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | N
         theirs = await clone.commit_at(refs.remote(branch)) if branch else None
         if head is None or theirs is None or await clone.commit_at(head) is None:
             return Summary(size, changed)
-        return Summary(size, changed, await clone.count(head, f"^{theirs}"), await clone.count(theirs, f"^{head}"))
+        if head == theirs:
+            return Summary(size, changed, 0, 0)
+        ahead, behind = (await clone.run("rev-list", "--left-right", "--count", f"{head}...{theirs}")).text.split()
+        return Summary(size, changed, int(ahead), int(behind))
     except (GitError, OSError, refs.InvalidNameError):
         return Summary(size)  # a broken worktree is listed like any other
 
