@@ -45,8 +45,10 @@ class AssignedWorktree:
 
 async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     """Return the conversation's worktree from now on: its own, a shared one, or a new one that is reserved."""
-    await sharing.lock_codebase(ctx.connection, ctx.repository)
-    live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
+    live = await conversations.own_ready_worktree(ctx.connection, ctx.conversation_id)
+    if live is None:
+        await sharing.lock_codebase(ctx.connection, ctx.repository)
+        live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
     if live is not None:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)

@@ -21,17 +21,29 @@ from bot.store.worktrees import lock_worktree
 UPSERT_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
 -- A reused name is another repository: its folder has the id in its name.
-insert into codebases (platform, repository_id, owner, name, folder, default_branch, installation_id)
-values ($1, $2, $3, $4,
-        case when exists (select from codebases
-                          where folder = $3 || '/' || $4 and (platform, repository_id) <> ($1, $2))
-             then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
-        $5, $6)
-on conflict (platform, repository_id) do update
-   set owner = excluded.owner, name = excluded.name, updated_at = now(),
-       default_branch = coalesce(excluded.default_branch, codebases.default_branch),
-       installation_id = coalesce(excluded.installation_id, codebases.installation_id)
-returning folder
+-- What is known already is not written: an update locks the row until the transaction ends, and the repository's
+-- threads would be decided one after the other. `updated_at` tells who had a name last.
+with known as (
+    select folder from codebases b
+    where (platform, repository_id) = ($1, $2) and owner = $3 and name = $4
+      and ($5::text is null or default_branch = $5) and ($6::bigint is null or installation_id = $6)
+      and not exists (select from codebases o where o.platform = $1 and lower(o.owner) = lower($3)
+                                                and lower(o.name) = lower($4) and o.updated_at > b.updated_at)
+), written as (
+    insert into codebases (platform, repository_id, owner, name, folder, default_branch, installation_id)
+    select $1, $2, $3, $4,
+           case when exists (select from codebases
+                             where folder = $3 || '/' || $4 and (platform, repository_id) <> ($1, $2))
+                then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
+           $5, $6
+    where not exists (select from known)
+    on conflict (platform, repository_id) do update
+       set owner = excluded.owner, name = excluded.name, updated_at = now(),
+           default_branch = coalesce(excluded.default_branch, codebases.default_branch),
+           installation_id = coalesce(excluded.installation_id, codebases.installation_id)
+    returning folder
+)
+select folder from known union all select folder from written
 """
 
 UPSERT_CONVERSATION = """
@@ -74,6 +86,14 @@ where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and cla
                        and not exists (select from worktrees o where o.node = w.node and o.path = w.path
                                                                  and o.state in ('reserved', 'ready', 'removing'))))
 returning id, node, branch, start_kind, start_number, start_ref
+"""
+
+OWN_READY_WORKTREE = """
+-- As LIVE_WORKTREE where nothing has to be decided: the row is locked, so that a thread that wants to share the worktree
+-- sees what this one asks for.
+update worktrees w set removal = null, updated_at = now()
+from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('reserved', 'ready')
+returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref
 """
 
 HAS_LIVE_WORKTREE = """
@@ -239,6 +259,12 @@ async def end_session(connection: Connection, conversation_id: int, reason: EndR
 async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:
     """Return the worktree if it can still be used; call off a removal that has not begun."""
     row = await connection.fetchrow(LIVE_WORKTREE, worktree_id)
+    return live_worktree_of(row) if row else None
+
+
+async def own_ready_worktree(connection: Connection, conversation_id: int) -> LiveWorktree | None:
+    """Return the worktree that the conversation uses, None where there is none or its removal was decided."""
+    row = await connection.fetchrow(OWN_READY_WORKTREE, conversation_id)
     return live_worktree_of(row) if row else None
 
 

@@ -80,6 +80,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "end a session": (conversations.END_SESSION, (5, "reset-requested")),
     "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),
     "own worktree": (conversations.LIVE_WORKTREE, (50,)),
+    "own worktree that is in use": (conversations.OWN_READY_WORKTREE, (50,)),
     "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
     "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature", "threadtree/issue-", None)),
     "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
