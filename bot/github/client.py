@@ -1,9 +1,12 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar, assert_never
 from urllib.parse import urlsplit
 
@@ -38,6 +41,8 @@ REPOSITORY = "/repos/{owner}/{name}"
 WEBHOOK_PATH = "/webhooks/github"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
+SHARED_SECONDS = 1.0
+"""A permission is live: an answer is not shared with those who ask later, nor once it is there."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """
@@ -73,6 +78,8 @@ class GitHub:
         self._clock = clock
         self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
         self._identity: Identity | None = None
+        self._permissions: dict[tuple[str, int, str], tuple[float, asyncio.Task[Permission]]] = {}
+        """The look-ups that GitHub has not answered, and when they began."""
 
     async def identity(self) -> Identity:
         """Return who the bot is; GitHub is asked once."""
@@ -141,7 +148,25 @@ class GitHub:
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
 
     async def permission(self, repository: Repository, login: str) -> Permission:
-        """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed."""
+        """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
+
+        Callers that ask the same within a second, while GitHub has not answered, share the answer.
+        """
+        key, now = (repository.platform, repository.id, login), asyncio.get_running_loop().time()
+        asked_at, asked = self._permissions.get(key, (-math.inf, None))
+        if asked is None or now - asked_at > SHARED_SECONDS:
+            asked = asyncio.create_task(self._permission(repository, login))
+            self._permissions[key] = now, asked
+            asked.add_done_callback(partial(self._forget_permission, key))
+        return await asyncio.shield(asked)
+
+    def _forget_permission(self, key: tuple[str, int, str], asked: asyncio.Task[Permission]) -> None:
+        if self._permissions.get(key, (0.0, None))[1] is asked:
+            del self._permissions[key]
+        if not asked.cancelled():
+            asked.exception()  # of a look-up whose callers are all gone
+
+    async def _permission(self, repository: Repository, login: str) -> Permission:
         try:
             answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
         except NotFound:

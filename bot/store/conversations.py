@@ -89,8 +89,8 @@ returning id, node, branch, start_kind, start_number, start_ref
 """
 
 OWN_READY_WORKTREE = """
--- As LIVE_WORKTREE where nothing has to be decided: the row is locked, so that a thread that wants to share the worktree
--- sees what this one asks for.
+-- As LIVE_WORKTREE where nothing has to be decided. The row is locked: a thread that wants to share the worktree sees
+-- what this one asks for.
 update worktrees w set removal = null, updated_at = now()
 from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('reserved', 'ready')
 returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref

@@ -122,6 +122,38 @@ async def test_an_account_without_access_has_no_permission(github: GitHub, shop:
     assert await github.permission(ours(shop), "nobody-at-all") == "none"
 
 
+async def test_who_asks_for_a_permission_at_once_shares_one_look_up_and_nothing_is_remembered(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    zoe = simulated.person("zoe")
+    shop.allow(zoe, "write")
+
+    def asked() -> int:
+        return sum(request.path.endswith("/permission") for request in simulated.traffic.requests)
+
+    at_once = (github.permission(ours(shop), login) for login in ("zoe", "zoe", "nobody-at-all", "zoe"))
+    assert await asyncio.gather(*at_once) == ["write", "write", "none", "write"]
+    assert asked() == 2
+
+    shop.allow(zoe, "read")
+    assert await github.permission(ours(shop), "zoe") == "read"
+    assert asked() == 3
+
+
+async def test_a_shared_look_up_survives_the_one_who_began_it_and_fails_for_all(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    begun = asyncio.create_task(github.permission(ours(shop), "maria"))
+    joined = asyncio.create_task(github.permission(ours(shop), "maria"))
+    await asyncio.sleep(0)
+    begun.cancel()
+    assert await joined == await github.permission(ours(shop), "maria")
+
+    simulated.faults.add(FailBefore(500), times=None)
+    failed = await asyncio.gather(*(github.permission(ours(shop), "maria") for _ in range(3)), return_exceptions=True)
+    assert [type(problem) for problem in failed] == [Transient] * 3
+
+
 async def test_a_permission_that_cannot_be_asked_is_an_error(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
