@@ -40,6 +40,7 @@ structure = [
     "*",
     "_",
 ]
+structure += ["<details>\n", "<summary>x</summary>\n", "</details>\n", "<details><summary>", "[!NOTE]: /x\n"]
 structure += ["| a | b |\n|---|---|\n", "|", "text "]
 hostile = st.lists(st.sampled_from(live + links + structure), max_size=14).map("".join)
 

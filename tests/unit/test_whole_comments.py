@@ -157,8 +157,11 @@ def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[st
 
 
 LIVE = "@octocat fixes #1 ![x](https://evil.example/x.png) [y](https://evil.example) <b>"
+FOLDS = ["<details>\n", "<details>\n<summary>", "<summary>", "</summary>\n", "</details>\n", "<details open><summary>x"]
 FENCES = ["```\n", "   ```\n", " ```` \n", "~~~\n", "\n\n", "> ", "- ", "    ", "\r", "\t", "`", "``", "text\n"]
-hostile = st.lists(st.sampled_from([*FENCES, LIVE, f"\n{LIVE}\n"]), max_size=12).map("".join)
+hostile = st.lists(st.sampled_from([*FENCES, *FOLDS, LIVE, f"\n{LIVE}\n", "[!NOTE]: /evil\n"]), max_size=12).map(
+    "".join
+)
 OWN_TAGS = re.compile(r"</?(?:details|summary|sub)>")
 CLOSING = re.compile(r"fixes #1")
 
@@ -184,6 +187,45 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part
+
+
+@given(hostile, hostile)
+def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str) -> None:
+    saved, age = Saved(1, 2), timedelta(hours=3)
+    line = WorktreeLine(foreign, detached=False, made=True, others=(9,), idle=age)
+    page = f"{SERVER}/acme/shop/compare/main...threadtree/issue-7"
+    for reply in (
+        replies.help_text(foreign, [("stop", "ends the request")]),
+        replies.unknown_command(foreign, HANDLERS),
+        replies.status(foreign, age, 1, session_active=True, wait=reasons.trouble(other)),
+        replies.delivery_failed(foreign),
+        replies.delivery_unreadable(foreign),
+        worktree_replies.worktree_list(line, [OldWork(saved, age, 1, restored=False)]),
+        worktree_replies.worktree_list(replace(line, detached=True), []),
+        worktree_replies.was_made(foreign),
+        worktree_replies.was_reset(foreign, other, foreign, saved, (9,)),
+        worktree_replies.was_restored(saved, foreign, [other, foreign]),
+        worktree_replies.kept_whole(foreign),
+        worktree_replies.not_restored("changes", [foreign, other]),
+        worktree_replies.not_done("reset", foreign),
+        worktree_replies.was_switched(4, foreign, other),
+        pull_requests.was_merged(8, page, foreign),
+        pull_requests.not_on_github(foreign),
+        pull_requests.nothing_new(foreign, other),
+        pull_requests.refused(foreign, page),
+    ):
+        assert is_inert(reply), reply
+
+
+@given(st.lists(st.sampled_from([*FOLDS, *FENCES, "\n\n", "text\n"]), max_size=14).map("".join))
+def test_an_answer_with_folds_closes_each_that_it_opens(answer: str) -> None:
+    for part in tracking.final(TurnResult("done", answer=f"Words.\n\n{answer}", steps=("one",)), server_url=SERVER):
+        html = MarkdownIt("commonmark").enable("table").render(part)
+        depth = 0
+        for tag in re.findall(r"<(/?)details>", html):
+            depth += -1 if tag else 1
+            assert depth >= 0, part
+        assert depth == 0, part
 
 
 @pytest.mark.parametrize("fence", ["```", " ```", "   ````", "> ```"])
