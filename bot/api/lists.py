@@ -57,8 +57,11 @@ def _look(rows: Sequence[listings.Worktree], data_dir: Path) -> list[dict[str, o
     for row in rows:
         item = asdict(row)
         del item["folder"], item["node_id"]
-        if row.state == "ready" and row.node_id == here and not (data_dir / row.path).is_dir():
-            item["state"] = "missing"
+        if row.node_id == here:
+            directory = data_dir / row.path
+            item["path"] = str(directory)
+            if row.state == "ready" and not directory.is_dir():
+                item["state"] = "missing"
         found.append(item)
     return found
 
