@@ -16,6 +16,7 @@ from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import Policy, policy_for
+from bot.maintenance.room import make_room
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -30,7 +31,7 @@ from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
-SPARES_SECONDS = 60.0
+DISK_SECONDS = 60.0
 LONGEST_ROUND_SECONDS = 20.0
 _log = structlog.get_logger()
 
@@ -74,10 +75,13 @@ async def keep_house(
         else:
             await expire(ctx, policy)
         unused = timedelta(days=settings.worktree_orphan_expiry_days)
-        await care_for_clones(ctx, unused, settings.disk_reserve_bytes)
+        await care_for_clones(ctx, unused)
 
-    async def keep_spares() -> None:
-        await keep_all_spares(ctx, settings.worktree_spares, settings.disk_reserve_bytes)
+    async def watch_disk() -> None:
+        """Keep spares while there is room for them; make room where new worktrees have none."""
+        await keep_all_spares(ctx, settings.worktree_spares)
+        if settings.worktree_prune_enabled:
+            await make_room(ctx)
 
     async def fetch_missed() -> None:
         """Fetch the deliveries that were missed while nothing listened."""
@@ -86,7 +90,7 @@ async def keep_house(
     pause = settings.sweep_interval_seconds
     beside = asyncio.gather(
         _repeat("sweep", sweep, pause, stopping),
-        _repeat("spares", keep_spares, min(pause, SPARES_SECONDS), stopping),
+        _repeat("disk", watch_disk, min(pause, DISK_SECONDS), stopping),
         _repeat("recovery", fetch_missed, settings.recover_interval_seconds, stopping),
     )
     try:

@@ -66,6 +66,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             sleep=around.sleep,
             github=github,
             redactor=redactor,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
         )
         await move_in(ctx, identified.was_at)
         yield ctx

@@ -110,6 +110,7 @@ async def _run_worker(
             redactor=redactor,
             clock=around.clock,
             sleep=around.sleep,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
             auto_pull_request=settings.auto_pull_request,
             setup_script=settings.setup_script,
             include_outsiders=settings.include_outsiders,

@@ -1,7 +1,6 @@
 """The care of a node's clones: they are packed, removed when unused, and the busy ones have spares."""
 
 import asyncio
-import shutil
 from datetime import timedelta
 from typing import Literal
 
@@ -15,6 +14,7 @@ from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.repair import folders_on_disk
 from bot.node.context import NodeContext
+from bot.node.room import free_bytes
 from bot.rescue.stored import list_rescues
 from bot.store import clones
 from bot.store.clones import CloneUse
@@ -25,7 +25,7 @@ _BUSY_WORKTREES = 2
 _log = structlog.get_logger()
 
 
-async def care_for_clones(ctx: NodeContext, unused: timedelta, reserve_bytes: int) -> None:
+async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
     """Remove the clones that were `unused` for that long, and pack the others; whole where that is due and no turn of
     the repository runs.
 
@@ -39,7 +39,7 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta, reserve_bytes: in
                 await pack(lock)
                 use = await _use_of(ctx, folder)
                 if use is not None and not use.busy:
-                    await pack_whole(lock, use.default_branch, reserve_bytes)
+                    await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
@@ -64,7 +64,7 @@ async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused:
     return True
 
 
-async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"], reserve_bytes: int) -> None:
+async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"]) -> None:
     """Keep spares of the clones that get new worktrees, and drop all others; none where the disk is short.
 
     What fails is logged and tried again next time. Raises only what a database raises that is away.
@@ -72,7 +72,7 @@ async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"], reser
     for folder, clone in await _clones(ctx):
         use = await _use_of(ctx, folder)
         try:
-            commit = await _commit_to_keep(clone, use, spares, reserve_bytes)
+            commit = await _commit_to_keep(ctx, clone, use, spares)
             if commit is None:
                 await drop_spares(clone)
             else:
@@ -82,13 +82,13 @@ async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"], reser
 
 
 async def _commit_to_keep(
-    clone: Clone, use: CloneUse | None, spares: int | Literal["auto"], reserve_bytes: int
+    ctx: NodeContext, clone: Clone, use: CloneUse | None, spares: int | Literal["auto"]
 ) -> str | None:
     """Return the tip of the default branch, where spares are wanted. Raises GitError, OSError."""
     is_busy = use is not None and use.made_since >= (_BUSY_WORKTREES if spares == "auto" else 1)
     if use is None or use.default_branch is None or not is_busy or spares == 0:
         return None
-    if shutil.disk_usage(clone.path).free < 2 * reserve_bytes:
+    if free_bytes(ctx.data_dir) < 2 * ctx.disk_reserve_bytes:
         return None
     tip = await clone.commit_at(refs.remote(use.default_branch))
     if tip is None:

@@ -18,10 +18,21 @@ NO_DEFAULT_BRANCH = "The repository's HEAD names no branch. Set a default branch
 THREAD_CLOSED = "Stopped because the thread was closed."
 INTERRUPTED_TWICE = "The bot went down twice while it worked on this, so it did not start a third time."
 STOPPED_BY_OPERATOR = "Stopped by the operator."
+DISK_SHORT = (
+    "The disk of the bot's machine is nearly full, so no new worktree is made. Its operator must free space or lower "
+    "`DISK_RESERVE_GB`."
+)
 NO_ANSWER = "The agent ended without an answer."
 
 WaitReason = Literal[
-    "github-limit", "github-away", "credentials", "database-away", "files-locked", "disk-full", "usage-limit"
+    "github-limit",
+    "github-away",
+    "credentials",
+    "database-away",
+    "files-locked",
+    "disk-full",
+    "disk-short",
+    "usage-limit",
 ]
 WaitStep = Literal["start", "agent", "publish"]
 """What a request does at the end of its wait: it starts again, its agent continues, or its work is published."""
@@ -35,6 +46,7 @@ _WAITS: dict[WaitReason, str] = {
     "database-away": "The bot's database does not answer.",
     "files-locked": "Another process uses the files of this thread.",
     "disk-full": "The disk of the bot's machine is full. Its operator must free space.",
+    "disk-short": f"{DISK_SHORT} What was not used for long goes first.",
     "usage-limit": "The usage limit of the agent's model is reached.",
 }
 

@@ -31,6 +31,8 @@ class NodeContext:
     github: GitHub | None
     redactor: Redactor
     sleep: Sleep = asyncio.sleep
+    disk_reserve_bytes: int = 0
+    """The disk space that new worktrees must leave free."""
 
     def clone(self, folder: str) -> Clone:
         """Return the clone of a codebase by the folder in its row."""

@@ -11,6 +11,7 @@ from bot.clones.start import Refused, start_again
 from bot.git import refs
 from bot.messages import reasons, worktree_replies
 from bot.node.context import NodeContext
+from bot.node.room import require_room
 from bot.operations.shared import Outcome
 from bot.rescue.stored import read_rescue
 from bot.store import worktrees
@@ -64,6 +65,7 @@ async def make(
     ready = operation.worktree.state == "ready"
     if ready and isinstance(await inspect(lock.clone, path), Valid):
         return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
+    require_room(ctx)
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, Refused):
         return _impossible(reasons.no_worktree(made.next_step))

@@ -12,6 +12,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import notices, reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.node.room import require_room
 from bot.prompt import remarks
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
@@ -90,6 +91,7 @@ async def _prepare(
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree.is_made:
+        require_room(ctx)
         return await _made(ctx, lock, turn)
     turn, switched = await switch_if_needed(ctx, lock, turn)
     ready = await _restore_or_sync(ctx, lock, turn, on_progress)
@@ -145,6 +147,7 @@ async def _restore_or_sync(
     path, tip = ctx.directory(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
     found = await examine(lock, path, turn.worktree.branch)
     if isinstance(found.state, Missing):
+        require_room(ctx)
         # The damage may be in the clone: a worktree made again from that would break too.
         replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
         async with ctx.pool.acquire() as connection:

@@ -15,6 +15,7 @@ from bot.messages import reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.reasons import WaitReason, WaitStep
 from bot.model import ThreadRef
+from bot.node.room import DiskShortError
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
@@ -110,6 +111,8 @@ def _reason(problem: BaseException) -> WaitReason | None:
             return "files-locked"
         case GitError(problem=GitProblem.DISK_FULL):
             return "disk-full"
+        case DiskShortError():
+            return "disk-short"
         case ConnectionError() | TimeoutError() | socket.gaierror():
             return "database-away"
         case OSError(errno=code):

@@ -5,8 +5,10 @@ from datetime import timedelta
 import pytest
 
 from bot.network.usage_limit import UsageLimit
+from bot.node import room
 from bot.run import turn
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
+from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
 PERMISSION = "*/collaborators/*/permission"
@@ -171,3 +173,21 @@ async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(w
     assert "threadtree/issue-1" in await world.branches()
     assert list(await other.git.branches()) == ["main"]
     assert await world.database.fetchval("select name || ' ' || folder from codebases") == "store acme/shop"
+
+
+async def test_a_new_worktree_waits_while_the_disk_is_short(a_world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_world({"DISK_RESERVE_GB": "1"}) as world:
+        used, new = [await world.maria.opens_issue(title) for title in ("Used", "New")]
+        await used.says("@threadtree-bot say hello")
+        await used.hears_all()
+        monkeypatch.setattr(room, "free_bytes", lambda _: 10**9 - 1)
+
+        await new.says("@threadtree-bot say at last")
+
+        await new.sees("Waiting. The disk of the bot's machine is nearly full, so no new worktree is made. ")
+        await used.says("@threadtree-bot say again")
+        await used.sees("again")
+        monkeypatch.undo()
+        world.clock.move(900)
+        assert "at last" in "".join(await new.hears_all())
+        await used.hears_all()

@@ -363,7 +363,7 @@ async def test_a_clone_goes_when_no_thread_used_it_for_long_and_nothing_is_only_
         at = each.ctx.clock() - timedelta(days=days)
         await each.db.execute("update codebases set created_at = $1", at)
         await each.db.execute("update conversations set updated_at = $1", at)
-        await care_for_clones(each.ctx, unused, 0)
+        await care_for_clones(each.ctx, unused)
         return clone.exists()
 
     assert await after(91)  # it has a worktree

@@ -1,6 +1,7 @@
 """Spares: checkouts kept ready for new conversations."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ async def test_busy_large_repositories_have_spares(tmp_path: Path, database_url:
 
         async def kept_by_housekeeping(reserve_bytes: int = 0) -> int:
             await node.git.update()
-            await keep_all_spares(node.ctx, "auto", reserve_bytes)
+            await keep_all_spares(replace(node.ctx, disk_reserve_bytes=reserve_bytes), "auto")
             return len(spares_on_disk(node.git.clone))
 
         node.git.someone_pushes("main", files)

@@ -325,6 +325,7 @@ async def deployment(
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
             "DATA_DIR": str(tmp_path / "data"),
+            "DISK_RESERVE_GB": "0",
             "PORT": "0",
             "GITHUB_API_URL": github.api_url,
             "GITHUB_WEBHOOK_SECRET": SECRET,

@@ -10,6 +10,7 @@ from bot.git.errors import GitError, GitProblem
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.messages import reasons
 from bot.messages.reasons import WaitReason
+from bot.node.room import DiskShortError
 from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_limit
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -28,6 +29,7 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
         (GitError(GitProblem.DISK_FULL, "commit", ""), "disk-full"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk-full"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full"),
+        (DiskShortError(reasons.DISK_SHORT), "disk-short"),
         (asyncpg.DiskFullError("x"), "database-away"),
         (Unauthenticated("bad credentials"), "credentials"),
         (asyncpg.ReadOnlySQLTransactionError("x"), "database-away"),
