@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
 
+from bot import counters
 from bot.maintenance.clones import care_for_clones, keep_all_spares
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
@@ -26,6 +28,7 @@ from bot.store import deliveries, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, retry_stalled_jobs
 from bot.store.failures import log_failure
+from bot.store.measures import save_counts
 from bot.store.nodes import NodeSelf
 from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
@@ -52,13 +55,17 @@ async def keep_house(
             if not await nodes.heartbeat(connection, node, settings.node_timeout_seconds):
                 _log.error("node-in-use-elsewhere", node=node.id)
             for writer in await outbox.ring_forgotten(connection, ctx.clock()):
+                counters.count("recoveries_total", "write")
                 _log.info("outbox-rung", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):
+                counters.count("recoveries_total", "delivery")
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
         await runner.recover()
         runner.ring()
-        await retry_stalled_jobs(app)
+        counters.count("recoveries_total", "job", await retry_stalled_jobs(app))
+        counters.note("disk_free_bytes", node.name, shutil.disk_usage(ctx.data_dir).free)
+        await save_counts(ctx.pool)
         database_answered()
 
     async def sweep() -> None:
@@ -71,11 +78,14 @@ async def keep_house(
         await repair(ctx)
         policy = retention_policy(settings, ctx.clock())
         if settings.worktree_prune_enabled:
-            await prune(ctx, policy)
+            report = await prune(ctx, policy)
+            counters.count("worktrees_pruned_total", node.name, len(report.deleted))
+            counters.count("reclaimed_bytes_total", node.name, report.bytes_reclaimed)
         else:
             await expire(ctx, policy)
         unused = timedelta(days=settings.worktree_orphan_expiry_days)
         await care_for_clones(ctx, unused)
+        counters.count("sweeps_total", "done")
 
     async def watch_disk() -> None:
         """Keep spares while there is room for them; make room where new worktrees have none."""
@@ -98,6 +108,7 @@ async def keep_house(
     finally:
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)
+        await save_counts(ctx.pool)
 
 
 async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float, stopping: asyncio.Event) -> None:
@@ -106,6 +117,8 @@ async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
+            if name == "sweep":
+                counters.count("sweeps_total", "failed")
             log_failure(name, problem)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), timeout=seconds)

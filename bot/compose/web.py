@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 
@@ -14,15 +15,19 @@ from bot.api.calls import ApiContext
 from bot.api.events import News
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
+from bot.metrics import metrics_route
 from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
 from bot.settings import Settings
 from bot.store import deliveries
-from bot.store.database import Pool, database
+from bot.store.database import DATABASE_AWAY, Pool, database
+from bot.store.measures import save_counts
 
 CONNECTIONS = 6
+SAVE_COUNTS_SECONDS = 3.0
+_log = structlog.get_logger()
 
 
 async def run_web(
@@ -51,7 +56,7 @@ async def _serve(
         news = News(dsn)
         ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC))
         token = settings.admin_token.get_secret_value() if settings.admin_token else None
-        others = Starlette(routes=[*health_routes(pool), *api_routes(pool, ctx, token, news)])
+        others = Starlette(routes=[*health_routes(pool), metrics_route(pool), *api_routes(pool, ctx, token, news)])
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
             app,
@@ -72,6 +77,7 @@ async def _serve(
         listener = _listener(settings)
         serving = asyncio.create_task(server.serve([listener]))
         stop = asyncio.create_task(stopping.wait())
+        counting = asyncio.create_task(_save_counts(pool), name="counts")
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
@@ -81,13 +87,26 @@ async def _serve(
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
             await news.close()
             server.should_exit = True
             await serving
+            with contextlib.suppress(*DATABASE_AWAY):
+                await save_counts(pool)
             # uvicorn closes nothing where it was told to exit while it started.
             for started in getattr(server, "servers", ()):
                 started.close()
             listener.close()
+
+
+async def _save_counts(pool: Pool) -> None:
+    while True:
+        await asyncio.sleep(SAVE_COUNTS_SECONDS)
+        try:
+            await save_counts(pool)
+        except Exception:  # noqa: BLE001 - a bug of the counts costs no delivery
+            _log.exception("counts-not-saved")
 
 
 class _Server(uvicorn.Server):

@@ -7,6 +7,7 @@ from typing import assert_never
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from bot import counters
 from bot.failpoints import reached
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
@@ -64,6 +65,7 @@ async def _carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
         _log.info("operation-ended", state=outcome.state, outcome=outcome.words)
         await delete_trashed(outcome.trashed)
     except ClaimLostError:
+        counters.count("lost_claims_total", "operation")
         _log.warning("claim-lost")
     except asyncio.CancelledError:
         await asyncio.shield(_requeue(ctx, operation))
@@ -160,5 +162,6 @@ async def recover(ctx: NodeContext, is_gone: Callable[[OperationClaim], bool]) -
         gone = [claim for claim in await operations.running_on(connection, ctx.node) if is_gone(claim)]
         for claim in gone:
             if await operations.requeue(connection, claim):
+                counters.count("recoveries_total", "operation")
                 _log.warning("operation-cut-off", operation=claim.operation_id)
     return bool(gone)

@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import TypeVar, assert_never
 
 import orjson
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bot import counters
 from bot.receive.deadlines import Deadlines
 from bot.receive.delivery import delivery_of, is_signed
 from bot.receive.inbox import Inbox, Unavailable
@@ -84,7 +86,12 @@ class Receiver:
         if scope["type"] != "http" or scope["path"] != PATH:
             await self._others(scope, receive, send)
             return
+        began = perf_counter()
         answer = await self._receive(scope, receive)
+        if answer.status == 202:
+            counters.acknowledged(perf_counter() - began)
+        else:
+            counters.count("deliveries_refused_total", str(answer.status))
         body = orjson.dumps(answer.content)
         headers = [
             (b"content-type", b"application/json"),
@@ -116,7 +123,9 @@ class Receiver:
             if not await _judge(len(body), partial(is_signed, body, signature.decode(), self._secrets)):
                 _log.warning("delivery-wrong-signature", delivery=guid.decode())
                 return _refusal(401, "The signature does not match the body and the webhook secret.")
-            return await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
+            answer = await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
+            _count(event.decode(), answer)
+            return answer
         except _NoBodyError as problem:
             return problem.answer
         finally:
@@ -186,6 +195,11 @@ class Receiver:
 async def _judge(size: int, look: Callable[[], T]) -> T:
     """Return what `look` finds in a body of this size; at a large one it looks in a thread, while others arrive."""
     return await asyncio.to_thread(look) if size > USUAL_BODY_BYTES else look()
+
+
+def _count(event: str, answer: _Answer) -> None:
+    named = event if event in counters.EVENTS else "other"
+    counters.count("deliveries_received_total", f"{named} {answer.content.get('status', answer.status)}")
 
 
 def _is_form(headers: Headers) -> bool:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import structlog
 
+from bot import counters
 from bot.messages import reasons, tracking
 from bot.messages.commit_message import split_subject
 from bot.messages.tracking import TurnResult
@@ -158,6 +159,7 @@ class Runner:
         return self._is_gone(claim.worker, runs_here=claim.operation_id in self._operations)
 
     async def _cut_off(self, claim: Claim) -> None:
+        counters.count("recoveries_total", "turn")
         async with self._ctx.pool.acquire() as connection, connection.transaction():
             if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, assert_never
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from bot import failpoints
+from bot import counters, failpoints
 from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
@@ -100,6 +100,7 @@ class TurnRun:
         except TurnMovedError:
             _log.info("turn-moved")
         except ClaimLostError:
+            counters.count("lost_claims_total", "turn")
             _log.warning("claim-lost")
         except asyncio.CancelledError:
             await asyncio.shield(self._hand_back())

@@ -36,6 +36,13 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
                 gate.open()
                 assert (await api.post("/turns/1/retry")).status_code == 202
                 await issue.hears("Finished.")
+            await world.until("exists (select from counters where name = 'github_rate_remaining')")
+            await world.until("exists (select from counters where name = 'acknowledgement_seconds')")
+            figures = (await api.get(f"{world.pair.url}/metrics")).text
+            assert 'threadtree_turns_ended_total{agent="custom",state="stopped"} 1.0' in figures
+            assert 'threadtree_worktrees{node="here",state="ready"} 1.0' in figures
+            assert 'threadtree_github_requests_total{status="200"}' in figures
+            assert 'threadtree_disk_free_bytes{node="here"}' in figures
             assert await world.turns("state", "requested_by") == [("stopped", "maria"), ("done", "maria")]
 
 

@@ -1,0 +1,140 @@
+"""`/metrics` held against rows, and counts that two processes add to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+
+from bot import counters
+from bot.metrics import metrics_route
+from bot.store.database import Pool, database
+from bot.store.measures import save_counts
+from tests.support.past import A_PAST
+from tests.support.postgres import execute
+
+MORE = """
+update turns set created_at = now() - interval '1 hour' where state = 'queued';
+update turns set tokens = 1200 where id = 1;
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, due_at)
+values ('github.com/token', 1, 'comment', 0, 'issue', 'late', 'failed', now() - interval '2 minutes');
+insert into writers (writer, held_until) values ('github.com/token', now() + interval '10 minutes');
+insert into rescues (worktree_id, ref, conversations, bytes) values (2, 'refs/threadtree/rescue/2/1', '{9}', 4096);
+insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now())
+"""
+Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest_asyncio.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    await execute(database_url, A_PAST, MORE)
+    async with database(database_url, size=3) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def own_counts() -> None:
+    """Forget what earlier tests of this process counted."""
+    counters.take()
+
+
+async def scrape(pool: Pool) -> Figures:
+    """Return the figures of a web process that is scraped for the first time."""
+    transport = httpx.ASGITransport(Starlette(routes=[metrics_route(pool)]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://threadtree.test") as client:
+        answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (sample.name.removeprefix("threadtree_"), frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def of(figures: Figures, name: str, **labels: str) -> float:
+    return figures[name, frozenset(labels.items())]
+
+
+async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
+    found = await scrape(pool)
+    assert of(found, "turns", state="queued") == 1
+    assert 3590 < of(found, "turns_oldest_seconds", state="queued") < 3700
+    assert of(found, "turns_ended_total", state="done", agent="custom") == 1
+    assert of(found, "turns_ended_total", state="failed", agent="") == 1
+    assert of(found, "cost_usd_total", state="done", agent="custom") == 0.25
+    assert of(found, "tokens_total", state="done", agent="custom") == 1200
+    assert of(found, "turn_seconds_count") == 2
+    assert of(found, "turn_seconds_sum") == 600
+    assert of(found, "turn_seconds_bucket", le="120.0") == 0
+    assert of(found, "turn_seconds_bucket", le="600.0") == of(found, "turn_seconds_bucket", le="+Inf") == 2
+    assert of(found, "deliveries", state="failed") == 1
+    assert of(found, "operations", kind="reset", state="queued") == 1
+    assert of(found, "outbox", state="waiting") == 4
+    assert of(found, "outbox", state="failed") == 1
+    assert 110 < of(found, "outbox_oldest_seconds", state="failed") < 200
+    assert of(found, "writers_held") == 1
+    assert 500 < of(found, "writers_held_seconds") <= 600
+    assert of(found, "worktrees", node="here", state="ready") == 1
+    assert of(found, "worktrees", node="here", state="removed") == 1
+    assert of(found, "bytes", kind="rescues") == 4096
+    assert of(found, "bytes", kind="database") > 1_000_000
+    assert of(found, "node_silent_seconds", node="here") < 100
+
+
+async def test_two_processes_tell_what_both_have_counted(pool: Pool) -> None:
+    for answer in ("accepted", "accepted", "duplicate"):
+        counters.count("deliveries_received_total", f"issue_comment {answer}")
+    for seconds in (0.004, 0.01, 0.3, 99):
+        counters.acknowledged(seconds)
+    counters.count("github_requests_total", "200", 5)
+    counters.note("github_rate_remaining", "core", 4000)
+    await save_counts(pool)
+    # The other process.
+    counters.count("github_requests_total", "200", 2)
+    counters.count("github_requests_total", "unreachable")
+    counters.note("github_rate_remaining", "core", 3999)
+    await save_counts(pool)
+    await save_counts(pool)
+    first, second = await scrape(pool), await scrape(pool)
+    for found in (first, second):
+        assert of(found, "deliveries_received_total", event="issue_comment", answer="accepted") == 2
+        assert of(found, "acknowledgement_seconds_bucket", le="0.005") == 1
+        assert of(found, "acknowledgement_seconds_bucket", le="0.01") == 2
+        assert of(found, "acknowledgement_seconds_bucket", le="10.0") == 3
+        assert of(found, "acknowledgement_seconds_count") == 4
+        assert of(found, "acknowledgement_seconds_sum") == pytest.approx(99.314)
+        assert of(found, "github_requests_total", status="200") == 7
+        assert of(found, "github_requests_total", status="unreachable") == 1
+        assert of(found, "github_rate_remaining", resource="core") == 3999
+
+
+async def test_what_an_outage_keeps_from_the_rows_is_added_later(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters.count("sweeps_total", "done")
+    counters.note("disk_free_bytes", "here", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "bot.store.measures.ADD",
+            "select pg_terminate_backend(pg_backend_pid()), $1::text[], $2::text[], $3::float8[]",
+        )
+        await save_counts(pool)
+    counters.count("sweeps_total", "done")
+    counters.note("disk_free_bytes", "here", 2)
+    await save_counts(pool)
+    found = await scrape(pool)
+    assert of(found, "sweeps_total", end="done") == 2
+    assert of(found, "disk_free_bytes", node="here") == 2
+
+
+async def test_a_database_that_hangs_is_a_503(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.metrics.ANSWER_SECONDS", 0.2)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("lock table counters")
+        transport = httpx.ASGITransport(Starlette(routes=[metrics_route(pool)]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://threadtree.test") as client:
+            answers = await asyncio.gather(*(client.get("/metrics") for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {503}
