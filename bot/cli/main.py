@@ -20,7 +20,15 @@ worktrees = typer.Typer(help="The checkouts that conversations work in.", no_arg
 sessions = typer.Typer(help="The agents' contexts, one active per conversation.", no_args_is_help=True)
 turns = typer.Typer(help="The requests to the agent and how they ended.", no_args_is_help=True)
 deliveries = typer.Typer(help="The webhooks that were received.", no_args_is_help=True)
-for name, group in {"worktrees": worktrees, "sessions": sessions, "turns": turns, "deliveries": deliveries}.items():
+rescues = typer.Typer(help="Work that was rescued or kept before a worktree went.", no_args_is_help=True)
+_GROUPS = {
+    "worktrees": worktrees,
+    "rescues": rescues,
+    "sessions": sessions,
+    "turns": turns,
+    "deliveries": deliveries,
+}
+for name, group in _GROUPS.items():
     app.add_typer(group, name=name)
 
 
@@ -243,6 +251,45 @@ def repair_worktrees(
     from bot.cli.worktrees import repair_worktrees
 
     repair_worktrees(worktree, json=json)
+
+
+# Disk
+
+RescueId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `rescues list`.")]
+
+
+@rescues.command("list")
+def list_rescues(json: Json = False, limit: Limit = None) -> None:
+    """List what was rescued or kept, with its size and when it expires, the newest first."""
+    from bot.cli.storage import list_rescues
+
+    list_rescues(json=json, limit=limit)
+
+
+@rescues.command("restore")
+def restore_rescue(rescue: RescueId) -> None:
+    """Bring a rescue back into its worktree, which is made again where it is gone."""
+    from bot.cli.storage import restore_rescue
+
+    restore_rescue(rescue)
+
+
+@rescues.command("drop")
+def drop_rescue(
+    rescue: Annotated[str, typer.Argument(metavar="ID", help="Its id in `rescues list`, or its name there.")],
+) -> None:
+    """Delete a rescue for good, before it expires."""
+    from bot.cli.storage import drop_rescue
+
+    drop_rescue(rescue)
+
+
+@app.command()
+def disk(json: Annotated[bool, typer.Option("--json", help="Print the rows as a JSON array.")] = False) -> None:
+    """Show what takes the disk space of this node."""
+    from bot.cli.storage import print_disk
+
+    print_disk(json=json)
 
 
 @sessions.command("prune")

@@ -50,7 +50,7 @@ def operate(worktree: str, kind: OperationKind) -> None:
     """Reset, remove or restore a worktree; exit status 1 where that fails, 2 for an unknown worktree."""
 
     async def operated(ctx: NodeContext) -> None:
-        await _operate(ctx, (await _find(ctx, worktree)).id, kind)
+        await execute_operation(ctx, (await _find(ctx, worktree)).id, kind)
 
     run_on_node(operated)
 
@@ -151,12 +151,12 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.")
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
-    await _operate(ctx, assigned.worktree_id, "create")
+    await execute_operation(ctx, assigned.worktree_id, "create")
     found = await _find(ctx, str(assigned.worktree_id))
     typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")
 
 
-async def _operate(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:
+async def execute_operation(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:
     """Execute an operation, or wait for the worker that has begun it; print how it ended."""
     async with ctx.pool.acquire() as connection, connection.transaction():
         operation_id = await operations.enqueue(connection, worktree_id, kind, RequestedBy(OPERATOR, ctx.clock()))

@@ -146,6 +146,24 @@ async def _drop(ctx: NodeContext, rescue: Rescue) -> None:
         await drop_rescue(lock, rescue.ref)
 
 
+async def drop_now(ctx: NodeContext, rescue: Rescue) -> int:
+    """Delete a rescue before its time; return the bytes freed. Raises GitError, OSError, InvalidNameError."""
+    freed = await drop_kept(ctx, rescue.kept) if rescue.kept is not None else 0
+    await _drop(ctx, rescue)
+    async with ctx.pool.acquire() as connection:
+        await rescues.delete(connection, rescue.id)
+    return freed
+
+
+async def drop_kept(ctx: NodeContext, name: str) -> int:
+    """Delete a directory that was kept whole, with git's state of it; return the bytes freed. Raises OSError."""
+    freed = 0
+    for one in (name, f"{name}{trash.GIT_STATE}"):
+        trashed = trash.move_to_trash(ctx.data_dir, trash.kept_folder(ctx.data_dir) / one)
+        freed += await trash.delete(trashed) if trashed is not None else 0
+    return freed
+
+
 async def _expire_homes(ctx: NodeContext) -> None:
     homes = ctx.data_dir / "homes"
     present = [int(name) for name in await asyncio.to_thread(_names, homes) if name.isdecimal()]

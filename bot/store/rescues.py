@@ -40,6 +40,10 @@ OF_WORKTREE = """
 select * from rescue_rows where worktree_id = $1 order by created_at desc, ref is null, id desc
 """
 
+WITH_ID = """
+select * from rescue_rows where id = $1
+"""
+
 LATEST = """
 select * from rescue_rows order by created_at desc, ref is null, id desc
 """
@@ -125,6 +129,12 @@ async def pending_restore(connection: Connection, conversation_id: int) -> Rescu
 async def of_worktree(connection: Connection, worktree_id: int) -> list[Rescue]:
     """Return the rescues of one worktree, newest first."""
     return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id)]
+
+
+async def with_id(connection: Connection, rescue_id: int) -> Rescue | None:
+    """Return one rescue."""
+    row = await connection.fetchrow(WITH_ID, rescue_id)
+    return _rescue(row) if row else None
 
 
 async def latest(connection: Connection) -> list[Rescue]:

@@ -51,7 +51,10 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
         assert [(one["files"], one["restored_at"]) for one in row["rescues"]] == [(1, None)]
         assert "Rescued work" in (await command(here, "worktrees", "list")).stdout.decode()
 
-        await command(here, "worktrees", "restore", str(row["id"]))
+        [rescue] = json.loads((await command(here, "rescues", "list", "--json")).stdout)
+        assert (rescue["worktree"], rescue["conversations"], rescue["files"]) == (row["id"], ["acme/shop#1"], 1)
+        assert rescue["expires_at"] > rescue["created_at"]
+        await command(here, "rescues", "restore", str(rescue["id"]))
         assert (path / "notes.txt").read_text() == "not committed\n"
         [row] = await listed(here)
         assert (row["state"], row["conversations"], row["changed_files"]) == ("ready", ["acme/shop#1"], 1)
@@ -59,6 +62,25 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
         reset = await command(here, "worktrees", "reset", str(path))
         assert reset.stdout
         assert not (path / "notes.txt").exists()
+
+        name = f"shop.git.20260101T000000.000000Z.{'0' * 16}"
+        (here.data_dir / "kept" / name).mkdir(parents=True)
+        newest, older, without = json.loads((await command(here, "rescues", "list", "--json")).stdout)
+        assert older["id"] == rescue["id"]
+        assert (without["id"], without["name"]) == (None, name)
+        assert name in (await command(here, "rescues", "list")).stdout.decode()
+        assert "is newer" in complaint(await command(here, "rescues", "restore", str(older["id"]), status=2))
+        for gone in (str(newest["id"]), str(older["id"]), name):
+            await command(here, "rescues", "drop", gone)
+        for wrong in ("999", "../repos", name):
+            await command(here, "rescues", "drop", wrong, status=2)
+        assert json.loads((await command(here, "rescues", "list", "--json")).stdout) == []
+        assert not (here.data_dir / "kept" / name).exists()
+        rows = json.loads((await command(here, "disk", "--json")).stdout)
+        assert {("clone", "acme/shop"), ("worktrees", "acme/shop"), ("trash", None)} <= {
+            (row["what"], row["codebase"]) for row in rows
+        }
+        assert "clone" in (await command(here, "disk")).stdout.decode()
 
 
 async def test_prune_lists_old_worktrees_first_and_then_removes_them(tmp_path: Path, database_url: str) -> None:
