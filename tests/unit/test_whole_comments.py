@@ -168,7 +168,7 @@ CLOSING = re.compile(r"fixes #1")
 
 def is_inert(comment: str) -> bool:
     """Whether nothing foreign is live in it: the bot's own tags are taken as text."""
-    text = OWN_TAGS.sub("", comment)
+    text = OWN_TAGS.sub(lambda tag: tag[0].replace("<", "(").replace(">", ")"), comment)
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inline = [child for token in tokens for child in token.children or [] if child.type == "text"]
     return is_sanitized(text, "github.example") and not any(CLOSING.search(child.content) for child in inline)
