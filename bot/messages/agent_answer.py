@@ -38,7 +38,8 @@ def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTER
 
     No parts for an empty answer. At most MOST_COMMENTS: time and memory are bounded, also for the worst Markdown.
     """
-    shown = answer[:LONGEST_ANSWER].strip("\n")
+    # Markdown counts a carriage return as the end of a line: so does what counts lines here.
+    shown = answer[:LONGEST_ANSWER].replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     if not shown.strip():
         return (), False
     parts: list[str] = []

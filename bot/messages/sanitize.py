@@ -46,7 +46,10 @@ _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 
 
 def sanitize(markdown: str, server_url: str) -> str:
-    """Return the text for a comment; links may lead to `server_url` only. Text that resists becomes one code block."""
+    """Return the text for a comment; links may lead to `server_url` only. Text that resists becomes one code block.
+
+    Its lines end in "\\n" only.
+    """
     host = urlsplit(server_url).netloc.lower()
     markdown = without_markers(markdown)
     for _ in range(_MOST_PASSES):

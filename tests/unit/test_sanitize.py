@@ -1,5 +1,6 @@
 """What the agent wrote, on its way out: nothing live, cut into comments."""
 
+import re
 import time
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ structure = [
     "\n\n",
     "    ",
     "\t",
+    "\r",
     "> ",
     "- ",
     "1. ",
@@ -165,6 +167,11 @@ def test_a_table_longer_than_a_comment_repeats_its_header() -> None:
     assert "\n".join(part.removeprefix(header) for part in parts).split("\n") == rows
 
 
+def harmless(part: str) -> bool:
+    """Whether nothing in a part is live but its folds, whose tags are taken as text."""
+    return is_sanitized(re.sub(r"<(/?(?:details|summary))>", r"(\1)", part), HOST)
+
+
 def shown(answer: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
     return answer_parts(answer, server_url=SERVER, limit=limit)[0]
 
@@ -175,6 +182,15 @@ def test_a_fold_stays_a_fold_with_harmless_words() -> None:
         "Before.\n\n<details>\n<summary>Ask @\u2060octocat &amp; co</summary>\n\n"
         "fixes\u2060 #1 &lt;b>\n\n</details>\n\nAfter.",
     )
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_any_end_of_a_line_is_one(end: str) -> None:
+    answer = end.join(["", "", "[r]: https://evil.example", "", "<details>", "x", "</details>", "[r]"])
+    (part,) = shown(answer)
+    assert "\r" not in part
+    assert part.startswith("[r] : `https://evil.example`\n\n<details>")
+    assert harmless(part)
 
 
 def test_a_fold_in_code_is_code() -> None:
@@ -216,7 +232,7 @@ def test_the_parts_join_to_the_text_and_keep_the_limit(text: str) -> None:
 def test_an_answer_of_any_length_fits_its_comments_and_stays_harmless(text: str, limit: int) -> None:
     parts, _ = answer_parts((text + "\n\n") * 20, server_url=SERVER, limit=limit)
     assert len(parts) <= MOST_COMMENTS
-    assert all(len(part) <= limit and is_sanitized(part, HOST) for part in parts)
+    assert all(len(part) <= limit and harmless(part) for part in parts)
 
 
 WORST = ["[a](", "- a\n", "| a | b |\n|---|---|\n" + "| `x` | y |\n" * 30, "<details>\n"]
