@@ -137,6 +137,16 @@ class WorktreeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """A live node: the turns that wait or run there, and its live worktrees."""
+
+    id: str
+    name: str
+    turns: int
+    worktrees: int
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorktree:
     """A live worktree that a request may use; `owner` is the number of the thread it was made for.
 

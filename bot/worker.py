@@ -23,6 +23,7 @@ from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
+from bot.run.take_over import take_over
 from bot.settings import Settings
 from bot.store import deliveries, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
@@ -62,6 +63,7 @@ async def keep_house(
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
         await runner.recover()
+        await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
         runner.ring()
         counters.count("recoveries_total", "job", await retry_stalled_jobs(app))
         counters.note("disk_free_bytes", node.name, shutil.disk_usage(ctx.data_dir).free)

@@ -18,6 +18,7 @@ from bot.git import runner as git_runner
 from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import Transient, Unauthenticated
+from bot.handlers.context import Nodes
 from bot.node.identity import NodeInUseError, registered
 from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
@@ -140,7 +141,8 @@ async def _run_loops(
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
     platform, server_url = settings.platform, settings.github_server_url
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, node.id, around.clock, around.sleep)
+    everywhere = Nodes(node.id, settings.node_timeout_seconds)
+    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, around.clock, around.sleep)
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, around.clock, around.sleep)
     turns_ended = asyncio.Event()
 

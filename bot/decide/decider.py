@@ -26,7 +26,7 @@ from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_p
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.close import close, reopen
 from bot.handlers.command import Command
-from bot.handlers.context import RequestContext, save_thread
+from bot.handlers.context import Nodes, RequestContext, save_thread
 from bot.handlers.registry import HANDLERS, run_command
 from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
@@ -64,7 +64,7 @@ class Decider:
         platform: str,
         server_url: str,
         policy: Policy,
-        node: str,
+        nodes: Nodes,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -74,7 +74,7 @@ class Decider:
         self._server_url = server_url
         self._policy = policy
         self._parser = CommentParser(policy.bot_name, HANDLERS.values())
-        self._node = node
+        self._nodes = nodes
         self._clock = clock
         self._sleep = sleep
 
@@ -130,7 +130,7 @@ class Decider:
         try:
             repository = await self._github.repository(self._platform, wanted.owner, wanted.name)
             assigned = await assign_worktree_for_operator(
-                self._pool, self._github, self._node, self._clock, repository, wanted.number
+                self._pool, self._github, self._nodes.own, self._clock, repository, wanted.number
             )
             worktree_id = assigned.worktree_id
         except (NotFound, Refused):
@@ -180,7 +180,7 @@ class Decider:
                         await _decline_outsider(connection, action, action.author, self._clock())
                     return f"denied: {denied.why}"
                 await handle_request(
-                    connection, self._node, self._policy, self._server_url, self._clock(), action, facts
+                    connection, self._nodes, self._policy, self._server_url, self._clock(), action, facts
                 )
                 return "accepted"
             case Unreadable(why=why, addressed=addressed):
@@ -250,7 +250,7 @@ class Decider:
 
 async def handle_request(
     connection: Connection,
-    node: str,
+    nodes: Nodes,
     policy: Policy,
     server_url: str,
     now: datetime,
@@ -263,7 +263,7 @@ async def handle_request(
         await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
     ctx = RequestContext(
         connection=connection,
-        node=node,
+        nodes=nodes,
         thread_ref=thread_ref,
         number=request.thread.number,
         folder=folder,

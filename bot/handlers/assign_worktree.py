@@ -14,13 +14,14 @@ from bot.handlers.choose_worktree import (
     PullRequestHead,
     SharedWorktree,
     SharingCandidate,
+    choose_node,
     choose_worktree,
     new_worktree,
 )
-from bot.handlers.context import ThreadContext, save_thread
+from bot.handlers.context import Nodes, ThreadContext, save_thread
 from bot.messages import notices
 from bot.model import HeadBranch, Repository, worktree_path
-from bot.store import conversations, sharing
+from bot.store import conversations, nodes, sharing
 from bot.store.database import Pool
 
 YOUNG_PULL_SECONDS = 60
@@ -75,7 +76,7 @@ async def assign_worktree_for_operator(
         thread_ref, folder = await save_thread(
             connection, repository, number, thread.kind, thread.title, thread.closed_at
         )
-        return await assign_worktree(ThreadContext(connection, node, thread_ref, number, folder, pull))
+        return await assign_worktree(ThreadContext(connection, Nodes(node), thread_ref, number, folder, pull))
 
 
 async def _sharing_candidates(ctx: ThreadContext) -> tuple[list[SharingCandidate], SharingCandidate | None]:
@@ -106,14 +107,16 @@ async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree
 
 
 async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
-    path = worktree_path(ctx.folder, new.folder)
+    node, path = ctx.nodes.own, worktree_path(ctx.folder, new.folder)
+    if ctx.nodes.timeout_seconds is not None:
+        node = choose_node(node, await nodes.live_nodes(ctx.connection, ctx.nodes.timeout_seconds))
     worktree_id = await conversations.reserve_worktree(
-        ctx.connection, ctx.repository, node=ctx.node, path=path, owner=ctx.number, start=new.start
+        ctx.connection, ctx.repository, node=node, path=path, owner=ctx.number, start=new.start
     )
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, worktree_id)
     branch = new.start.branch if isinstance(new.start, HeadBranch) else None
     said = (notices.not_shared(new.instead_of, branch),) if new.instead_of else ()
-    return AssignedWorktree(worktree_id, ctx.node, notices=said)
+    return AssignedWorktree(worktree_id, node, notices=said)
 
 
 async def look_up_pull_request(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad, Start
 from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 
@@ -51,6 +51,15 @@ class NewWorktree:
     folder: str
     start: Start
     instead_of: SharingRefused | None = None
+
+
+def choose_node(own: str, live: Sequence[NodeLoad]) -> str:
+    """Return the node for a new worktree: the live one with the fewest unfinished turns, then the fewest worktrees.
+
+    `own`, this node, where others have no less; it is alive, whatever the rows say.
+    """
+    least = min(live, key=lambda node: (node.turns, node.worktrees, node.id != own, node.id), default=None)
+    return least.id if least is not None else own
 
 
 def choose_worktree(

@@ -14,15 +14,23 @@ from bot.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where a new worktree may be: on any node that was alive within `timeout_seconds`, or None: on `own` alone."""
+
+    own: str
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadContext:
     """A thread, and the transaction in which something is decided for it.
 
-    `node` is this node. `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where
+    `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where
     a turn may run.
     """
 
     connection: Connection
-    node: str
+    nodes: Nodes
     thread_ref: ThreadRef
     number: int
     folder: str

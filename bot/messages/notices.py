@@ -30,6 +30,15 @@ ANSWER_CUT = "The answer is longer than the bot posts, so its end is left out."
 RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
 
 
+def taken_over(node: str) -> str:
+    """`node` is the name of the machine that had the thread's worktree."""
+    name = inline_code(node)
+    return (
+        f"The machine {name} does not answer, so this request runs on another one, in a fresh session, from what is on "
+        f"GitHub. Work that was not pushed is still on {name}, which rescues it when it is back."
+    )
+
+
 # Checkout and branch
 
 

@@ -48,6 +48,11 @@ class Runner:
         """Look for work: something of this node may be due."""
         self._bell.set()
 
+    @property
+    def worktrees(self) -> list[int]:
+        """The worktrees in which a run of this process is at work or winds down."""
+        return [run.worktree_id for run, _ in self._runs.values()]
+
     def stop_asked(self, turn_id: int) -> None:
         """Stop the turn if it runs here."""
         for run, _ in self._runs.values():
@@ -164,11 +169,12 @@ class Runner:
             if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
             else:
-                await _interrupt(connection, claim, self._ctx)
+                await interrupt(connection, claim, self._ctx)
         self.ring()
 
 
-async def _interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
+async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
+    """End a turn that was cut off for the second time, and say so on its thread."""
     reason = reasons.INTERRUPTED_TWICE
     try:
         await turns.end(connection, claim, "interrupted", reason)

@@ -72,6 +72,11 @@ class TurnRun:
         return commit_message.split_subject(self._answer)[0] if self._answer is not None else ""
 
     @property
+    def worktree_id(self) -> int:
+        """The worktree in which it runs."""
+        return self._turn.worktree.id
+
+    @property
     def turn_id(self) -> int:
         """The turn's id."""
         return self._turn.id

@@ -81,7 +81,8 @@ update worktrees w set state = case when state in ('reserved', 'ready') then sta
                                     when state = 'removed' or (branch is null and start_kind <> 'detached')
                                     then 'reserved' else 'ready' end,
                        setup_done = setup_done and state <> 'removed', removal = null, updated_at = now()
-where id = $1 and (state in ('reserved', 'ready') or (state = 'removing' and claim is null)
+where id = $1 and (state in ('reserved', 'ready')
+                   or (state = 'removing' and claim is null and removal is distinct from 'lost')
                    or (state = 'removed' and removal = 'purged'
                        and not exists (select from worktrees o where o.node = w.node and o.path = w.path
                                                                  and o.state in ('reserved', 'ready', 'removing'))))
@@ -98,7 +99,8 @@ returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref
 
 HAS_LIVE_WORKTREE = """
 select exists (select from conversations c join worktrees w on w.id = c.worktree_id
-               where c.id = $1 and (w.state in ('reserved', 'ready') or (w.state = 'removing' and w.claim is null)
+               where c.id = $1 and (w.state in ('reserved', 'ready') or (w.state = 'removing' and w.claim is null
+                                        and w.removal is distinct from 'lost')
                                     or (w.state = 'removed' and w.removal = 'purged')))
 """
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from bot.model import NodeLoad
 from bot.store.database import Connection
 
 HEARTBEAT = """
@@ -14,6 +15,15 @@ on conflict (id) do update set name = excluded.name, place = excluded.place, cla
 where nodes.place is null or nodes.place = excluded.place or nodes.heartbeat_at = $5
    or nodes.heartbeat_at < now() - make_interval(secs => $4)
 returning id
+"""
+
+LIVE_NODES = """
+-- With what waits or runs there, and what it has.
+select n.id, n.name,
+       (select count(*) from turns t join worktrees w on w.id = t.worktree_id
+        where w.node = n.id and t.state in ('queued', 'running')) as turns,
+       (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees
+from nodes n where n.place is not null and n.heartbeat_at > now() - make_interval(secs => $1) order by n.id
 """
 
 LAST_HEARTBEAT = """
@@ -45,6 +55,12 @@ where w.node = any ($2::text[])
   and (w.state not in ('reserved', 'ready')
        or not exists (select from worktrees o
                       where o.node = $1 and o.path = w.path and o.state in ('reserved', 'ready')))
+"""
+
+PLACE_TURNS = """
+-- Waiting turns carry their node.
+update turns t set worktree_id = t.worktree_id from worktrees w
+where w.id = t.worktree_id and w.node = $1 and t.state in ('queued', 'running') and t.queue_node <> $1
 """
 
 ABSOLUTE_PATHS = """
@@ -101,6 +117,11 @@ async def heartbeat(
     return beat is not None
 
 
+async def live_nodes(connection: Connection, timeout_seconds: float) -> list[NodeLoad]:
+    """Return the nodes that gave a sign of life within that time."""
+    return [NodeLoad(**row) for row in await connection.fetch(LIVE_NODES, timeout_seconds)]
+
+
 async def last_heartbeat(connection: Connection, node: str) -> datetime | None:
     """Return when a node was last alive."""
     at: datetime | None = await connection.fetchval(LAST_HEARTBEAT, node)
@@ -125,7 +146,9 @@ async def lock_nodes(connection: Connection) -> None:
 async def save_node(connection: Connection, node: str, name: str, former: Sequence[str] = ()) -> None:
     """Write the row of this node, and give it the worktrees of the nodes `former`."""
     await connection.execute(INSERT_NODE, node, name)
-    await connection.execute(MERGE_NODES, node, list(former))
+    if former:
+        await connection.execute(MERGE_NODES, node, list(former))
+        await connection.execute(PLACE_TURNS, node)
 
 
 async def absolute_paths(connection: Connection, node: str) -> list[tuple[int, str, str]]:

@@ -12,7 +12,7 @@ from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
 from bot.store.worktrees import end_sessions, lock_worktree
 
-Removal = Literal["closed", "command", "retention", "purged"]
+Removal = Literal["closed", "command", "retention", "purged", "lost"]
 
 CLAIM = """
 update worktrees set claim = $2, worker = $3
@@ -73,7 +73,8 @@ KEEP = """
 -- It stays, and the next request uses it again. One that was to have a branch and has none was never made. The cause
 -- "closed" is remembered, for another attempt.
 update worktrees
-set state = case when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
+set state = case when removal = 'lost' then 'lost'
+                 when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
     removal = case when removal = 'closed' then removal end, claim = null, worker = null, updated_at = now()
 where id = $1 and claim = $2 returning id
 """

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
+from tests.support.patience import until_exists
 from tests.support.processes import deployment, parent_of
 
 
@@ -67,3 +68,49 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
         assert (tree / "started").read_text() == "once\n"
         states = await here.value("select array_agg(state || cut_offs order by id) from turns")
         assert states == ["done0", "done0", "done0"]
+
+
+async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it_rescues_and_lets_go(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        names = {"NODE_TIMEOUT_SECONDS": "10", "RECOVER_INTERVAL_SECONDS": "3600"}
+        other = {**names, "DATA_DIR": str(tmp_path / "other"), "NODE_NAME": "second"}
+        await here.start_listening("web")
+        first = await here.start("worker", NODE_NAME="first", **names)
+        issue = await here.ask("write pushed.txt: one\nsay One.")
+        await here.answered(issue, "One.")
+        # Its agent is at work when the machine goes, and has written what is nowhere else.
+        await here.ask("write unpushed.txt: two\nappend started: once\nwait go\nsay Two.", issue)
+        tree = await here.at_work(issue)
+
+        await here.start("worker", **other)
+        await here.until("select count(*) = 2 from nodes where place is not null")
+        fresh = await here.ask("say Fresh.")
+        await here.answered(fresh, "Fresh.")
+        node = "select n.name from worktrees w join nodes n on n.id = w.node where start_number = $1 and w.state = $2"
+        assert await here.value(node, fresh.number, "ready") == "second", "the least loaded node has a new thread"
+
+        await first.kill()
+        moved = await here.until(node.replace("n.name", "w.path"), issue.number, "ready")
+        worktree = tmp_path / "other" / str(moved)
+        await until_exists(worktree / "started")
+        assert (worktree / "pushed.txt").read_text() == "one\n"
+        (worktree / "go").touch()
+        answer = await here.answered(issue, "Two.")
+        assert "The machine `first` does not answer" in answer.body
+        assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
+            "done0",
+            "done1",
+            "done0",
+        ]
+        ended = "select array_agg(end_reason order by id) filter (where end_reason is not null) from sessions"
+        assert await here.value(ended) == ["node-lost"]
+        assert await here.value(node, issue.number, "lost") == "first"
+
+        await here.value("update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'")
+        await here.start("worker", NODE_NAME="first", **names)
+        await here.until("select count(*) = 1 from worktrees where state = 'removed' and removal = 'lost'")
+        assert not tree.exists()
+        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["2 lost"]
+        assert await here.value(node, issue.number, "ready") == "second", "the thread stays where it is"

@@ -10,7 +10,7 @@ import pytest
 from bot.authority import Policy
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import RequestContext, save_thread
+from bot.handlers.context import Nodes, RequestContext, save_thread
 from bot.messages import notices
 from bot.model import Actor, HeadBranch, LiveWorktree, Target, ThreadRef
 from bot.sharing_rules import SharingRefused, WorktreeUsage
@@ -44,7 +44,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
     turn = request(target=Target("comment", number))
     ctx = RequestContext(
         connection=db,
-        node=NODE,
+        nodes=Nodes(NODE),
         thread_ref=thread_ref,
         number=number,
         folder=folder,

@@ -6,9 +6,16 @@ from typing import get_args
 
 import pytest
 
-from bot.handlers.choose_worktree import NewWorktree, PullRequestHead, SharedWorktree, SharingCandidate, choose_worktree
+from bot.handlers.choose_worktree import (
+    NewWorktree,
+    PullRequestHead,
+    SharedWorktree,
+    SharingCandidate,
+    choose_node,
+    choose_worktree,
+)
 from bot.messages import notices
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
 SHA = "a" * 40
@@ -102,3 +109,17 @@ def test_every_reason_has_a_sentence(why: Misfit) -> None:
 
     assert words.endswith(", so this request worked on files of its own on ``a`b``.")
     assert words.startswith(("The files of #1 ", "``a`b`` "))
+
+
+@pytest.mark.parametrize(
+    ("live", "chosen"),
+    [
+        ([], "own"),
+        ([("own", 1, 1), ("other", 0, 9)], "other"),
+        ([("own", 1, 5), ("other", 1, 4)], "other"),
+        ([("a", 1, 4), ("own", 1, 4)], "own"),
+        ([("b", 0, 0), ("a", 0, 0)], "a"),
+    ],
+)
+def test_a_new_worktree_is_on_the_least_loaded_live_node(live: list[tuple[str, int, int]], chosen: str) -> None:
+    assert choose_node("own", [NodeLoad(node, node, turns, worktrees) for node, turns, worktrees in live]) == chosen

@@ -25,6 +25,7 @@ from bot.git.runner import Identity
 from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
 from bot.github.events import Thread
+from bot.handlers.context import Nodes
 from bot.model import Actor, Repository, Target
 from bot.node.process_lock import worker_lock
 from bot.redaction import Redactor
@@ -179,7 +180,9 @@ class HistoryNode:
         comment = next(self.numbers)
         request = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
         async with self.pool.acquire() as connection, connection.transaction():
-            await handle_request(connection, NODE, self.ctx.policy, "https://github.example", self.now, request, facts)
+            await handle_request(
+                connection, Nodes(NODE), self.ctx.policy, "https://github.example", self.now, request, facts
+            )
 
     def later(self) -> datetime:
         """Return the time, a little later on each call."""

@@ -1,0 +1,122 @@
+"""Rows of the take-over: requests that wait for a silent node move to a live one, and a node that is back lets go."""
+
+from dataclasses import dataclass
+
+from bot.model import EndReason, Repository
+from bot.store.database import Connection, repository_of
+from bot.store.jobs import defer, turns_bell
+from bot.store.turns import Claim
+
+STRANDED = """
+-- Worktrees of silent nodes in which a turn waits or, as far as the rows tell, runs.
+select distinct w.id, w.node from worktrees w join nodes n on n.id = w.node
+where w.state in ('reserved', 'ready') and n.heartbeat_at < now() - make_interval(secs => $1)
+  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+order by w.id
+"""
+
+LOCK_STRANDED = """
+-- The node is asked once more: it may be back. Its row stays locked, so that its next heartbeat waits.
+select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id, n.name as node_name
+from worktrees w join nodes n on n.id = w.node join codebases b using (platform, repository_id)
+where w.id = $1 and w.state in ('reserved', 'ready') and n.heartbeat_at < now() - make_interval(secs => $2)
+for no key update of b, n
+"""
+
+RUNNING_IN = """
+select id, worker, claim from turns where worktree_id = $1 and state = 'running'
+"""
+
+WAITING_IN = """
+select distinct conversation_id from turns where worktree_id = $1 and state = 'queued' order by conversation_id
+"""
+
+LOCK_CONVERSATIONS = """
+select from conversations where id = any ($1::bigint[]) order by id for no key update
+"""
+
+LOSE = """
+update worktrees set state = 'lost', claim = null, worker = null, updated_at = now() where id = $1
+"""
+
+SUCCEED = """
+-- On another node, where the directory's name may be taken. The branch is known: it is made again from what is pushed.
+insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, start_ref,
+                       start_sha)
+select platform, repository_id, $2,
+       case when exists (select from worktrees o where o.node = $2 and o.path = relative
+                         and o.state in ('reserved', 'ready', 'removing')) then relative || '-' || id else relative end,
+       branch, base_branch, start_kind, start_number, start_ref, start_sha
+from (select *, regexp_replace(path, '^/.*/worktrees/', 'worktrees/') as relative from worktrees where id = $1) as lost
+returning id
+"""
+
+MOVE = """
+with thread as (
+    update conversations set worktree_id = $3, updated_at = now() where id = any ($1::bigint[]) and worktree_id = $2
+), ended as (
+    update sessions set active = false, ended_at = now(), end_reason = $4
+    where active and conversation_id = any ($1::bigint[])
+), asked as (
+    -- The claim of an operation is that of a process that is gone.
+    update operations o set worktree_id = $3, state = 'queued', claim = null, worker = null
+    where worktree_id = $2 and state in ('queued', 'running')
+      and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = any ($1::bigint[])
+)
+-- What the turn had done is on the other node: it begins anew.
+update turns set worktree_id = $3, head_before = null, answer = null, resuming = false, read = '{}',
+                 read_whole_thread = false, session_id = null, notices = notices || $5::text
+where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigint[])
+"""
+
+LET_GO = """
+-- The node is back. One that could not be removed is tried again a minute later.
+update worktrees set state = 'removing', removal = 'lost', updated_at = now()
+where node = $1 and state = 'lost' and updated_at < now() - interval '1 minute' and id <> all ($2::bigint[])
+returning id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A worktree whose node is silent, locked; `running` are turns that its processes have claimed."""
+
+    repository: Repository
+    node_name: str
+    running: tuple[Claim, ...]
+
+
+async def stranded(connection: Connection, timeout_seconds: float) -> list[tuple[int, str]]:
+    """Return (worktree, node) where a turn waits for a node that has been silent for so long."""
+    return [(row["id"], row["node"]) for row in await connection.fetch(STRANDED, timeout_seconds)]
+
+
+async def lock_stranded(connection: Connection, worktree_id: int, timeout_seconds: float) -> Stranded | None:
+    """Lock a stranded worktree until the transaction ends; None where its node is back. After `claims_of_node`."""
+    row = await connection.fetchrow(LOCK_STRANDED, worktree_id, timeout_seconds)
+    if row is None:
+        return None
+    claims = [Claim(one["id"], one["claim"], one["worker"]) for one in await connection.fetch(RUNNING_IN, worktree_id)]
+    return Stranded(repository_of(row), row["node_name"], tuple(claims))
+
+
+async def move_waiting(connection: Connection, worktree_id: int, node: str, notice: str) -> int | None:
+    """Move the threads whose turns wait to a new worktree on `node`, and ring it; return its id, None without any.
+
+    The old worktree is `lost`. Threads in which nothing waits keep it until they are asked. After `lock_stranded`.
+    """
+    threads = [row["conversation_id"] for row in await connection.fetch(WAITING_IN, worktree_id)]
+    if not threads:
+        return None
+    await connection.execute(LOCK_CONVERSATIONS, threads)
+    await connection.execute(LOSE, worktree_id)
+    successor: int = await connection.fetchval(SUCCEED, worktree_id, node)
+    reason: EndReason = "node-lost"
+    await connection.execute(MOVE, threads, worktree_id, successor, reason, notice)
+    await defer(connection, turns_bell(node))
+    return successor
+
+
+async def let_go(connection: Connection, node: str, busy: list[int]) -> list[int]:
+    """Decide the removal of the node's lost worktrees, except those in which a run still winds down; return them."""
+    return [row["id"] for row in await connection.fetch(LET_GO, node, busy)]

@@ -1,0 +1,161 @@
+"""Rows of the take-over: what moves off a silent node, and what a node that is back lets go (DESIGN.md §4, nodes)."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from bot.store import conversations, removals, takeover, turns
+from bot.store.claims import claims_of_node
+from bot.store.conversations import own_live_worktree
+from bot.store.database import Pool
+from tests.support.turn_rows import NOON, TurnRows
+
+TIMEOUT = 60
+NOTICE = "The machine is silent."
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[TurnRows]:
+    async with pool.acquire() as db:
+        yield TurnRows(db)
+
+
+async def silent(world: TurnRows, node: str, seconds: int = TIMEOUT + 1) -> None:
+    await world.db.execute(
+        "update nodes set heartbeat_at = now() - make_interval(secs => $2) where id = $1", node, seconds
+    )
+
+
+async def moved(world: TurnRows, worktree: int, to: str = "here") -> int | None:
+    """Move what waits in the worktree, as a live worker does."""
+    async with claims_of_node(world.db, "there"):
+        found = await takeover.lock_stranded(world.db, worktree, TIMEOUT)
+        if found is None:
+            return None
+        for claim in found.running:
+            assert await turns.requeue(world.db, claim, crashed=True)
+        return await takeover.move_waiting(world.db, worktree, to, NOTICE)
+
+
+async def test_only_what_waits_for_a_silent_node_moves(world: TurnRows) -> None:
+    await world.worktree(node="here")
+    waiting, worktree = await world.home(node="there")
+    await world.make(worktree)
+    turn = await world.ask(waiting)
+    _, idle = await world.home(node="there")
+    assert await takeover.stranded(world.db, TIMEOUT) == []
+    await silent(world, "there", TIMEOUT - 10)
+    assert await takeover.stranded(world.db, TIMEOUT) == []
+    await silent(world, "there")
+    assert await takeover.stranded(world.db, TIMEOUT) == [(worktree, "there")]
+
+    successor = await moved(world, worktree)
+
+    assert successor is not None
+    row = await world.db.fetchrow("select node, state, branch, path from worktrees where id = $1", successor)
+    old = await world.db.fetchrow("select node, state, branch, path from worktrees where id = $1", worktree)
+    assert (old["node"], old["state"]) == ("there", "lost")
+    assert (row["node"], row["state"], row["branch"], row["path"]) == ("here", "reserved", old["branch"], old["path"])
+    assert await world.state("worktrees", idle) == "reserved"
+    claimed = await world.claimed(node="here")
+    assert (claimed.id, claimed.worktree.id, claimed.notices) == (turn, successor, (NOTICE,))
+    assert await world.claim(node="there") is None
+    assert await takeover.stranded(world.db, TIMEOUT) == []
+
+
+async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world: TurnRows) -> None:
+    await world.worktree(node="here")
+    conversation, worktree = await world.home(node="there")
+    await world.make(worktree)
+    await world.ask(conversation)
+    ran = await world.claimed(node="there")
+    session = await turns.start_session(world.db, ran.claim, "custom", "abc")
+    await turns.use_session(world.db, ran.claim, session)
+    await turns.save_worktree(world.db, ran.claim, "threadtree/issue-1", "main", "a" * 40)
+    await turns.save_answer(world.db, ran.claim, "Done there.", ())
+    await silent(world, "there")
+
+    assert await moved(world, worktree) is not None
+
+    with pytest.raises(turns.ClaimLostError):
+        await turns.stop_requested(world.db, ran.claim)
+    again = await world.claimed(node="here")
+    row = await world.row(ran.id)
+    assert (again.id, again.answer, again.resuming, row["head_before"], row["cut_offs"]) == (
+        ran.id,
+        None,
+        False,
+        None,
+        1,
+    )
+    assert await world.db.fetchval("select end_reason from sessions") == "node-lost"
+
+
+async def test_a_node_that_is_back_in_time_keeps_its_work(world: TurnRows) -> None:
+    conversation, worktree = await world.home(node="there")
+    await world.ask(conversation)
+    await silent(world, "there")
+    assert await takeover.stranded(world.db, TIMEOUT)
+    await silent(world, "there", 0)
+    assert await moved(world, worktree) is None
+    assert (await world.claimed(node="there")).worktree.id == worktree
+
+
+async def test_threads_that_share_a_lost_worktree_keep_it_until_they_are_asked(world: TurnRows) -> None:
+    await world.worktree(node="here")
+    asked, worktree = await world.home(node="there")
+    other = await world.thread(worktree=worktree)
+    await world.make(worktree)
+    await world.ask(asked)
+    await silent(world, "there")
+    successor = await moved(world, worktree)
+    assert await conversations.worktree_of(world.db, other) == worktree
+    assert await own_live_worktree(world.db, other) is None, "its next request chooses again, and finds the branch"
+    assert await conversations.worktree_of(world.db, asked) == successor
+
+
+async def test_the_path_is_another_where_it_is_taken(world: TurnRows) -> None:
+    await world.worktree(node="here", path="worktrees/octo/repo-1/issue-1")
+    conversation = await world.thread(
+        worktree=(old := await world.worktree(node="there", path="worktrees/octo/repo-1/issue-1"))
+    )
+    await world.ask(conversation)
+    await silent(world, "there")
+    successor = await moved(world, old)
+    path = await world.db.fetchval("select path from worktrees where id = $1", successor)
+    assert path == f"worktrees/octo/repo-1/issue-1-{old}"
+
+
+async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_back(world: TurnRows) -> None:
+    await world.worktree(node="here")
+    asked, worktree = await world.home(node="there")
+    other = await world.thread(worktree=worktree)
+    await world.make(worktree)
+    await world.ask(asked)
+    await silent(world, "there")
+    await moved(world, worktree)
+    assert await takeover.let_go(world.db, "there", []) == [], "not at once: a run may still wind down"
+    await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", worktree)
+    assert await takeover.let_go(world.db, "there", [worktree]) == []
+    assert await takeover.let_go(world.db, "there", []) == [worktree]
+    assert await own_live_worktree(world.db, other) is None, "no request calls the removal off"
+
+    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    assert removal is not None
+    assert removal.removal == "lost"
+    await removals.keep(world.db, removal, "there")
+    assert await world.state("worktrees", worktree) == "lost", "it is tried again"
+    await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", worktree)
+    await takeover.let_go(world.db, "there", [])
+    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    assert removal is not None
+    await removals.finish(world.db, removal, "there")
+    assert await world.state("worktrees", worktree) == "removed"
+    assert (await world.claimed(node="here", now=NOON)).conversation_id == asked
