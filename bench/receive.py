@@ -1,121 +1,305 @@
-"""How fast deliveries are acknowledged: Threadtree commits them, Probot keeps them in memory, under the same load."""
+"""How fast deliveries are acknowledged: Threadtree commits them, Probot keeps them in memory, and a floor only inserts.
 
+All servers run side by side, and each repetition loads one after the other: read the ratios, not the figures.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import orjson
 
-from bench.deliveries import Deliveries
-from bench.load import Answers, Load
-from bench.servers import free_port, node, running
+from bench.closed_loop import burst, closed_loop
+from bench.deliveries import Pool
+from bench.floor import TABLE
+from bench.load import Answers
+from bench.servers import cpu_seconds, free_port, node, resident_mb, running
 from bot.postgres.embedded import embedded_postgres
-from bot.store.migrate import migrate
 from tests.recorded.install import install, target_of
 
 SECRET = "the bench's own secret"  # noqa: S105 -- of servers that live as long as the measurement
 BOT_NAME = "threadtree"
-WARM_UP = 200
+PATH = "/webhooks/github"
+CONNECTIONS = (16, 64)
+BURST = 500
+KINDS = ("16 rate", "16 p99", "64 rate", "64 p99", "burst p99")
+STORED = """
+select count(*), count(*) filter (where state = 'received' and job.args is null)
+from deliveries left join procrastinate_jobs job on job.args ->> 'guid' = guid
+"""
 HERE = Path(__file__).parent
 PACKAGES = (HERE.parent / "tests/recorded", HERE / "probot")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """The load: deliveries a second, and for how many seconds."""
+class Length:
+    """How often all is repeated, and how many seconds each load takes."""
 
-    per_second: int
-    seconds: int
-
-    @property
-    def count(self) -> int:
-        """Return the number of deliveries."""
-        return self.per_second * self.seconds
+    repetitions: int
+    seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One server's answers; `committed` is None if the server stores nothing."""
+SHORT, LONG = Length(1, 1.5), Length(3, 2.5)
+
+
+@dataclass(slots=True)
+class Server:
+    """One running server, and the load it gets."""
 
     name: str
-    answers: Answers
-    committed: int | None
+    port: int
+    pid: int
+    pool: Pool
 
 
-async def measure(web: Sequence[str], offer: Offer) -> list[Figure]:
-    """Measure both servers in turn. `web` is the command of the web process; its settings are in the environment."""
+@dataclass(slots=True)
+class Figures:
+    """The figures of all repetitions by server and kind of load; their medians are read."""
+
+    values: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    problems: list[str] = field(default_factory=list)
+    web_port: int = 0
+    stored_by_web: int = 0
+
+    def add(self, server: str, kind: str, value: float) -> None:
+        self.values[server, kind].append(value)
+
+    def of(self, server: str, kind: str) -> float:
+        """Return the median."""
+        return statistics.median(self.values[server, kind])
+
+    def ratio(self, server: str, other: str, kind: str) -> float:
+        """Return the median of the ratios of each repetition: what disturbs a repetition disturbs both."""
+        pairs = zip(self.values[server, kind], self.values[other, kind], strict=True)
+        return statistics.median(one / two for one, two in pairs)
+
+
+async def measure(threadtree: Sequence[str], length: Length) -> Figures:
+    """Measure all servers. `threadtree` is the command; it gets `web` and `serve`."""
     for folder in PACKAGES:
         if install(folder):
             raise RuntimeError(f"npm could not install what {folder} locks")
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
-        return [await _threadtree(web, offer, Path(directory)), await _probot(offer, Path(directory))]
+        folder = Path(directory)
+        async with embedded_postgres(folder / "postgres", None) as database_url:
+            await _check_durability(database_url)
+            postmaster = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
+            async with _web(threadtree, folder, database_url, "web") as web, _probot(folder) as probot:
+                async with _floor(folder, database_url) as floor:
+                    figures.web_port = web.port
+                    figures.add("web", "MB at first", resident_mb(web.pid))
+                    all_mention = Server("web, all mention", web.port, web.pid, _pool(1))
+                    for _ in range(length.repetitions):
+                        for server in (probot, web, all_mention, floor):
+                            await _acknowledge(server, length, figures, postmaster)
+                figures.add("web", "MB", resident_mb(web.pid))
+                for number in range(length.repetitions):
+                    await _load(web, 16, 2 * length.seconds, figures, "beside serve, 16")
+                    async with _serve(threadtree, folder / f"serve-{number}", database_url, number) as serve:
+                        await _load(serve, 16, 2 * length.seconds, figures, "beside serve, 16")
+            await _check_committed(database_url, figures)
+    return figures
 
 
-def report(figures: list[Figure], offer: Offer) -> bool:
-    """Print the figures; return whether all deliveries were answered and committed."""
-    print(f"{'':20} {'answered':>9} {'errors':>7} {'committed':>10} {'p50 ms':>8} {'p99 ms':>8}")
-    for figure in figures:
-        answers, committed = figure.answers, "-" if figure.committed is None else figure.committed
-        print(
-            f"{figure.name:20} {len(answers.latencies_ms):9} {answers.errors:7} {committed:>10}"
-            f" {answers.percentile_ms(50):8.2f} {answers.percentile_ms(99):8.2f}"
-        )
-        if answers.errors:
-            print(f"{'':20} {dict(answers.statuses)}")
-    ours, theirs = (figure.answers for figure in figures)
-    ratios = [ours.percentile_ms(percent) / theirs.percentile_ms(percent) for percent in (50, 99)]
-    print(f"{'ratio of the two':48} {ratios[0]:8.2f} {ratios[1]:8.2f}")
-    failed = any(figure.answers.errors for figure in figures)
-    return not failed and all(figure.committed in (None, offer.count) for figure in figures)
+async def _acknowledge(server: Server, length: Length, figures: Figures, postmaster: int) -> None:
+    _note(server, await closed_loop(server.port, server.pool.request, 16, 0.3), figures)  # warm-up
+    for connections in CONNECTIONS:
+        before = cpu_seconds(server.pid), cpu_seconds(postmaster)
+        count = await _load(server, connections, length.seconds, figures, str(connections))
+        spent = cpu_seconds(server.pid) - before[0], cpu_seconds(postmaster) - before[1]
+        figures.add(server.name, f"{connections} app us", spent[0] / count * 1e6)
+        figures.add(server.name, f"{connections} pg us", spent[1] / count * 1e6)
+    answers = await burst(server.port, server.pool.request, BURST)
+    _note(server, answers, figures)
+    figures.add(server.name, "burst p99", answers.percentile_ms(99))
 
 
-async def _threadtree(web: Sequence[str], offer: Offer, directory: Path) -> Figure:
-    async with embedded_postgres(directory / "postgres", None) as database_url:
-        await migrate(database_url)
-        port = free_port()
-        environment = {
-            "DATABASE_URL": database_url,
-            "DATA_DIR": str(directory / "data"),
-            "HOST": "127.0.0.1",
-            "PORT": str(port),
-            "GITHUB_WEBHOOK_SECRET": SECRET,
-            "GITHUB_TOKEN": "unused",
-            "BOT_NAME": BOT_NAME,
+async def _load(server: Server, connections: int, seconds: float, figures: Figures, kind: str) -> int:
+    answers = await closed_loop(server.port, server.pool.request, connections, seconds)
+    _note(server, answers, figures)
+    count = len(answers.latencies_ms)
+    figures.add(server.name, f"{kind} rate", count / seconds)
+    figures.add(server.name, f"{kind} p99", answers.percentile_ms(99))
+    return count
+
+
+def _note(server: Server, answers: Answers, figures: Figures) -> None:
+    if server.port == figures.web_port:
+        figures.stored_by_web += answers.statuses["202"]
+    if answers.errors:
+        figures.problems.append(f"{server.name}: {dict(answers.statuses)}")
+
+
+def report(figures: Figures) -> bool:
+    """Print the figures; return whether all was answered and committed."""
+    print(f"{'':18} {'16: /s':>8} {'p99 ms':>7} {'64: /s':>8} {'p99 ms':>7} {'burst p99':>9} {'CPU us app + pg':>16}")
+    servers = ("probot", "web", "web, all mention", "floor")
+    for name in servers:
+        one, two, three, four, five = (figures.of(name, kind) for kind in KINDS)
+        cpu = f"{figures.of(name, '16 app us'):.0f} + {figures.of(name, '16 pg us'):.0f}"
+        print(f"{name:18} {one:8.0f} {two:7.1f} {three:8.0f} {four:7.1f} {five:9.0f} {cpu:>16}")
+    print("\nratios to Probot, which keeps deliveries in memory")
+    for name in servers[1:]:
+        ratio = [figures.ratio(name, "probot", k) for k in KINDS]
+        print(f"{name:18} " + " ".join(f"{one:{width}.2f}" for one, width in zip(ratio, (8, 7, 8, 7, 9), strict=True)))
+    spent = [
+        figures.of(name, "16 app us") + figures.of(name, "16 pg us") for name in ("web", "web, all mention", "floor")
+    ]
+    print(f"\nCPU of a delivery, to the floor's: {spent[0] / spent[2]:.2f}, all mention: {spent[1] / spent[2]:.2f}")
+    rate, p99 = (figures.ratio("serve", "web", f"beside serve, 16 {kind}") for kind in ("rate", "p99"))
+    print(f"serve while it decides and runs turns, to web alone: rate {rate:.2f}, p99 {p99:.2f}")
+    print(f"memory of web: {figures.of('web', 'MB at first'):.0f} MB, after all loads {figures.of('web', 'MB'):.0f} MB")
+    for problem in figures.problems:
+        print(problem, file=sys.stderr)
+    return not figures.problems
+
+
+@asynccontextmanager
+async def _web(command: Sequence[str], folder: Path, database_url: str, name: str) -> AsyncIterator[Server]:
+    dsn, port = await _database(database_url, name), free_port()
+    environment = _environment(dsn, port, folder / "data") | {"GITHUB_TOKEN": "unused"}
+    migrated = await asyncio.create_subprocess_exec(*command, "migrate", env=os.environ | environment)
+    if await migrated.wait():
+        raise RuntimeError("The schema could not be made.")
+    connection = await asyncpg.connect(dsn)
+    try:
+        if await connection.fetchval("select to_regclass('bot_names') is not null"):
+            await connection.execute("insert into bot_names values ($1)", BOT_NAME)  # as the first worker does
+    finally:
+        await connection.close()
+    async with running([*command, "web"], port, environment, folder / f"{name}.log") as pid:
+        yield Server(name, port, pid, _pool(10))
+
+
+@asynccontextmanager
+async def _serve(command: Sequence[str], folder: Path, database_url: str, number: int) -> AsyncIterator[Server]:
+    """Run the whole bot against a simulated GitHub; every request runs a turn of the scripted agent."""
+    await asyncio.to_thread(folder.mkdir)
+    dsn, port = await _database(database_url, f"serve_{number}"), free_port()
+    async with _installation(folder) as told:
+        environment = _environment(dsn, port, folder / "data") | {
+            "GITHUB_API_URL": told["api_url"],
+            "GITHUB_TOKEN": told["token"],
+            "AGENT": "custom",
+            "AGENT_COMMAND": f"{sys.executable} -P -m bot.simulated.agent",
+            "AGENT_SANDBOX": "off",
+            "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
+            "SHUTDOWN_GRACE_SECONDS": "0",
         }
-        async with running(web, port, environment, directory / "web.log"):
-            answers = await _offer(port, "/webhooks/github", offer)
-        connection = await asyncpg.connect(database_url)
-        try:
-            fsync = await connection.fetchval("show fsync")
-            synchronous = await connection.fetchval("show synchronous_commit")
-            if (fsync, synchronous) != ("on", "on"):
-                raise RuntimeError(f"Postgres does not commit to disk: fsync={fsync} synchronous_commit={synchronous}")
-            committed = await connection.fetchval(
-                "select count(*) from deliveries join procrastinate_jobs on guid = args->>'guid'"
-            )
-        finally:
-            await connection.close()
-    return Figure("threadtree web", answers, committed - WARM_UP)
+        async with running([*command, "serve"], port, environment, folder / "serve.log") as pid:
+            server = Server("serve", port, pid, _pool(10, told))
+            await _until_a_turn_runs(server, dsn)
+            yield server
 
 
-async def _probot(offer: Offer, directory: Path) -> Figure:
+@asynccontextmanager
+async def _installation(folder: Path) -> AsyncIterator[Mapping[str, Any]]:
+    github = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.installation", str(folder / "github")),
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    try:
+        assert github.stdout is not None
+        told: Mapping[str, Any] = orjson.loads(await github.stdout.readline())
+        yield told
+    finally:
+        github.terminate()
+        await github.wait()
+
+
+async def _until_a_turn_runs(server: Server, dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.timeout(60):
+            while not await connection.fetchval("select exists (select from turns where state <> 'queued')"):
+                await burst(server.port, server.pool.request, 1)
+                await asyncio.sleep(0.2)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _floor(folder: Path, database_url: str) -> AsyncIterator[Server]:
+    dsn, port = await _database(database_url, "floor"), free_port()
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(TABLE)
+        if "lz4" in await connection.fetchval(
+            "select enumvals from pg_settings where name = 'default_toast_compression'"
+        ):
+            await connection.execute("alter table floor alter column body set compression lz4")
+        else:
+            await connection.execute("alter table floor alter column body set storage external")
+    finally:
+        await connection.close()
+    command = [sys.executable, "-m", "bench.floor", dsn, str(port)]
+    async with running(command, port, {"PYTHONPATH": str(HERE.parent)}, folder / "floor.log") as pid:
+        yield Server("floor", port, pid, _pool(10))
+
+
+@asynccontextmanager
+async def _probot(folder: Path) -> AsyncIterator[Server]:
     packages = target_of(HERE / "probot") / "node_modules"
     port = free_port()
     command = [node(), str(HERE / "probot/server.mjs"), str(packages / "probot/lib/index.js"), str(port)]
     environment = {"WEBHOOK_SECRET": SECRET, "NODE_ENV": "production"}
-    async with running(command, port, environment, directory / "probot.log"):
-        answers = await _offer(port, "/api/github/webhooks", offer)
-    return Figure("probot, from memory", answers, None)
+    async with running(command, port, environment, folder / "probot.log") as pid:
+        yield Server("probot", port, pid, _pool(10, path="/api/github/webhooks"))
 
 
-async def _offer(port: int, path: str, offer: Offer) -> Answers:
-    load = Load(port)
-    deliveries = Deliveries(path, SECRET.encode(), BOT_NAME)
+def _pool(mention_every: int, told: Mapping[str, Any] | None = None, *, path: str = PATH) -> Pool:
+    name = told["login"] if told else BOT_NAME
+    return Pool(path, SECRET, f"@{name} say hello", mention_every, place=told)
+
+
+def _environment(dsn: str, port: int, data: Path) -> dict[str, str]:
+    return {
+        "DATABASE_URL": dsn,
+        "DATA_DIR": str(data),
+        "HOST": "127.0.0.1",
+        "PORT": str(port),
+        "GITHUB_WEBHOOK_SECRET": SECRET,
+    }
+
+
+async def _database(database_url: str, name: str) -> str:
+    """Make a database of the server and return its address."""
+    connection = await asyncpg.connect(database_url)
     try:
-        warm_up = await load.offer(deliveries.request, WARM_UP, offer.per_second)
-        if warm_up.errors:
-            raise RuntimeError(f"The server does not take deliveries: {dict(warm_up.statuses)}")
-        return await load.offer(deliveries.request, offer.count, offer.per_second)
+        await connection.execute(f'create database "{name}"')
     finally:
-        load.close()
+        await connection.close()
+    return database_url.replace("/postgres?", f"/{name}?", 1)
+
+
+async def _check_durability(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        fsync = await connection.fetchval("show fsync")
+        synchronous = await connection.fetchval("show synchronous_commit")
+    finally:
+        await connection.close()
+    if (fsync, synchronous) != ("on", "on"):
+        raise RuntimeError(f"Postgres does not commit to disk: fsync={fsync} synchronous_commit={synchronous}")
+
+
+async def _check_committed(database_url: str, figures: Figures) -> None:
+    """Note deliveries that `web` has acknowledged and not stored, or stored without the job to decide on them."""
+    connection = await asyncpg.connect(database_url.replace("/postgres?", "/web?", 1))
+    try:
+        rows, forgotten = await connection.fetchrow(STORED)
+    finally:
+        await connection.close()
+    if (rows, forgotten) != (figures.stored_by_web, 0):
+        figures.problems.append(f"{figures.stored_by_web} acknowledged, {rows} stored, {forgotten} without a job")

@@ -22,8 +22,11 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> AsyncIterator[None]:
-    """Run `command` until it listens on `port`; end it with SIGTERM. Raises RuntimeError with the end of its output."""
+async def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> AsyncIterator[int]:
+    """Run `command`, yield its process id once it listens on `port`, and end it with SIGTERM.
+
+    Raises RuntimeError with the end of its output.
+    """
     everything = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     everything.update(environment)
     with log.open("wb") as output:
@@ -34,9 +37,21 @@ async def running(command: Sequence[str], port: int, environment: Mapping[str, s
         if not await _listens(server, port):
             said = await asyncio.to_thread(log.read_text, errors="replace")
             raise RuntimeError(f"{' '.join(command)} does not start: {said[-2000:]}")
-        yield
+        yield server.pid
     finally:
         await _end(server)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process, of its children that have ended and of those that run."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(cpu_seconds(int(child)) for child in children)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory of a process, RSS in MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def node() -> str:

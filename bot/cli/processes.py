@@ -1,6 +1,7 @@
 """`threadtree serve|web|worker|migrate|receive`, `deliveries replay|recover`: processes, and what feeds them."""
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, assert_never
@@ -16,6 +17,8 @@ from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doub
 
 # What a process runs is imported in it: the web process has no agents, no git and no client of GitHub.
 
+# Beside a web process, a busy worker and its agents leave the processor to acknowledgements.
+WORKER_NICENESS = 5
 _log = structlog.get_logger()
 
 
@@ -78,6 +81,8 @@ async def _serve(settings: Settings, child: Child) -> None:
     async with database_url(settings) as dsn:
         await apply_migrations(dsn)
         child.begin(dsn)
+        # After Postgres was started, which must not wait either: what is left to start are git and agents.
+        os.nice(WORKER_NICENESS)
         try:
             await _worker(settings, dsn, stopping)
         finally:
