@@ -14,6 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 import structlog
 
+from bot import counters
 from bot.github.answers import LoggedDelivery
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
@@ -59,6 +60,7 @@ async def recover(pool: Pool, github: GitHub, platform: str, names: str, now: da
         recovery = _Recovery(pool, github, platform, names, now)
         found = [one async for one in recovery.run()]
     for one in found:
+        counters.count("recoveries_total", "missed-delivery", len(one.guids))
         log = _log.warning if one.guids or one.way == "none" else _log.info
         log("deliveries-recovered", source=one.source, way=one.way, recovered=len(one.guids), problem=one.problem)
     return found

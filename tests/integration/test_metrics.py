@@ -1,7 +1,11 @@
 """`/metrics` held against rows, and counts that two processes add to."""
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
@@ -23,7 +27,8 @@ insert into outbox (writer, conversation_id, kind, urgency, target_kind, content
 values ('github.com/token', 1, 'comment', 0, 'issue', 'late', 'failed', now() - interval '2 minutes');
 insert into writers (writer, held_until) values ('github.com/token', now() + interval '10 minutes');
 insert into rescues (worktree_id, ref, conversations, bytes) values (2, 'refs/threadtree/rescue/2/1', '{9}', 4096);
-insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now())
+insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now());
+insert into procrastinate_jobs (task_name, queue_name, args) values ('decide', 'decide', '{}')
 """
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -84,6 +89,21 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "bytes", kind="rescues") == 4096
     assert of(found, "bytes", kind="database") > 1_000_000
     assert of(found, "node_silent_seconds", node="here") < 100
+
+
+async def test_alerts_and_dashboard_ask_for_figures_that_exist_and_the_page_names_them_all(pool: Pool) -> None:
+    for name in get_args(counters.Name):
+        counters.count(name, "a b")
+    counters.acknowledged(1)
+    await save_counts(pool)
+    exist = {name for name, _ in await scrape(pool)}
+    folder = Path(__file__).parents[2] / "docs" / "monitoring"
+    for file in ("alerts.yml", "dashboard.json"):
+        asked = set(re.findall(r"threadtree_(\w+)", (folder / file).read_text()))
+        assert asked <= exist, f"{file} asks for what is not there: {asked - exist}"
+    page = set(re.findall(r"`threadtree_(\w+)`", (folder / "README.md").read_text()))
+    assert {re.sub("_(bucket|count|sum)$", "", name) for name in exist} == page
+    assert json.loads((folder / "dashboard.json").read_text())["panels"]
 
 
 async def test_two_processes_tell_what_both_have_counted(pool: Pool) -> None:
