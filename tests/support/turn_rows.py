@@ -61,7 +61,7 @@ class TurnRows:
         await self.db.execute("insert into nodes (id) values ($1) on conflict do nothing", node)
         number = next(self._numbers)
         owner, start = owner or number, start or IssueBranch(owner or number)
-        where = path or f"/worktrees/{number}"
+        where = path or f"worktrees/{number}"
         return await conversations.reserve_worktree(
             self.db, repository(repo), node=node, path=where, owner=owner, start=start
         )
