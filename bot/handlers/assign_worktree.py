@@ -99,6 +99,7 @@ async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree
     if live is None:  # it was purged, and its path is another's now
         return await _reserve(ctx, new_worktree(ctx.number, ctx.pull))
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, live.id)
+    _log.info("worktree-shared", worktree=live.id, conversation_id=ctx.conversation_id, switch_to=shared.switch_to)
     if candidate.issue is not None:
         notice = notices.in_worktree_of(candidate.issue)
     else:

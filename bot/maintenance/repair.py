@@ -200,6 +200,8 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
         case Action.REBUILD_METADATA:
             if row is not None:
                 await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row))
+                state = METADATA_STATES[type(found.metadata)]
+                _log.warning("metadata-rebuilt", path=str(path), worktree=row.id, was=state)
         case Action.KEEP_WHOLE:
             if row is not None:
                 label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())

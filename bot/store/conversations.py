@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import structlog
 from asyncpg import Record
 
 from bot.model import (
@@ -17,6 +18,8 @@ from bot.model import (
 from bot.store.database import Connection, start_columns
 from bot.store.jobs import defer, turns_bell
 from bot.store.worktrees import lock_worktree
+
+_log = structlog.get_logger()
 
 UPSERT_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
@@ -255,7 +258,10 @@ async def set_state(connection: Connection, conversation_id: int, closed_at: dat
 
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
     """End the active session; False if there was none."""
-    return await connection.fetchval(END_SESSION, conversation_id, reason) is not None
+    session = await connection.fetchval(END_SESSION, conversation_id, reason)
+    if session is not None:
+        _log.info("session-ended", session=session, conversation_id=conversation_id, reason=reason)
+    return session is not None
 
 
 async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktree | None:

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
+
 from bot.model import WorktreeRow
 from bot.store.database import Connection, worktree_of
+
+_log = structlog.get_logger()
 
 CANDIDATES = """
 -- By the activity in their rows, which is indexed.
@@ -133,7 +137,10 @@ async def count_live(connection: Connection, node: str) -> int:
 async def delete_old_sessions(connection: Connection, ttl_seconds: float, now: datetime) -> int:
     """Delete sessions that ended, and were last used, longer ago than that; their turns stay. Return how many."""
     status: str = await connection.execute(DELETE_OLD_SESSIONS, now - timedelta(seconds=ttl_seconds))
-    return int(status.rpartition(" ")[2])
+    count = int(status.rpartition(" ")[2])
+    if count:
+        _log.info("sessions-deleted", count=count)
+    return count
 
 
 async def count_rescues(connection: Connection, node: str) -> int:

@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+import structlog
+
 from bot.model import EndReason, Repository, WorktreeState
 from bot.store.database import Connection
 from bot.store.jobs import defer, turns_bell
+
+_log = structlog.get_logger()
 
 LOCK_WORKTREE = """
 -- A separate statement: the next one must see the writes of the previous holder of the lock.
@@ -150,7 +154,9 @@ async def reserve_again(connection: Connection, worktree_id: int, threads: tuple
 
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
     """End the active sessions of all threads that use the worktree."""
-    await connection.execute(END_SESSIONS, worktree_id, reason)
+    status: str = await connection.execute(END_SESSIONS, worktree_id, reason)
+    if ended := int(status.rpartition(" ")[2]):
+        _log.info("sessions-ended", count=ended, worktree=worktree_id, reason=reason)
 
 
 async def with_all_threads_closed(connection: Connection, repository: Repository) -> list[int]:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot.clones import entries, trash
 from bot.clones.clone import clone_lock
@@ -59,7 +60,9 @@ async def test_ended_sessions_are_deleted_an_hour_after_their_end_or_last_activi
         await session(node, ended=now + HOUR, active=old),
     ]
 
-    assert await retention.delete_old_sessions(node.db, 3600, now) == 1
+    with capture_logs() as logs:
+        assert await retention.delete_old_sessions(node.db, 3600, now) == 1
+    assert [(log["event"], log["count"]) for log in logs] == [("sessions-deleted", 1)]
 
     left = [row[0] for row in await node.db.fetch("select conversation_id from sessions order by id")]
     assert left == stay
@@ -77,7 +80,9 @@ async def test_a_turn_stays_when_its_session_is_deleted(node: Node) -> None:
         node.db, turn.claim, await turns.start_session(node.db, turn.claim, "custom", "its own name")
     )
     await world.end(turn.claim)
-    await conversations.end_session(node.db, conversation, "reset-requested")
+    with capture_logs() as logs:
+        await conversations.end_session(node.db, conversation, "reset-requested")
+    assert [(log["event"], log["reason"]) for log in logs] == [("session-ended", "reset-requested")]
 
     assert await retention.delete_old_sessions(node.db, 3600, node.ctx.clock() + 2 * HOUR) == 1
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot import failpoints
 from bot.clones import entries, metadata
@@ -143,7 +144,9 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
     else:
         file.write_text("{")
 
-    report = await node.sweep()
+    with capture_logs() as logs:
+        report = await node.sweep()
+    assert [log["was"] for log in logs if log["event"] == "metadata-rebuilt"] == [damage]
 
     assert [(line.id, line.why) for line in report.skipped] == [
         (worktree, f"Its metadata is {damage}: rebuilt, and checked again next time.")
