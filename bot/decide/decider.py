@@ -216,7 +216,9 @@ class Decider:
         asked, thread, pull = None, None, None
         async with self._pool.acquire() as connection, connection.transaction():
             thread_ref, _ = await _save_thread(connection, request)
-            has_worktree = await conversations.has_live_worktree(connection, thread_ref.conversation_id)
+            choosing = request.thread.kind == "pull" and not await conversations.has_live_worktree(
+                connection, thread_ref.conversation_id
+            )
             if text is not None:
                 await thread_comments.acknowledge(connection, thread_ref, request.target)
         if text is not None:
@@ -229,7 +231,7 @@ class Decider:
                 asked = await whole_review(self._github, self._sleep, self._parser, request, review_id, text)
         if request.thread.kind == "pull":
             pull = await look_up_pull_request(
-                self._github, request.repository, number, self._clock, self._sleep, choosing=not has_worktree
+                self._github, request.repository, number, self._clock, self._sleep, choosing=choosing
             )
         return GitHubFacts(asked, pull, thread)
 

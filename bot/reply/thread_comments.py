@@ -18,14 +18,14 @@ NEW_COMMENT_AFTER = timedelta(seconds=60)
 
 async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """React with 👀 to a request that was received."""
-    await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE)
-    await _ring(connection, thread_ref)
+    if await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE):
+        await _ring(connection, thread_ref)
 
 
 async def decline(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """React with 😕 to a request that will not be done. It goes after everything else."""
-    await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED)
-    await _ring(connection, thread_ref)
+    if await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED):
+        await _ring(connection, thread_ref)
 
 
 async def decline_outsider(

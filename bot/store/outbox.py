@@ -39,6 +39,7 @@ ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
 values ($1, $2, 'reaction', $6, $3, $4, $5, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
+returning id
 """
 
 MAY_DECLINE = """
@@ -208,10 +209,10 @@ async def rewrite_comment(connection: Connection, row_id: int, content: str) -> 
 
 async def enqueue_reaction(
     connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int
-) -> None:
-    """State a reaction by GitHub's name for it, such as `eyes`; asking again changes nothing."""
+) -> bool:
+    """State a reaction by GitHub's name for it, such as `eyes`; return whether it is new."""
     place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
-    await connection.execute(ENQUEUE_REACTION, *place, content, urgency)
+    return await connection.fetchval(ENQUEUE_REACTION, *place, content, urgency) is not None
 
 
 async def may_decline(
