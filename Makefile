@@ -52,12 +52,15 @@ lint: venv ## run ruff, mypy and the import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv ## measure webhooks, rescues, removals, sweeps and floods and turns, each beside something known
+bench: venv ## measure webhooks, rescues, removals, sweeps, floods, turns, claims, decisions and lists, each beside something known
 	$(BIN)/python -m bench receive $(ARGS)
 	$(BIN)/python -m bench sweep
 	$(BIN)/python -m bench removal
 	$(BIN)/python -m bench flood
 	$(BIN)/python -m bench turn
+	$(BIN)/python -m bench claim
+	$(BIN)/python -m bench decide
+	$(BIN)/python -m bench lists
 
 lock: venv ## pin the newest versions that pyproject.toml allows in requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \

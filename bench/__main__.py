@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import flood, receive, removal, sweep, turn
+from bench import claim, decide, flood, lists, receive, removal, sweep, turn
 from bench.receive import LONG, SHORT
 
 
@@ -23,6 +23,7 @@ def main() -> int:
     gone = parts.add_parser("removal", help="how long a rescue and a removal take")
     gone.add_argument("--files", type=int, nargs="+", default=[1_000, 20_000, 100_000])
     gone.add_argument("--runs", type=int, default=3)
+    gone.add_argument("--registered", type=int, default=10_000, help="other worktrees of the clone, in a last run")
     swept = parts.add_parser("sweep", help="what a sweep over many worktrees opens")
     swept.add_argument("--worktrees", type=int, default=10_000)
     swept.add_argument("--due", type=int, default=100)
@@ -31,15 +32,27 @@ def main() -> int:
     turned = parts.add_parser("turn", help="what a turn costs beside its agent")
     turned.add_argument("--runs", type=int, default=5)
     turned.add_argument("--short", action="store_true", help="the small repository only")
+    claimed = parts.add_parser("claim", help="how long a claim takes while thousands of turns wait")
+    claimed.add_argument("--runs", type=int, default=30)
+    parts.add_parser("decide", help="how long 500 mentions on 100 threads take")
+    listed = parts.add_parser("lists", help="how long a list and a dry prune of many worktrees take")
+    listed.add_argument("--worktrees", type=int, default=1_000)
+    listed.add_argument("--sandbox", choices=("bwrap", "off"), default="bwrap")
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     match known.part:  # Each server runs on the same event loop as the product.
         case "receive":
             return _receive(known)
         case "removal":
-            return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs))) else 1
+            return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs, known.registered))) else 1
         case "flood":
             return 0 if asyncio.run(_flood(known.seconds)) else 1
+        case "claim":
+            return 0 if claim.report(asyncio.run(claim.measure(known.runs))) else 1
+        case "decide":
+            return 0 if decide.report(asyncio.run(decide.measure())) else 1
+        case "lists":
+            return 0 if lists.report(asyncio.run(lists.measure(known.worktrees, known.sandbox))) else 1
         case "turn":
             settings = turn.SHORT if known.short else turn.SETTINGS
             return 0 if turn.report(asyncio.run(turn.measure(settings, known.runs))) else 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.repository import Repository, git
+from bench.sweep import fill_up
 from bot import failpoints
 from bot.rescue.save import Rescued, save_rescue
 from bot.worktrees.remove import Remote, Removed, remove
@@ -23,9 +24,10 @@ RESCUE_FIXED_MS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Medians at one size, in milliseconds: ours and git's command."""
+    """Medians at one size, in milliseconds: ours and git's command, in a clone with `registered` other worktrees."""
 
     files: int
+    registered: int
     removal_ms: float
     git_remove_ms: float
     rescue_ms: float
@@ -40,14 +42,19 @@ class Figure:
         )
 
 
-async def measure(sizes: Sequence[int], runs: int) -> list[Figure]:
-    """Alternate both commands on worktrees of that many files, with three files changed in each."""
-    return [await _at(size, runs) for size in sizes]
+async def measure(sizes: Sequence[int], runs: int, registered: int) -> list[Figure]:
+    """Alternate both commands on worktrees of that many files, with three files changed in each.
+
+    The first size once more in a clone with `registered` other worktrees.
+    """
+    return [*[await _at(size, runs, 0) for size in sizes], await _at(sizes[0], runs, registered)]
 
 
-async def _at(files: int, runs: int) -> Figure:
+async def _at(files: int, runs: int, registered: int) -> Figure:
     with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
         repository = await Repository.make(Path(directory), files)
+        folder = repository.data_dir / "worktrees" / "octo" / "big"
+        await asyncio.to_thread(fill_up, repository, folder, range(10_000, 10_000 + registered))
         removals: list[float] = []
         gits: list[float] = []
         rescues: list[float] = []
@@ -61,7 +68,9 @@ async def _at(files: int, runs: int) -> Figure:
             removals.append(await _remove(repository, path, run))
             other = await repository.worktree(run + 1000)
             gits.append(git(repository.clone.path, "worktree", "remove", "--force", "--force", str(other)))
-        return Figure(files, *(1000 * statistics.median(one) for one in (removals, gits, rescues, statuses)))
+        return Figure(
+            files, registered, *(1000 * statistics.median(one) for one in (removals, gits, rescues, statuses))
+        )
 
 
 def _change(path: Path) -> None:
@@ -106,10 +115,13 @@ def report(figures: Sequence[Figure]) -> bool:
     """Print the figures; return whether all keep the limits."""
     columns = ("removal ms", "git worktree remove", "rescue ms", "cold git status", "ratio")
     widths = (11, 20, 10, 16, 6)
-    print(f"{'files':>8} " + " ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True)))
+    print(
+        f"{'files':>8} {'beside':>7} "
+        + " ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True))
+    )
     for one in figures:
         print(
-            f"{one.files:8} {one.removal_ms:11.1f} {one.git_remove_ms:20.1f} {one.rescue_ms:10.1f}"
+            f"{one.files:8} {one.registered:7} {one.removal_ms:11.1f} {one.git_remove_ms:20.1f} {one.rescue_ms:10.1f}"
             f" {one.git_status_ms:16.1f} {one.rescue_ms / one.git_status_ms:6.2f}"
             f"{'' if one.holds else '  over the limit'}"
         )

@@ -70,8 +70,8 @@ async def measure(total: int, due: int) -> Figure:
         repository = await Repository.make(Path(directory), 20)
         folder = repository.data_dir / "worktrees" / "octo" / "big"
         for number in range(1, due + 1):
-            _age(repository, await repository.worktree(number), number)
-        await asyncio.to_thread(_fill_up, repository, folder, range(due + 1, total + 1))
+            age(repository, await repository.worktree(number), number)
+        await asyncio.to_thread(fill_up, repository, folder, range(due + 1, total + 1))
         async with embedded_postgres(Path(directory) / "postgres", None) as dsn:
             await migrate(dsn)
             connection = await asyncpg.connect(dsn)
@@ -81,7 +81,7 @@ async def measure(total: int, due: int) -> Figure:
             return await _sweep(repository, dsn, total, due, list_ms)
 
 
-def _age(repository: Repository, path: Path, number: int) -> None:
+def age(repository: Repository, path: Path, number: int) -> None:
     """Make the worktree and the file beside it look as a turn left them a year ago."""
     then = datetime.now(UTC) - timedelta(days=365)
     for folder in (path, repository.clone.path / "worktrees" / path.name):
@@ -102,7 +102,7 @@ def _age(repository: Repository, path: Path, number: int) -> None:
     metadata.write(path, known)
 
 
-def _fill_up(repository: Repository, folder: Path, numbers: range) -> None:
+def fill_up(repository: Repository, folder: Path, numbers: range) -> None:
     """Create registered worktrees without git, which would take an hour."""
     clone = repository.clone.path
     for number in numbers:

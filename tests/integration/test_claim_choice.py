@@ -50,7 +50,7 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
     await db.execute(
         "truncate turns, operations, conversations, worktrees, codebases, nodes, writers restart identity cascade"
     )
-    await db.executemany("insert into nodes (name) values ($1)", [(node,) for node in set(NODES)])
+    await db.executemany("insert into nodes (id) values ($1)", [(node,) for node in set(NODES)])
     await db.executemany(
         "insert into codebases (platform, repository_id, owner, name, folder, installation_id)"
         " values ('github.com', $1, 'octo', 'repo', $2, $3)",
