@@ -93,13 +93,13 @@ async def _worktrees(repository: Repository, total: int) -> list[Path]:
     """Make one worktree as a turn does, and the others as copies of it."""
     first = await repository.worktree(1)
     age(repository, first, 1)
-    await asyncio.to_thread(_copies, repository.clone.path, first, total)
+    await asyncio.to_thread(_copies, repository, first, total)
     return [first.with_name(f"issue-{number}") for number in range(1, total + 1)]
 
 
-def _copies(clone: Path, first: Path, total: int) -> None:
+def _copies(repository: Repository, first: Path, total: int) -> None:
+    clone = repository.clone.path
     tip = (clone / "refs" / "heads" / "threadtree" / "issue-1").read_text()
-    known = orjson.loads(first.with_name("issue-1.json").read_bytes())
     for number in range(2, total + 1):
         path, admin = first.with_name(f"issue-{number}"), clone / "worktrees" / f"issue-{number}"
         shutil.copytree(first, path)
@@ -108,7 +108,7 @@ def _copies(clone: Path, first: Path, total: int) -> None:
         (admin / "gitdir").write_text(f"{path}/.git\n")
         (admin / "HEAD").write_text(f"ref: refs/heads/threadtree/issue-{number}\n")
         (clone / "refs" / "heads" / "threadtree" / f"issue-{number}").write_text(tip)
-        path.with_name(f"issue-{number}.json").write_bytes(orjson.dumps({**known, "id": str(number)}))
+        age(repository, path, number)
 
 
 async def _statuses(paths: Sequence[Path]) -> float:
