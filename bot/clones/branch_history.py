@@ -27,6 +27,7 @@ async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> Non
         await clone.run("config", "--local", "--unset-all", key)
     else:
         await clone.run("config", "--local", "--replace-all", key, commit)
+        clone.git.remember(clone.path, key, [commit])
 
 
 async def is_rewritten(clone: Clone, branch: str) -> bool:

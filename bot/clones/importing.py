@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import holding
-from bot.clones.admin import head_in, loose_commit, recorded
+from bot.clones.admin import head_in, loose_commit, recorded, recorded_branch
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -171,7 +171,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         view,
         *("pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"),
         in_worktree=False,
-        input=sha.encode() + b"\n" + await _known(clone),
+        input=sha.encode() + b"\n" + (await _near(clone, view) or await _known(clone)),
         check=False,
         stdout=writing,
     )
@@ -201,6 +201,14 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
 def _has_too_many(pieces: Iterator[bytes]) -> bool:
     files = 0
     return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
+
+
+async def _near(clone: Clone, view: View) -> bytes:
+    """Return the clone's commits from which a worktree's own most likely went on, as `_known`; empty without any."""
+    branch, head = recorded_branch(view.admin), head_in(view.admin)
+    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
+    tips = [await clone.commit_at(name) for name in names if name is not None]
+    return "".join(f"^{tip}\n" for tip in dict.fromkeys(tips) if tip).encode()
 
 
 async def _known(clone: Clone) -> bytes:

@@ -75,7 +75,7 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
     if isinstance(default, NoDefaultBranch):
         return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = await _branches(clone, "refs/heads", number), await _branches(clone, "refs/remotes/origin", number)
+    local, remote = await _branches(clone, number)
     unmerged = [
         branch
         for branch in local.keys() | remote.keys()
@@ -104,15 +104,20 @@ async def issue_branch(clone: Clone, number: int, sequel: int) -> str:
     return refs.issue_branch(number, sequel, flat=any([await clone.commit_at(name) is not None for name in names]))
 
 
-async def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
-    """Return the tips of an issue's branches in `namespace`."""
-    patterns = [
-        f"{namespace}/{refs.issue_branch(number, flat=flat)}{more}" for flat in (False, True) for more in ("", "-*")
-    ]
+async def _branches(clone: Clone, number: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the tips of an issue's branches here and on the remote."""
+    namespaces = ("refs/heads/", "refs/remotes/origin/")
+    names = [f"{refs.issue_branch(number, flat=flat)}{more}" for flat in (False, True) for more in ("", "-*")]
+    patterns = [f"{namespace}{name}" for namespace in namespaces for name in names]
     listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
-    found = (line.split(" ", 1) for line in listed.text.splitlines())
-    tips = {ref.removeprefix(f"{namespace}/"): tip for tip, ref in found}
-    return {branch: tip for branch, tip in tips.items() if refs.sequel_of(branch, number) is not None}
+    tips = {ref: tip for tip, ref in (line.split(" ", 1) for line in listed.text.splitlines())}
+
+    def below(namespace: str) -> dict[str, str]:
+        found = {ref.removeprefix(namespace): tip for ref, tip in tips.items() if ref.startswith(namespace)}
+        return {branch: tip for branch, tip in found.items() if refs.sequel_of(branch, number) is not None}
+
+    local, remote = map(below, namespaces)
+    return local, remote
 
 
 async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
+from pathlib import Path
 
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -31,7 +32,9 @@ class Object:
 class Objects:
     """A reader of one repository. git starts with the first question and sees what other processes write later."""
 
-    def __init__(self, start: Callable[[], Awaitable[ProcessGroup]]) -> None:
+    def __init__(self, directory: Path, start: Callable[[], Awaitable[ProcessGroup]]) -> None:
+        self._directory = directory
+        self._opened: int | None = None
         self._start = start
         self._process: ProcessGroup | None = None
         self._turn = asyncio.Lock()
@@ -96,11 +99,16 @@ class Objects:
                 await asyncio.shield(self.close())
                 if isinstance(error, TimeoutError):
                     raise GitError(GitProblem.TIMEOUT, "cat-file", f"not done after {ANSWER_SECONDS:g} s") from error
-                if isinstance(error, (asyncio.IncompleteReadError, ConnectionError, ValueError)):
+                if isinstance(error, (asyncio.IncompleteReadError, OSError, ValueError)):
                     raise GitError(GitProblem.OTHER, "cat-file", "git ended without an answer") from error
                 raise
 
     async def _exchange(self, question: bytes) -> tuple[Object | None, bytes]:
+        now = self._directory.stat().st_ino
+        if now != self._opened:
+            # Another repository was put in the place of the one that git has open.
+            await self.close()
+            self._opened = now
         process = self._process = self._process or await self._start()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("stdin and stdout are not pipes")

@@ -185,12 +185,19 @@ class Git:
             known = self.configurations[clone] = Configuration(version, values)
         return known
 
+    def remember(self, clone: Path, key: str, values: Sequence[str]) -> None:
+        """Note a setting that was just written, so that the file is not read again. Needs the clone's lock."""
+        known = self.configurations.get(clone)
+        state = _state_of(clone / "config")
+        if known is not None and state is not None:
+            self.configurations[clone] = Configuration(state, {**known.values, key: values})
+
     def objects(self, clone: Path) -> Objects:
         """Return a reader of the clone's objects, which the caller closes."""
         argv = ("git", f"--git-dir={clone}", "cat-file", f"--batch-command={FORMAT}")
         environment = {**_ENVIRONMENT, "PATH": self.search_path, **_config_environment(_NEUTRAL)}
         null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-        return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
+        return Objects(clone, lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
     async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:
         """Run a git command that reads a worktree, whose files are the agent's, without a cage. Raises GitError.
@@ -316,11 +323,14 @@ def failure(command: str, completed: Completed) -> GitError:
 
 def _version_of(file: Path) -> tuple[int, ...] | None:
     """Return what changes with every change of a file that git writes; None for a file changed a moment ago."""
+    state = _state_of(file)
+    return state if state is not None and time.time_ns() - state[-1] >= _CLOCK_TICK_NS else None
+
+
+def _state_of(file: Path) -> tuple[int, ...] | None:
     try:
         state = file.lstat()
     except OSError:
-        return None
-    if time.time_ns() - state.st_ctime_ns < _CLOCK_TICK_NS:
         return None
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 

@@ -33,11 +33,14 @@ class NodeContext:
     sleep: Sleep = asyncio.sleep
     disk_reserve_bytes: int = 0
     """The disk space that new worktrees must leave free."""
+    opened: Clone | None = None
+    """The clone whose objects one turn reads with one process."""
 
     def clone(self, folder: str) -> Clone:
         """Return the clone of a codebase by the folder in its row."""
         owner, _, name = folder.partition("/")
-        return clone_at(self.data_dir, owner, name, self.git)
+        clone = clone_at(self.data_dir, owner, name, self.git)
+        return self.opened if self.opened == clone else clone
 
     def directory(self, path: str) -> Path:
         """Return the directory of a row's path: relative to DATA_DIR, or absolute where an older version wrote it."""

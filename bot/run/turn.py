@@ -14,7 +14,7 @@ from bot import counters, failpoints
 from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
-from bot.clones.clone import StoppedError
+from bot.clones.clone import StoppedError, reading
 from bot.clones.metadata import record_use
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
@@ -180,7 +180,13 @@ class TurnRun:
         if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
             return TurnResult("refused", reason)
         async with self._progress.shown(self._ctx.pool, self._thread_ref, turn, self._ctx.clock):
-            return await self._work_in_its_worktree()
+            outside = self._ctx
+            async with reading(outside.clone(turn.worktree.folder)) as clone:
+                self._ctx = replace(outside, opened=clone)
+                try:
+                    return await self._work_in_its_worktree()
+                finally:
+                    self._ctx = outside
 
     async def _work_in_its_worktree(self) -> TurnResult | Wait:
         turn = self._turn
@@ -320,6 +326,8 @@ class TurnRun:
             prompt = await self._until_stopped(self._prompt(ready, session))
             if prompt is None:
                 return await self._stopped()
+            if ctx.opened is not None and ctx.opened.objects is not None:
+                await ctx.opened.objects.close()  # the agent may be at work for long
             self._progress.agent_begins()
             async with watched(disk, self._disk_overflowed):
                 return await agent.prompt(prompt.blocks, ctx.limits, self._stop, self._progress.note)
