@@ -6,7 +6,7 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
 
-@pytest.mark.parametrize(("sandbox", "most"), [("off", 31), ("bwrap", 31)])
+@pytest.mark.parametrize(("sandbox", "most"), [("off", 23), ("bwrap", 27)])
 async def test_a_turn_starts_few_processes(
     a_world: Worlds, sandbox: str, most: int, request: pytest.FixtureRequest
 ) -> None:
