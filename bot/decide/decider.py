@@ -18,7 +18,7 @@ from bot.decide.parsing import CommentParser, ParsedComment
 from bot.decide.review import whole_review
 from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
-from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
+from bot.github.errors import GitHubError, NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
@@ -115,7 +115,10 @@ class Decider:
             except DATABASE_AWAY as problem:
                 # Its row does not say that it failed, so it has not: an outage can look like a bug.
                 raise RetryLaterError(backoff_seconds(attempts), f"{type(bug).__name__}: {bug}") from problem
-            raise
+            if not isinstance(bug, GitHubError):
+                raise
+            # A refusal is no bug: the repository was deleted, or the bot lacks a right.
+            _log.warning("delivery-failed", problem=f"{type(bug).__name__}: {bug}")
 
     async def _action(self, guid: str, delivery: Delivery) -> Action | CreateWorktree:
         if delivery.event == deliveries.OPERATOR_EVENT:

@@ -115,12 +115,16 @@ class GitHub:
     async def as_named_now(self, repository: Repository) -> Repository:
         """Return the repository with its present owner and name, found by its id: its old name may be another's now.
 
+        Raises NotFound where the bot does not see it.
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
         """
         by_id = {"id": str(repository.id)}
-        found: Any = await self._authorised(
-            repository, lambda token: self._api.getitem("/repositories/{id}", by_id, oauth_token=token)
-        )
+        try:
+            found: Any = await self._authorised(
+                repository, lambda token: self._api.getitem("/repositories/{id}", by_id, oauth_token=token)
+            )
+        except NotFound as problem:
+            raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
         return replace(repository, owner=found["owner"]["login"], name=found["name"])
 
     @property
@@ -150,7 +154,8 @@ class GitHub:
     async def permission(self, repository: Repository, login: str) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
 
-        Callers that ask the same within a second, while GitHub has not answered, share the answer.
+        Callers that ask the same within a second, while GitHub has not answered, share the answer. Raises NotFound
+        where the bot does not see the repository: GitHub's answer is the same.
         """
         key, now = (repository.platform, repository.id, login), asyncio.get_running_loop().time()
         asked_at, asked = self._permissions.get(key, (-math.inf, None))
@@ -170,6 +175,7 @@ class GitHub:
         try:
             answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
         except NotFound:
+            await self.as_named_now(repository)
             return "none"
         return answers.permission(answer)
 

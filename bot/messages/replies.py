@@ -72,7 +72,7 @@ def status(
 
 def delivery_failed(guid: str) -> str:
     """Answer a delivery whose handling failed for good."""
-    return f"The bot could not handle this, and trying again did not help. {_replay(guid)}"
+    return f"The bot could not handle this. {_replay(guid)}"
 
 
 def delivery_unreadable(guid: str) -> str:

@@ -1,6 +1,7 @@
 """One turn, from its claim to its visible end: authority, worktree, session, agent, push, answer."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
@@ -39,6 +40,7 @@ from bot.store.failures import log_failure
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOOK_AGAIN_SECONDS = 2.0
+NEARLY_NO_BYTES = 4 << 20
 NAMES_ARE_NEW = timedelta(minutes=1)
 """How long after the request the names in its payload are taken as GitHub's."""
 T = TypeVar("T")
@@ -133,7 +135,8 @@ class TurnRun:
         began, answered = self._progress.agent_began, self._answer is not None
         # What was met before the agent began is over.
         since = None if began else self._turn.waiting_since
-        match after(problem, since, self._ctx.clock(), began=began, answered=answered):
+        disk_is_full = shutil.disk_usage(self._ctx.data_dir).free < NEARLY_NO_BYTES
+        match after(problem, since, self._ctx.clock(), began=began, answered=answered, disk_is_full=disk_is_full):
             case Wait() as wait:
                 _log.warning("turn-waits", until=wait.until.isoformat(), problem=str(problem))
                 return wait

@@ -56,13 +56,24 @@ End = Literal["not-published", "failed", "crashed"]
 """How a turn ends after a problem: done but for its push, failed for this reason, or by a bug."""
 
 
-def after(problem: Exception, since: datetime | None, now: datetime, *, began: bool, answered: bool) -> Wait | End:
+def after(
+    problem: Exception,
+    since: datetime | None,
+    now: datetime,
+    *,
+    began: bool,
+    answered: bool,
+    disk_is_full: bool = False,
+) -> Wait | End:
     """Return how a turn goes on after a problem. One that passes is waited for, unless it met the agent at its work.
 
-    `began`: this run has prompted the agent. `answered`: the agent is done. `since` is as in `wait_for`.
+    `began`: this run has prompted the agent. `answered`: the agent is done. `disk_is_full`: then that is the problem,
+    which git does not always say. `since` is as in `wait_for`.
     """
     if answered or not began:
-        wait = wait_for(problem, since, now, "publish" if answered else "start")
+        is_of_disk = disk_is_full and isinstance(problem, (GitError, OSError))
+        met = OSError(errno.ENOSPC, str(problem)) if is_of_disk else problem
+        wait = wait_for(met, since, now, "publish" if answered else "start")
         if wait is not None:
             return wait
     if not isinstance(problem, _KNOWN):

@@ -18,8 +18,11 @@ Pool: TypeAlias = asyncpg.Pool
 TRANSIENT_SQLSTATES = (
     "08",  # connection
     "25006",  # read-only transaction: a fail-over, or a full disk
+    "28",  # login refused: the password is being changed
+    "3D000",  # no such database: it is being replaced
     "40",  # serialization failure, deadlock
     "53",  # out of disk, memory or connections
+    "55000",  # the database accepts no connections: maintenance
     "55P03",  # lock not available
     "57",  # shutdown, cancelled statement
     "58",  # system error outside Postgres
@@ -40,6 +43,9 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
     OSError,
 )
 """Exceptions of asyncpg when Postgres cannot be reached or cannot work now: try again later."""
+
+_WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+"""At the start these are mistakes in DATABASE_URL; later they pass."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger()
@@ -98,7 +104,7 @@ async def database(
                 server_settings={"synchronous_commit": "on"},
             )
         except DATABASE_AWAY as problem:
-            if loop.time() > deadline:
+            if loop.time() > deadline or isinstance(problem, _WRONG_ADDRESS):
                 raise
             if not attempts:
                 _log.warning("waiting-for-database", problem=type(problem).__name__, seconds=patience_seconds)

@@ -191,3 +191,17 @@ async def test_a_new_worktree_waits_while_the_disk_is_short(a_world: Worlds, mon
         world.clock.move(900)
         assert "at last" in "".join(await new.hears_all())
         await used.hears_all()
+
+
+async def test_a_repository_that_the_bot_may_not_see_now_declines_nobody(world: World) -> None:
+    issue = await world.maria.opens_issue("Private")
+    world.faults.add(FailBefore(404, "Not Found"), times=None)
+    asked = await issue.says("@threadtree-bot say hello")
+    await world.until("exists (select from deliveries where state = 'failed')")
+    world.faults.clear()
+
+    why = await world.database.fetchval("select error from deliveries where state = 'failed'")
+    assert why == "NotFound: acme/shop was deleted, or the bot may not see it"
+    world.clock.move(600)
+    await issue.hears("The bot could not handle this. Its operator can repeat it with `threadtree deliveries replay ")
+    await asked.gets("😕")

@@ -154,6 +154,14 @@ async def test_a_shared_look_up_survives_the_one_who_began_it_and_fails_for_all(
     assert [type(problem) for problem in failed] == [Transient] * 3
 
 
+async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_person(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    simulated.faults.add(FailBefore(404, "Not Found"), times=None)
+    with pytest.raises(NotFound, match="acme/shop was deleted, or the bot may not see it"):
+        await github.permission(ours(shop), "maria")
+
+
 async def test_a_permission_that_cannot_be_asked_is_an_error(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:

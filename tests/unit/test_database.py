@@ -14,10 +14,13 @@ from bot.store.failures import is_transient
     [
         ("08006", asyncpg.ConnectionFailureError),
         ("25006", asyncpg.ReadOnlySQLTransactionError),
+        ("28P01", asyncpg.InvalidPasswordError),
+        ("3D000", asyncpg.InvalidCatalogNameError),
         ("40001", asyncpg.SerializationError),
         ("40P01", asyncpg.DeadlockDetectedError),
         ("53100", asyncpg.DiskFullError),
         ("53300", asyncpg.TooManyConnectionsError),
+        ("55000", asyncpg.ObjectNotInPrerequisiteStateError),
         ("55P03", asyncpg.LockNotAvailableError),
         ("57014", asyncpg.QueryCanceledError),
         ("57P01", asyncpg.AdminShutdownError),

@@ -195,3 +195,11 @@ def test_a_bug_ends_the_turn_as_one(name: str) -> None:
     for began in (False, True):
         for answered in (False, True):
             assert after(BUGS[name], None, NOON, began=began, answered=answered) == "crashed"
+
+
+def test_git_on_a_full_disk_does_not_always_say_so() -> None:
+    silent = git(GitProblem.OTHER, "worktree", "fatal: cannot update ref 'refs/heads/x': couldn't write 'x.lock'")
+    wait = after(silent, None, NOON, began=False, answered=False, disk_is_full=True)
+    assert isinstance(wait, Wait)
+    assert wait.why == "disk-full"
+    assert after(KeyError("x"), None, NOON, began=False, answered=False, disk_is_full=True) == "crashed"
