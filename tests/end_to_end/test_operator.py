@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -53,3 +54,14 @@ async def first(events: httpx.Response, name: str) -> Any:
         if line == f"event: {name}":
             return json.loads((await anext(lines)).removeprefix("data: "))
     raise AssertionError("the stream ended")
+
+
+async def test_a_listener_does_not_delay_the_end_of_the_process(a_world: Worlds) -> None:
+    async with AsyncExitStack() as outlives:
+        async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
+            api = await outlives.enter_async_context(httpx.AsyncClient(base_url=world.pair.url, timeout=60))
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            events = await outlives.enter_async_context(api.stream("GET", "/api/events", headers=headers))
+            lines = events.aiter_lines()
+            assert await anext(lines) == ": listening"
+        assert [line async for line in lines if line] == [], "the stream was ended, not cut off"
