@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.cli.running import fail, run_on_database, run_on_node
+from bot.clones.clone import reading
 from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
 from bot.store import listings, rescues
@@ -193,10 +195,14 @@ async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], w
         if not with_disk or row.state == "removed":
             return _Listed(row, row.state, None)
         async with at_once:
-            summary = await summarize(ctx.clone(row.folder), Path(row.path), row.branch)
+            summary = await summarize(clones[row.folder], Path(row.path), row.branch)
         return _Listed(row, "missing" if summary is None and row.state == "ready" else row.state, summary)
 
-    with Console(stderr=True).status(f"Reading {format_count(len(rows), 'worktree')}"):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(Console(stderr=True).status(f"Reading {format_count(len(rows), 'worktree')}"))
+        # One process for each clone answers for all its worktrees.
+        folders = {row.folder for row in rows if row.node_id == ctx.node} if with_disk else ()
+        clones = {folder: await stack.enter_async_context(reading(ctx.clone(folder))) for folder in folders}
         return await asyncio.gather(*map(one, rows))
 
 
