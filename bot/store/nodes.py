@@ -20,8 +20,8 @@ returning id
 LIVE_NODES = """
 -- With what waits or runs there, and what it has.
 select n.id, n.name,
-       (select count(*) from turns t join worktrees w on w.id = t.worktree_id
-        where w.node = n.id and t.state in ('queued', 'running')) as turns,
+       (select count(*) from turns where queue_node = n.id and state = 'queued')
+       + (select count(*) from turns where queue_node = n.id and state = 'running') as turns,
        (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees
 from nodes n where n.place is not null and n.heartbeat_at > now() - make_interval(secs => $1) order by n.id
 """

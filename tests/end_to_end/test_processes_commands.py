@@ -1,6 +1,7 @@
 """The command line for an operator: each command is a process with an environment from scratch."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import orjson
@@ -111,6 +112,19 @@ async def test_receive_stores_a_file_that_a_worker_handles(tmp_path: Path, datab
         guid = stored.stdout.decode().strip()
         await here.answered(issue, "From a file.")
         assert await here.value("select state from deliveries where guid = $1", guid) == "done"
+
+        # What nobody listened to is found on the thread; the same comment from the file is not done twice.
+        await here.ask("say Missed.", issue)
+        [source] = json.loads((await here.run("deliveries", "recover", "--json")).stdout)
+        assert (source["source"], source["way"], len(source["guids"])) == ("acme/shop", "threads", 1)
+        await here.answered(issue, "Missed.")
+        told = await here.run("deliveries", "recover")
+        assert told.stdout == b"acme/shop: 0 events recovered\n"
+        assert "may not read the repository's webhooks" in told.stderr
+        assert [len([one for one in here.answers(issue) if words in one.body]) for words in ("From", "Missed")] == [
+            1,
+            1,
+        ]
         for process, name in ((refused, "broken.json"), (missing, "no.json")):
             assert await process.ended() == 2
             assert process.stdout == b""

@@ -160,6 +160,9 @@ async def test_the_bots_account_and_permissions_on_github_are_shown(
         "repository acme/read-only": "problem",
         "repository acme/nothing": "problem",
     }
+    missed = checks["missed deliveries of acme/shop"]
+    assert (missed.state, "the threads' comments are read instead" in missed.found) == ("warning", True)
+    assert "Webhooks: read" in (missed.next_step or "")
 
 
 async def test_a_token_that_github_refuses_is_a_problem(doctor: Doctor, complete: dict[str, str]) -> None:
