@@ -52,10 +52,11 @@ lint: venv ## run ruff, mypy and the import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv ## measure webhooks, rescues, removals, sweeps, floods, turns, claims, decisions and lists, each beside something known
+bench: venv ## measure webhooks, rescues, removals, sweeps, new worktrees, floods, turns, claims, decisions and lists
 	$(BIN)/python -m bench receive $(ARGS)
 	$(BIN)/python -m bench sweep
 	$(BIN)/python -m bench removal
+	$(BIN)/python -m bench worktree
 	$(BIN)/python -m bench flood
 	$(BIN)/python -m bench turn
 	$(BIN)/python -m bench claim

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import claim, decide, flood, lists, receive, removal, sweep, turn
+from bench import claim, decide, flood, lists, receive, removal, sweep, turn, worktree
 from bench.receive import LONG, SHORT
 
 
@@ -38,6 +38,9 @@ def main() -> int:
     listed = parts.add_parser("lists", help="how long a list and a dry prune of many worktrees take")
     listed.add_argument("--worktrees", type=int, default=1_000)
     listed.add_argument("--sandbox", choices=("bwrap", "off"), default="bwrap")
+    made = parts.add_parser("worktree", help="how long a new worktree takes")
+    made.add_argument("--files", type=int, nargs="+", default=[1_000, 20_000])
+    made.add_argument("--runs", type=int, default=5)
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     match known.part:  # Each server runs on the same event loop as the product.
@@ -45,6 +48,9 @@ def main() -> int:
             return _receive(known)
         case "removal":
             return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs, known.registered))) else 1
+            return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs))) else 1
+        case "worktree":
+            return 0 if worktree.report(asyncio.run(worktree.measure(known.files, known.runs))) else 1
         case "flood":
             return 0 if asyncio.run(_flood(known.seconds)) else 1
         case "claim":

@@ -156,12 +156,13 @@ async def _note_published(lock: CloneLock, branch: str, checkout: Checkout) -> N
 async def _check_out(lock: CloneLock, path: Path, checkout: Checkout) -> None:
     """Register and lock the worktree first, then write its files: what is cut off in between is known as unfinished."""
     clone = lock.clone
-    is_spare = await take_spare(lock, path, checkout)
-    if not is_spare:
+    spare = await take_spare(lock, path, checkout)
+    if spare is None:
         await _register(clone, path, checkout)
     reached("worktree-registered")
-    await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
-    if is_spare and not await is_pristine(clone, path):
+    if spare != checkout.commit:
+        await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+    if spare is not None and not await is_pristine(clone, path):
         _log.warning("spare-not-used", path=str(path))
         await asyncio.to_thread(unlink_worktree, lock, path, datetime.now(UTC), whole=False)
         await _register(clone, path, replace(checkout, moves_from=checkout.commit))  # its branch was made

@@ -4,9 +4,11 @@ A spare has no branch, no row and no files of a cage, and only the bot's own git
 one over by a rename; what differs is then checked out.
 """
 
+import asyncio
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +26,8 @@ from bot.sandbox.view import private_folder
 from bot.worktrees.unlink import unlink_worktree
 
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
+SETTLE_SECONDS = 1.0
+"""git compares the times of files in seconds: those of a spare are in the past when it is verified."""
 # The reason of git's lock of a finished one.
 _SPARE = "threadtree: spare"
 _log = structlog.get_logger()
@@ -42,17 +46,17 @@ def spares_on_disk(clone: Clone) -> list[Path]:
         return []
 
 
-async def take_spare(lock: CloneLock, path: Path, checkout: Checkout) -> bool:
-    """Move a finished spare to the free `path`, with HEAD as `checkout` says; False if there is none.
+async def take_spare(lock: CloneLock, path: Path, checkout: Checkout) -> str | None:
+    """Move a finished spare to the free `path`, with HEAD as `checkout` says; return the commit of its files.
 
-    Its files are those of another commit until `git reset --hard`, and it counts as unfinished until it is marked as
-    live. Raises GitError, OSError.
+    None if there is no spare. It counts as unfinished until it is marked as live. Raises GitError, OSError.
     """
     clone = lock.clone
     found = next(((spare, admin) for spare in spares_on_disk(clone) if (admin := _finished(clone, spare))), None)
     if found is None:
-        return False
+        return None
     spare, admin = found
+    commit = recorded(admin / "HEAD")
     _lock_as(admin, entries.UNFINISHED[0])
     making = admin / f"gitdir.{secrets.token_hex(8)}"
     making.write_text(f"{real_path(path)}/.git\n")
@@ -63,13 +67,13 @@ async def take_spare(lock: CloneLock, path: Path, checkout: Checkout) -> bool:
     branch = checkout.branch
     if branch is None:
         await clone.git.on_clone(admin, "update-ref", "--no-deref", "HEAD", checkout.commit)
-        return True
+        return commit
     if checkout.moves_from is None:
         upstream = await clone.commit_at(refs.remote(branch)) == checkout.commit
         start = ("--track", branch, refs.remote(branch)) if upstream else ("--no-track", branch, checkout.commit)
         await clone.run("branch", "--quiet", *start)
     await clone.git.on_clone(admin, "symbolic-ref", "HEAD", refs.local(branch))
-    return True
+    return commit
 
 
 async def is_pristine(clone: Clone, path: Path) -> bool:
@@ -107,9 +111,11 @@ async def keep_spares(clone: Clone, wanted: int, commit: str) -> None:
         reached("spare-registered")
         for spare in (*behind, *new):
             await clone.on_worktree(spare, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+            await asyncio.sleep(SETTLE_SECONDS)
+            verified_at = time.time()
             pristine = await is_pristine(clone, spare)
             async with clone_lock(clone) as lock:
-                trashed += _finish(lock, spare) if pristine else _drop(lock, spare)
+                trashed += _finish(lock, spare, verified_at) if pristine else _drop(lock, spare)
             _log.info("spare-ready" if pristine else "spare-not-pristine", spare=str(spare), commit=commit)
     for place in trashed:
         await trash.delete(place)
@@ -150,7 +156,7 @@ async def _register(clone: Clone, spare: Path, commit: str) -> None:
     await clone.run("worktree", "add", "--quiet", "--no-checkout", "--detach", *reason, "--", str(spare), commit)
 
 
-def _finish(lock: CloneLock, spare: Path) -> tuple[Path, ...]:
+def _finish(lock: CloneLock, spare: Path, verified_at: float) -> tuple[Path, ...]:
     """Mark a checkout as a spare, without private state of a cage: that belongs to a path. Return what must be deleted.
 
     Only the bot's git worked there, so the clone may have the index that it wrote.
@@ -166,6 +172,8 @@ def _finish(lock: CloneLock, spare: Path) -> tuple[Path, ...]:
         cage.enforcement.remove_group(private.name)
         gone = trash.move_to_trash(clone.data_dir, private)
         trashed = (gone,) if gone is not None else ()
+    # Else git would read again each file that is as old as the index: it may have been changed in the same second.
+    os.utime(admin / "index", (verified_at, verified_at))
     _lock_as(admin, _SPARE)
     return trashed
 
