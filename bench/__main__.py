@@ -48,7 +48,6 @@ def main() -> int:
             return _receive(known)
         case "removal":
             return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs, known.registered))) else 1
-            return 0 if removal.report(asyncio.run(removal.measure(known.files, known.runs))) else 1
         case "worktree":
             return 0 if worktree.report(asyncio.run(worktree.measure(known.files, known.runs))) else 1
         case "flood":
