@@ -6,9 +6,9 @@ values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo
 insert into nodes (id, name, claimed) values ('here', 'here', false);
 insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state,
                        created_at, updated_at)
-values ('github.com', 1, 'here', '/home/ada/.local/share/threadtree/worktrees/octo/hello/issue-1',
+values ('github.com', 1, 'here', 'worktrees/octo/hello/issue-1',
         'threadtree/issue-1', 'issue', 1, 'ready', '2026-05-01 12:00+02', '2026-05-01 12:30+02'),
-       ('github.com', 2, 'here', '/data/worktrees/octo/world/issue-9', null, 'issue', 9, 'removed',
+       ('github.com', 2, 'here', 'worktrees/octo/world/issue-9', null, 'issue', 9, 'removed',
         '2026-05-02 12:00+00', '2026-05-02 12:00+00');
 insert into conversations (platform, repository_id, number, kind, worktree_id)
 values ('github.com', 1, 4, 'pull', 1), ('github.com', 1, 1, 'issue', 1), ('github.com', 2, 9, 'issue', null);
