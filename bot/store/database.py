@@ -22,8 +22,7 @@ TRANSIENT_SQLSTATES = (
     "3D000",  # no such database: it is being replaced
     "40",  # serialization failure, deadlock
     "53",  # out of disk, memory or connections
-    "55000",  # the database accepts no connections: maintenance
-    "55P03",  # lock not available
+    "55",  # in use, locked, or closed for maintenance
     "57",  # shutdown, cancelled statement
     "58",  # system error outside Postgres
     "XX",  # internal error

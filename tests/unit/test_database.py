@@ -21,6 +21,7 @@ from bot.store.failures import is_transient
         ("53100", asyncpg.DiskFullError),
         ("53300", asyncpg.TooManyConnectionsError),
         ("55000", asyncpg.ObjectNotInPrerequisiteStateError),
+        ("55006", asyncpg.ObjectInUseError),
         ("55P03", asyncpg.LockNotAvailableError),
         ("57014", asyncpg.QueryCanceledError),
         ("57P01", asyncpg.AdminShutdownError),
@@ -42,7 +43,6 @@ def test_an_error_that_passes_is_tried_again(sqlstate: str, error: type[asyncpg.
         asyncpg.UniqueViolationError,  # 23
         asyncpg.UndefinedColumnError,  # 42
         asyncpg.InFailedSQLTransactionError,  # 25, but not a read-only transaction
-        asyncpg.ObjectInUseError,  # 55, but no lock
     ],
 )
 def test_a_bug_is_not_tried_again(error: type[asyncpg.PostgresError]) -> None:
