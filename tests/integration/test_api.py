@@ -155,9 +155,8 @@ async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Pa
     assert await found("/api/worktrees?repo=Octo/hello") == [1]
     assert await found("/api/worktrees?state=removed") == [2]
     assert await found("/api/worktrees?state=missing") == [1], "its directory is not there"
-    assert [
-        Path(str(path)).is_relative_to(tmp_path) for path in await found("/api/worktrees?state=missing", "path")
-    ] == [True], "as the command line shows it"
+    [path] = await found("/api/worktrees?state=missing", "path")
+    assert Path(str(path)).is_absolute(), "as the command line shows it"
     assert await found("/api/worktrees?state=ready", "state") == []
     assert await found("/api/sessions?state=active") == [2]
     assert await found("/api/turns?repo=octo/world", "conversation") == ["octo/world#9"]
