@@ -6,6 +6,7 @@ as storing the delivery does.
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +57,25 @@ class _NoBodyError(Exception):
         super().__init__(answer.status)
 
 
+class _SparseLog:
+    """Warnings about requests that anybody can send: a line a second for each kind, which says how many were left out.
+
+    A stranger must not fill the log.
+    """
+
+    def __init__(self) -> None:
+        self._second: dict[str, int] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def warn(self, event: str, guid: str) -> None:
+        second = int(asyncio.get_running_loop().time())
+        if self._second.get(event) == second:
+            self._left_out[event] += 1
+            return
+        self._second[event] = second
+        _log.warning(event, delivery=guid, left_out=self._left_out.pop(event, 0))
+
+
 class Receiver:
     """The endpoint for deliveries signed with one of `secrets` by the GitHub server with the host `platform`.
 
@@ -78,6 +98,7 @@ class Receiver:
         self._platform = platform
         self._others = others
         self._bodies_due = Deadlines(body_seconds)
+        self._refused = _SparseLog()
         self._free_bytes = bytes_in_flight
         self._reserved_bytes = bytes_in_flight // 4
 
@@ -114,14 +135,14 @@ class Receiver:
         # Before the body: anybody can send one.
         signature = headers.get(b"x-hub-signature-256", b"")
         if not _SIGNATURE.fullmatch(signature):
-            _log.warning("delivery-unsigned", delivery=guid.decode())
+            self._refused.warn("delivery-unsigned", guid.decode())
             return _refusal(401, "The header X-Hub-Signature-256 is missing or malformed.")
         chunks: list[bytes] = []
         try:
             # The chunks count as in flight until the answer is known.
             body = await self._read_body(receive, headers, guid.decode(), chunks)
             if not await _judge(len(body), partial(is_signed, body, signature.decode(), self._secrets)):
-                _log.warning("delivery-wrong-signature", delivery=guid.decode())
+                self._refused.warn("delivery-wrong-signature", guid.decode())
                 return _refusal(401, "The signature does not match the body and the webhook secret.")
             answer = await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
             _count(event.decode(), answer)
@@ -144,7 +165,7 @@ class Receiver:
         except asyncio.CancelledError:
             if not arrival.missed or task.uncancel():
                 raise
-            _log.warning("delivery-body-too-slow", delivery=guid)
+            self._refused.warn("delivery-body-too-slow", guid)
             why = f"The body did not arrive within {self._bodies_due.seconds:g} seconds."
             raise _NoBodyError(_refusal(408, why)) from None
         finally:
@@ -165,7 +186,7 @@ class Receiver:
             if size > LARGEST_BODY_BYTES:
                 raise _too_large()
             if len(chunk) > self._free_bytes - (self._reserved_bytes if size > USUAL_BODY_BYTES else 0):
-                _log.warning("deliveries-in-flight-over-limit", delivery=guid)
+                self._refused.warn("deliveries-in-flight-over-limit", guid)
                 raise _NoBodyError(_try_again("too many deliveries arrive at once"))
             self._free_bytes -= len(chunk)
             chunks.append(chunk)

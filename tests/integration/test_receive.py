@@ -298,6 +298,22 @@ async def test_a_body_that_would_take_long_to_parse_is_not_parsed(
     assert await jobs(pool) == []
 
 
+async def test_strangers_do_not_fill_the_log(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.25
+    transport = httpx.ASGITransport(receiving_app(inbox))
+    async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
+        unsigned = {name: value for name, value in NAMED.items() if name != "X-Hub-Signature-256"}
+        with capture_logs() as logs, monkeypatch.context() as clock:
+            clock.setattr(asyncio.get_running_loop(), "time", lambda: now)
+            for headers in (unsigned, NAMED, *[unsigned] * 8):
+                assert (await client.post(PATH, headers=headers)).status_code == 401
+            now = 101.0
+            await client.post(PATH, headers=unsigned)
+    assert [(log["event"], log["left_out"]) for log in logs] == [
+        *(("delivery-unsigned", 0), ("delivery-wrong-signature", 0), ("delivery-unsigned", 8)),
+    ]
+
+
 async def test_large_bodies_are_checked_while_others_arrive(github: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[bool] = []
 
