@@ -203,7 +203,7 @@ async def registered_head(clone: Clone, path: Path) -> str | None:
 async def keep_head(lock: CloneLock, path: Path, ref: str) -> None:
     """Keep commits that only the registered HEAD of the worktree at `path` reaches, under `ref`. Raises GitError."""
     head = await registered_head(lock.clone, path)
-    if head and await lock.clone.count("--max-count=1", "--single-worktree", head, "--not", "--all"):
+    if head and await lock.clone.count("--max-count=1", "--single-worktree", head, "--not", *refs.ALL_BUT_HELD):
         await lock.clone.run("update-ref", ref, head)
 
 

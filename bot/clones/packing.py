@@ -131,7 +131,7 @@ async def _release(lock: CloneLock) -> None:
         return
     oldest = await asyncio.to_thread(_oldest_worktree, clone)
     given = "".join(f"{sha}\n" for sha in sorted(set(held.values()))).encode()
-    others = ("--not", "--single-worktree", f"--exclude={refs.HELD_PREFIX}*", "--all")
+    others = ("--not", "--single-worktree", *refs.ALL_BUT_HELD)
     needed = set(os.fsdecode(await _git(clone, "rev-list", "--stdin", *others, given=given)).split())
     gone = [ref for ref, sha in held.items() if sha not in needed or refs.held_since(ref) < oldest]
     deletions = "".join(f"delete {ref}\n" for ref in gone).encode()

@@ -10,6 +10,8 @@ RESCUE_PREFIX = "refs/threadtree/rescue/"
 FETCHED_PREFIX = "refs/threadtree/fetched/"
 # Commits that worktrees may use though nothing else in the clone names them, by day.
 HELD_PREFIX = "refs/threadtree/held/"
+# For rev-list: all refs but these, which only put off a deletion.
+ALL_BUT_HELD = (f"--exclude={HELD_PREFIX}*", "--all")
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"

@@ -50,7 +50,7 @@ async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
 
 async def rescue_bytes(clone: Clone, ref: str) -> int:
     """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
-    arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", "--all")
+    arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", *refs.ALL_BUT_HELD)
     return int((await clone.run("rev-list", *arguments)).text)
 
 
