@@ -1,13 +1,16 @@
 """A request that meets a problem that passes waits for a time that its comment names, and then runs."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from bot.network.usage_limit import UsageLimit
 from bot.node import room
-from bot.run import turn
+from bot.run import turn, waiting
+from bot.run.context import TurnContext
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
+from bot.store.turns import ClaimedTurn
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
@@ -53,6 +56,7 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
     world.faults.add(PrimaryRateLimit(reset_after=600), path=PERMISSION)
     gate.open()
     await world.until(PUT_BACK)
+    assert await world.database.fetchval("select count(*) from writers where held_until is not null") == 1
 
     await second.says("@threadtree-bot say elsewhere")
     await world.until("(select count(*) from turns) = 3")
@@ -65,6 +69,21 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
     assert "elsewhere" in "".join(await second.hears_all())
     held = await world.database.fetchval("select not_before - created_at > '5 minutes' from turns where id = 2")
     assert held
+
+
+async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(ctx: TurnContext, claimed: ClaimedTurn, *more: Any) -> bool:
+        await world.database.execute("update turns set stop_requested_at = now(), stop_reason = 'Stopped by maria.'")
+        return await waiting.put_back(ctx, claimed, *more)
+
+    monkeypatch.setattr(turn, "put_back", late)
+    world.faults.add(FailBefore(503), path=FETCH)
+    issue = await world.maria.opens_issue("Never mind")
+    await issue.says("@threadtree-bot say hello")
+    await issue.hears("**Stopped** by maria.")
+    assert await world.turns("state", "not_before") == [("stopped", None)], "it did not wait first"
 
 
 async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
