@@ -19,6 +19,7 @@ create trigger fault before update on {table} for each row execute function fail
 
 @pytest.mark.expects_errors
 async def test_no_error_of_the_database_loses_a_request_or_ends_the_process(world: World) -> None:
+    await world.until("exists (select from nodes where heartbeat_at > '-infinity')")  # a process may not start so
     for table, codes in {
         "deliveries": "{25006}",  # decide, in a read-only database: tried again
         "turns": "{57014,22012}",  # a claim that is cancelled, and one that meets a bug
