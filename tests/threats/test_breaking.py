@@ -6,6 +6,7 @@ from bot.clones.admin import Missing
 from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
 from bot.clones.importing import import_commits
+from bot.git import refs
 from bot.worktrees.commit import Committed, commit_all
 from bot.worktrees.create import Created, recreate
 from bot.worktrees.push import Pushed
