@@ -7,8 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# One more than the cores, since tests often wait for processes.
-WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
+# More than two for each core, since half the time tests wait for processes.
+WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2) + 1)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
