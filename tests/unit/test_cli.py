@@ -1,12 +1,19 @@
 """The command line before a command runs."""
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
+from bot.cli import processes
 from bot.cli.main import app
+from bot.settings import Settings
 
 ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
 
@@ -45,3 +52,28 @@ def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:
 def test_the_version_is_the_packages() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"threadtree {version('threadtree')}\n")
+
+
+@pytest.mark.parametrize(("flags", "kept"), [([], False), (["--no-worktree-prune"], True)])
+def test_a_flag_keeps_old_worktrees(monkeypatch: pytest.MonkeyPatch, flags: list[str], kept: bool) -> None:
+    pruning: list[bool] = []
+
+    async def note(settings: Settings, *_: object) -> None:
+        pruning.append(settings.worktree_prune_enabled)
+
+    @asynccontextmanager
+    async def no_database(_: Settings) -> AsyncIterator[str]:
+        yield "postgresql://"
+
+    def run(work: Coroutine[Any, Any, None], *_: object) -> None:
+        asyncio.run(work)
+
+    monkeypatch.setattr(processes, "_worker", note)
+    monkeypatch.setattr(processes, "database_url", no_database)
+    monkeypatch.setattr(processes, "run", run)
+    for name, value in {"GITHUB_TOKEN": "ghp_0123456789", "AGENT": "custom", "AGENT_COMMAND": "/bin/true"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert CliRunner().invoke(app, ["worker", *flags]).exit_code == 0
+
+    assert pruning == [not kept]
