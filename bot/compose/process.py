@@ -17,7 +17,7 @@ from bot.decide.decider import Decider
 from bot.git import runner as git_runner
 from bot.github.answers import Identity
 from bot.github.client import GitHub
-from bot.github.errors import Transient, Unauthenticated
+from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
 from bot.node.identity import NodeInUseError, registered
 from bot.node.move_in import move_in
@@ -191,6 +191,10 @@ async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event)
             _log.warning("github-away", problem=str(problem))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), timeout=problem.retry_after_seconds or 5)
+        except GitHubError as problem:
+            raise CannotStartError(
+                f"GITHUB_API_URL {settings.github_api_url} does not say who the bot is ({problem}); correct it."
+            ) from problem
     return None
 
 

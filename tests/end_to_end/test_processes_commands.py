@@ -13,7 +13,11 @@ from tests.support.processes import BotProcess, deployment
 CANNOT_START = {
     "a token that GitHub refuses": ({"GITHUB_TOKEN": "ghp_wrong"}, "GITHUB_TOKEN"),
     "a database that is not there": ({"DATABASE_URL": "postgresql://nobody@/no_such"}, "DATABASE_URL"),
-    "a port that is taken": ({"PORT": "taken"}, "PORT"),
+    "a port that is taken": ({"PORT": "{port}"}, "PORT"),
+    "another address than GitHub's API": (
+        {"GITHUB_API_URL": "http://127.0.0.1:{port}/elsewhere"},
+        "GITHUB_API_URL",
+    ),
 }
 
 
@@ -42,9 +46,8 @@ async def test_a_failed_start_of_serve_is_one_line_that_names_the_setting(
 ) -> None:
     settings, name = CANNOT_START[problem]
     async with deployment(tmp_path, database_url) as here:
-        if name == "PORT":
-            settings = {"PORT": str(here.github.port)}
-        process = await here.run("serve", **settings)
+        given = {key: value.format(port=here.github.port) for key, value in settings.items()}
+        process = await here.run("serve", **given)
         assert await process.ended() == 1
         [line] = [line for line in complaints(process) if "listens on" not in line]
         assert line.startswith("threadtree: ")
