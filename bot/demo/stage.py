@@ -105,9 +105,11 @@ class Stage:
         return [comment for comment in thread.comments_by(self.github.bot) if comment.id not in self._read]
 
     async def worktree(self) -> dict[str, Any]:
-        """Return the row of the only worktree."""
+        """Return the row of the only worktree, with its whole path."""
         rows = await self.rows("select id, path, branch, state from worktrees where state = 'ready'")
-        return dict(rows[0]) if rows else {"id": None, "path": "/nonexistent", "branch": None, "state": None}
+        found: dict[str, Any] = {"id": None, "path": "/nonexistent", "branch": None, "state": None}
+        found |= dict(rows[0]) if rows else {}
+        return {**found, "path": str(self.pair.settings.data_dir / found["path"])}
 
     async def rows(self, sql: str, *arguments: object) -> list[Any]:
         """Query the bot's database."""
