@@ -57,7 +57,7 @@ _URLS_OF_GITHUB_COM = {
 NOT_BUILT = frozenset(
     {
         *("AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
-        *("HISTORY_RETENTION_DAYS", "MAX_COMMENTS_PER_HOUR"),
+        "MAX_COMMENTS_PER_HOUR",
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
     }
 )
@@ -123,6 +123,7 @@ class Settings(BaseModel):
 
     session_ttl_seconds: Seconds = 3600
     delivery_retention_days: int = Field(default=30, ge=7)
+    history_retention_days: int = Field(default=365, ge=7)
     rescue_expiry_days: Count = 180
     worktree_headless_expiry_days: Count = 30
     worktree_branch_expiry_days: Count = 90

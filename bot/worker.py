@@ -76,7 +76,8 @@ async def keep_house(
         WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
         """
         async with ctx.pool.acquire() as connection:
-            await upkeep.delete_old(connection, timedelta(days=settings.delivery_retention_days))
+            bodies, history = settings.delivery_retention_days, settings.history_retention_days
+            await upkeep.delete_old(connection, timedelta(days=bodies), timedelta(days=history))
         await repair(ctx)
         policy = retention_policy(settings, ctx.clock())
         if settings.worktree_prune_enabled:

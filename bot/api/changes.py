@@ -79,7 +79,9 @@ async def _retry(call: Call) -> object:
     place = await _thread_of_turn(call)
     last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
     if last is None or last["id"] != call.id:
-        raise CallError(409, f"Turn {call.id} is not the last unfinished request of its conversation.")
+        raise CallError(
+            409, f"Turn {call.id} is not the last unfinished request of its conversation, or its text has expired."
+        )
     repository = place.thread_ref.repository
     asked = deliveries.asked_by_operator(
         "retry",

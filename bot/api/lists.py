@@ -115,7 +115,13 @@ READ: Final[tuple[Endpoint, ...]] = (
         "closed",
     ),
     _listed("turns", "The requests, newest first", _list(listings.LIST_TURNS), schemas.TURN, *schemas.TURN_STATES),
-    Endpoint("GET", "/turns/{id}", "A request with its text and the agent's steps", _turn, schemas.WHOLE_TURN),
+    Endpoint(
+        "GET",
+        "/turns/{id}",
+        "A request with its text and the agent's steps, until they expire",
+        _turn,
+        schemas.WHOLE_TURN,
+    ),
     _listed(
         "deliveries",
         "What was received, newest first",

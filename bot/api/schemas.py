@@ -100,7 +100,7 @@ _TURN: Final[dict[str, Schema]] = {
     "finished_at": maybe(TIME),
 }
 TURN: Final = record(**_TURN)
-WHOLE_TURN: Final = record(**_TURN, request=TEXT, steps=list_of(record(at=TIME, words=TEXT)))
+WHOLE_TURN: Final = record(**_TURN, request=maybe(TEXT), expired=TRUTH, steps=list_of(record(at=TIME, words=TEXT)))
 DELIVERY: Final = record(
     guid=TEXT,
     event=TEXT,

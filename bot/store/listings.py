@@ -201,13 +201,16 @@ async def newest(
 
 
 async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None:
-    """Return a turn as in the list, with its request and the agent's steps; None if there is none."""
+    """Return a turn as in the list, with its request and the agent's steps; None if there is none.
+
+    `request` is None and `expired` is true once its texts are deleted (HISTORY_RETENTION_DAYS).
+    """
     rows = await newest(connection, LIST_TURNS, 1, before=turn_id + 1)
     if not rows or rows[0]["id"] != turn_id:
         return None
     steps = await connection.fetch(STEPS, turn_id)
     request = await connection.fetchval(REQUEST, turn_id)
-    return {**rows[0], "request": request, "steps": [dict(step) for step in steps]}
+    return {**rows[0], "request": request, "expired": request is None, "steps": [dict(step) for step in steps]}
 
 
 async def delivery(connection: Connection, guid: str) -> dict[str, object] | None:

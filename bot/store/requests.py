@@ -49,8 +49,10 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
 """
 
 LAST_NOT_DONE = """
+-- None once its text has expired.
 select id, request, pinned_sha, context from turns
 where conversation_id = $1 and state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
+  and request is not null
 order by id desc limit 1
 """
 

@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import structlog
+
 from bot.model import Repository
 from bot.store.database import Connection, repository_of
 
@@ -13,16 +15,61 @@ order by updated_at desc limit 1
 """
 
 DELETE_OLD = {
-    "bodies": "update deliveries set body = null where body is not null and received_at < now() - $1::interval",
-    "deliveries": "delete from deliveries where received_at < now() - interval '1 year'",
-    "effects": "delete from effects where seen_at < now() - interval '1 year'",
+    # What waits keeps its body, however late it is.
+    "bodies": """
+update deliveries set body = null
+where ctid = any (array(select ctid from deliveries
+                        where body is not null and state <> 'received' and received_at < now() - $1::interval
+                        limit $2 for update skip locked))
+""",
+    "deliveries": """
+delete from deliveries
+where ctid = any (array(select ctid from deliveries where state <> 'received' and received_at < now() - $1::interval
+                        limit $2 for update skip locked))
+""",
+    "effects": """
+delete from effects
+where ctid = any (array(select ctid from effects where seen_at < now() - $1::interval limit $2
+                        for update skip locked))
+""",
+    "texts": """
+with old as (
+    select id from turns where request is not null and finished_at < now() - $1::interval
+    order by finished_at limit $2 for update skip locked
+), gone as (
+    delete from steps using old where turn_id = old.id
+)
+update turns set request = null, context = '', answer = null, notices = '{}', read = '{}'
+from old where turns.id = old.id
+""",
+    # A comment that is to be sent needs the address of the one that it links.
+    "outbox": """
+delete from outbox
+where ctid = any (array(select ctid from outbox o
+                        where state in ('sent', 'failed') and created_at < now() - $1::interval
+                          and not exists (select from outbox linking where linking.waits_for = o.id
+                                          and linking.state in ('waiting', 'sending'))
+                        limit $2 for update skip locked))
+""",
+    "operations": """
+delete from operations
+where ctid = any (array(select ctid from operations where finished_at < now() - $1::interval limit $2
+                        for update skip locked))
+""",
     "jobs": """
-        delete from procrastinate_jobs j
-        where status in ('succeeded', 'failed', 'cancelled', 'aborted')
-          and not exists (select from procrastinate_events e
-                          where e.job_id = j.id and e.at > now() - interval '30 days')
-    """,
+delete from procrastinate_jobs
+where id in (select id from procrastinate_jobs j
+             where status in ('succeeded', 'failed', 'cancelled', 'aborted')
+               and not exists (select from procrastinate_events e where e.job_id = j.id and e.at > now() - $1::interval)
+             limit $2 for update skip locked)
+""",
 }
+"""What is kept for a time, by the clock of the database, which dates all of it. $1: the time, $2: the most at once."""
+
+AT_ONCE = 2000
+KEPT_A_YEAR = timedelta(days=365)
+FINISHED_JOBS_KEPT = timedelta(days=30)
+_log = structlog.get_logger()
 
 
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
@@ -32,8 +79,25 @@ async def codebase_named(connection: Connection, platform: str, full_name: str) 
     return repository_of(row) if row else None
 
 
-async def delete_old(connection: Connection, retention: timedelta) -> None:
-    """Delete bodies after their retention, and what is older than a year (DESIGN.md §4, receive)."""
-    await connection.execute(DELETE_OLD["bodies"], retention)
-    for statement in (DELETE_OLD["deliveries"], DELETE_OLD["effects"], DELETE_OLD["jobs"]):
-        await connection.execute(statement)
+async def delete_old(connection: Connection, bodies: timedelta, history: timedelta) -> None:
+    """Delete what is kept no longer (DESIGN.md §4, receive and retention), a few rows at a time."""
+    kept = {
+        "bodies": bodies,
+        "deliveries": KEPT_A_YEAR,
+        "effects": KEPT_A_YEAR,
+        "texts": history,
+        "outbox": history,
+        "operations": history,
+        "jobs": FINISHED_JOBS_KEPT,
+    }
+    for what, statement in DELETE_OLD.items():
+        deleted = 0
+        while (count := _count(await connection.execute(statement, kept[what], AT_ONCE))) > 0:
+            deleted += count
+        if deleted:
+            _log.info("rows-expired", what=what, count=deleted)
+
+
+def _count(status: str) -> int:
+    """Return how many rows a statement changed, from Postgres' words for it, such as `DELETE 3`."""
+    return int(status.rpartition(" ")[2])

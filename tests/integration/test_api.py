@@ -176,6 +176,7 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
     turn = await api("GET", "/api/turns/1")
     assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
     assert [step["words"] for step in turn["steps"]] == ["Read a.txt", "Test"]
+    assert turn["expired"] is False
     assert (await api("GET", f"/api/deliveries/{FAILED}"))["error"] == "GitHub answered 502"
     conversation = (await api("GET", "/api/conversations?repo=octo/hello"))["items"][0]
     assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 1, 0.25)

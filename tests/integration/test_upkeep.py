@@ -1,12 +1,14 @@
 """The repairs of housekeeping."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import asyncpg
 import pytest
 
-from bot.store import deliveries
+from bot.store import deliveries, listings, requests, upkeep
 from bot.store.database import Connection
+from tests.support.turn_rows import TurnRows
 
 ACCEPTED = """
 insert into deliveries (guid, event, lock_key, state, body, received_at)
@@ -37,3 +39,89 @@ async def test_an_accepted_delivery_whose_job_is_gone_is_decided_all_the_same(db
 async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Connection, state: str, age: int) -> None:
     await db.execute(ACCEPTED, "one", "github.com/1#1", state, age)
     assert await deliveries.decide_forgotten(db) == []
+
+
+# What is kept how long
+
+MONTH, YEAR = timedelta(days=30), timedelta(days=365)
+OF_THREE_TURNS = """
+update turns set state = 'done', context = 'why', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
+                 finished_at = now() - case id when 1 then interval '366 days' else interval '364 days' end,
+                 cost_usd = 0.5, reason = 'because'
+where id < 3;
+insert into steps (turn_id, place, words) select id, 1, 'Read a.txt' from turns order by id;
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, state, created_at)
+select 'github.com/token', 1, 'comment', id, 1, 1, 'issue', 'Done.', case when id < 3 then 'sent' else 'waiting' end,
+       now() - case id when 2 then interval '364 days' else interval '366 days' end from turns order by id;
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, created_at, waits_for)
+values ('github.com/token', 1, 'comment', 1, 'issue', 'linked', 'sent', now() - interval '366 days', null),
+       ('github.com/token', 1, 'comment', 1, 'issue', 'linked, too', 'sent', now() - interval '366 days', null),
+       ('github.com/token', 1, 'comment', 1, 'issue', 'links', 'waiting', now() - interval '366 days', 4),
+       ('github.com/token', 1, 'comment', 1, 'issue', 'links', 'sent', now() - interval '364 days', 5);
+insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
+values (1, 'reset', 'ada', now(), 'done', 'Reset.', now() - interval '366 days'),
+       (1, 'reset', 'ada', now(), 'done', 'Reset.', now() - interval '364 days'),
+       (1, 'reset', 'ada', now() - interval '366 days', 'queued', null, null);
+insert into effects (key, seen_at) values ('old', now() - interval '366 days'), ('new', now() - interval '364 days');
+"""
+
+
+async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
+    rows = TurnRows(db)
+    thread, _ = await rows.home()
+    for text in ("one", "two", "three"):
+        await rows.ask(thread, text)
+    before = [dict(row) for row in await db.fetch("select * from turns order by id")]
+    await db.execute(OF_THREE_TURNS)
+    queued = await rows.row(3)
+
+    await upkeep.delete_old(db, MONTH, YEAR)
+
+    gone, kept = await rows.row(1), await rows.row(2)
+    texts: dict[str, object] = {"request": None, "context": "", "answer": None, "notices": [], "read": []}
+    assert {name: gone[name] for name in texts} == texts
+    assert (gone["state"], gone["reason"], gone["cost_usd"]) == ("done", "because", 0.5)
+    untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at"}
+    assert {name: gone[name] for name in untouched} == {name: before[0][name] for name in untouched}
+    assert (kept["request"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
+    assert dict(await rows.row(3)) == dict(queued), "it has not ended"
+    assert await column(db, "select turn_id from steps order by 1") == [2, 3]
+    assert await column(db, "select id from outbox order by 1") == [2, 3, 4, 6, 7]
+    assert await column(db, "select waits_for from outbox where id > 5 order by id") == [4, None]
+    assert await column(db, "select id from operations order by 1") == [2, 3]
+    assert await column(db, "select key from effects") == [b"new"]
+    assert [row["id"] for row in await listings.newest(db, listings.LIST_TURNS, 9)] == [3, 2, 1]
+    expired, shown = await listings.turn(db, 1), await listings.turn(db, 2)
+    assert expired is not None
+    assert shown is not None
+    assert (expired["request"], expired["expired"], expired["steps"]) == (None, True, [])
+    assert (shown["request"], shown["expired"]) == ("two", False)
+
+
+async def test_an_expired_request_is_not_asked_again(db: Connection) -> None:
+    rows = TurnRows(db)
+    thread, _ = await rows.home()
+    await rows.ask(thread)
+    await db.execute("update turns set state = 'failed', reason = 'x', finished_at = now() - interval '366 days'")
+    assert await requests.last_not_done(db, thread) is not None
+    await upkeep.delete_old(db, MONTH, YEAR)
+    assert await requests.last_not_done(db, thread) is None
+
+
+async def test_bodies_and_deliveries_expire_unless_they_wait(db: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "AT_ONCE", 2)
+    for state in ("done", "failed", "ignored", "received"):
+        for days in (29, 31, 364, 366):
+            await db.execute(ACCEPTED, f"{state}-{days}", "github.com/1#1", state, days * 86400)
+
+    await upkeep.delete_old(db, MONTH, YEAR)
+
+    with_body = await column(db, "select guid from deliveries where body is not null order by received_at, guid")
+    waiting = [f"received-{days}" for days in (366, 364, 31)]
+    assert with_body == [*waiting, "done-29", "failed-29", "ignored-29", "received-29"]
+    assert await column(db, "select guid from deliveries where guid like '%-366'") == ["received-366"]
+    assert await db.fetchval("select count(*) from deliveries") == 13
+
+
+async def column(db: Connection, statement: str) -> list[object]:
+    return [row[0] for row in await db.fetch(statement)]

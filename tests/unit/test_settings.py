@@ -218,6 +218,7 @@ def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:
         ("ALLOWED_BOTS", "dependabot"),
         ("PORT", "70000"),
         ("DELIVERY_RETENTION_DAYS", "6"),
+        ("HISTORY_RETENTION_DAYS", "6"),
         ("MAX_CONCURRENT_TURNS", "0"),
         ("TURN_TIMEOUT_SECONDS", "inf"),
         ("SHUTDOWN_GRACE_SECONDS", "-1"),
