@@ -91,6 +91,8 @@ def listen(forwards: list[str]) -> dict[socket.socket, str]:
         address, _, path = forward.partition("=")
         host, _, port = address.rpartition(":")
         listener = socket.create_server((host, int(port)), backlog=MAX_CONNECTIONS)
+        # Else each second piece of a streamed answer waits for the client's delayed ACK, 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listeners[listener] = path
     return listeners
 

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC110 - a test waits for what has no event
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bot.network import relay, sockets
-from bot.network.sockets import private_socket, serving
+from bot.network.sockets import loopback_socket, private_socket, serving
 from tests.support.network import run
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -211,3 +212,14 @@ async def test_the_forwarder_ends_with_the_command() -> None:
 def answers(host: str) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, PORT)) == 0
+
+
+def test_a_streamed_answer_does_not_wait_for_the_acknowledgement_of_its_piece_before() -> None:
+    with contextlib.ExitStack() as stack:
+        listeners = [*map(stack.enter_context, relay.listen(["127.0.0.1:0=/models.sock"]))]
+        listeners.append(stack.enter_context(loopback_socket()))
+        listeners[1].listen()
+        for listener in listeners:
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            accepted = stack.enter_context(listener.accept()[0])
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

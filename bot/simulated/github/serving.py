@@ -18,6 +18,8 @@ def listen(port: int) -> socket.socket:
     """Return a socket that accepts connections; port 0 means any free port."""
     listener = socket.create_server((HOST, port))
     listener.setblocking(False)
+    # Else each answer after the first of a connection waits for the client's delayed ACK, 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
