@@ -297,18 +297,22 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
 async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
     """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
     clone = lock.clone.path
-    before = await asyncio.to_thread(_tips_in_use, clone)
-    try:
-        await _fetch(lock.clone, clone, on_progress)
-    finally:
-        after = await asyncio.to_thread(_tips_in_use, clone)
-        holding.hold_replaced(clone, before, after)
+    await asyncio.to_thread(holding.begin_fetch, clone, await asyncio.to_thread(_tips_in_use, clone))
+    await _fetch(lock.clone, clone, on_progress)
+    failpoints.reached("clone-pruned")
+    await end_fetch(lock)
     failpoints.reached("clone-fetched")
 
 
-def _tips_in_use(clone: Path) -> dict[str, str]:
-    """Return the remote's branches as the worktrees have seen them; without worktrees none matters."""
-    return holding.tips(clone, "refs/remotes/origin/") if admin_directories(clone) else {}
+async def end_fetch(lock: CloneLock) -> None:
+    """Hold what the last fetch replaced or deleted, also if it was cut off. Raises OSError."""
+    clone = lock.clone.path
+    await asyncio.to_thread(holding.end_fetch, clone, await asyncio.to_thread(_tips_in_use, clone))
+
+
+def _tips_in_use(clone: Path) -> dict[str, str] | None:
+    """Return the remote's branches as the worktrees have seen them; None without worktrees."""
+    return holding.tips(clone, "refs/remotes/origin/") if admin_directories(clone) else None
 
 
 async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:
@@ -330,9 +334,9 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     """Fetch one ref outside the remote's branches and return its commit. Raises GitError, InvalidNameError."""
     kept_at = refs.fetched(remote_ref)
     before = await lock.clone.commit_at(kept_at)
-    await lock.clone.run("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "origin", f"+{remote_ref}:{kept_at}")
     if before is not None:
         holding.hold(lock.clone.path, [before])
+    await lock.clone.run("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "origin", f"+{remote_ref}:{kept_at}")
     return (await lock.clone.run("rev-parse", "--verify", f"{kept_at}^{{commit}}")).text
 
 

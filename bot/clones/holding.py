@@ -3,13 +3,18 @@
 A sandbox borrows the clone's objects, and the clone knows nothing of its branches, stashes and logs. But what they can
 have got from the clone is what its refs had at some time. So a tip that a fetch replaces or deletes, and each commit
 that is imported, gets a ref of its own until a sweep finds that nothing can need it (see `bot.clones.packing`).
+
+What a fetch will delete is known only afterwards. Until then the log of one ref names all tips, and git keeps what a
+log names: a process that is killed meanwhile leaves it to the next fetch or sweep.
 """
 
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path, PurePath
 
 from bot.clones.admin import recorded
@@ -18,6 +23,8 @@ from bot.sandbox.untrusted_files import entries_below, read_untrusted
 
 # More than a million refs take.
 MOST_PACKED_BYTES = 256 << 20
+_FETCHING = f"{refs.HELD_PREFIX}fetch"
+_LOG = f"logs/{_FETCHING}"
 
 
 def tips(clone: Path, namespace: str) -> dict[str, str]:
@@ -25,12 +32,17 @@ def tips(clone: Path, namespace: str) -> dict[str, str]:
 
     https://git-scm.com/docs/gitrepository-layout, refs and packed-refs
     """
-    found = {ref: sha for ref, sha in packed_refs(_packed(clone)) if ref.startswith(namespace)}
+    found = dict(_packed_below(_read(clone, "packed-refs"), namespace))
     folder = clone / namespace
     for entry in entries_below(folder):
         if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):
             found[f"{namespace}{PurePath(entry.path).relative_to(folder)}"] = recorded(Path(entry.path))
     return found
+
+
+@lru_cache(maxsize=4)  # most fetches leave this file as it is
+def _packed_below(content: bytes, namespace: str) -> tuple[tuple[str, str], ...]:
+    return tuple((ref, sha) for ref, sha in packed_refs(content) if ref.startswith(namespace))
 
 
 def packed_refs(content: bytes) -> Iterator[tuple[str, str]]:
@@ -41,16 +53,36 @@ def packed_refs(content: bytes) -> Iterator[tuple[str, str]]:
             yield ref, sha
 
 
-def _packed(clone: Path) -> bytes:
+def _read(clone: Path, name: str) -> bytes:
     try:
-        return read_untrusted(clone, PurePath("packed-refs"), MOST_PACKED_BYTES)
+        return read_untrusted(clone, PurePath(name), MOST_PACKED_BYTES)
     except OSError:
         return b""
 
 
-def hold_replaced(clone: Path, before: dict[str, str], after: dict[str, str]) -> None:
-    """Hold the tips that a fetch replaced or deleted. Raises OSError."""
-    hold(clone, {sha for ref, sha in before.items() if after.get(ref) != sha and refs.is_commit(sha)})
+def begin_fetch(clone: Path, tips: dict[str, str] | None) -> None:
+    """Hold all tips until `end_fetch`, with those of a fetch that was cut off. Needs the clone's lock. Raises OSError.
+
+    https://git-scm.com/docs/git-reflog: git reads no order into the two commits of a line.
+    """
+    end_fetch(clone, tips)
+    commits = sorted({sha for sha in (tips or {}).values() if refs.is_commit(sha)})
+    if commits:
+        said = f"threadtree <> {int(time.time())} +0000\tbefore a fetch\n"
+        pairs = zip_longest(commits[::2], commits[1::2], fillvalue=commits[0])
+        _write(clone, _LOG, "".join(f"{one} {other} {said}" for one, other in pairs))
+        _write(clone, _FETCHING, f"{commits[0]}\n")
+
+
+def end_fetch(clone: Path, tips: dict[str, str] | None) -> None:
+    """Hold what a fetch replaced or deleted, which left `tips`; nothing for None. Needs the clone's lock. Raises
+    OSError.
+    """
+    if tips is not None:
+        before = {sha for line in _read(clone, _LOG).splitlines() for sha in os.fsdecode(line).split(" ", 2)[:2]}
+        hold(clone, {sha for sha in before.difference(tips.values()) if refs.is_commit(sha)})
+    for name in (_FETCHING, _LOG):
+        (clone / name).unlink(missing_ok=True)
 
 
 def hold(clone: Path, commits: Iterable[str]) -> None:
@@ -59,14 +91,16 @@ def hold(clone: Path, commits: Iterable[str]) -> None:
     Needs the clone's lock. Raises OSError.
     """
     for sha in commits:
-        place = clone / refs.held(sha, datetime.now(UTC))
-        if place.exists():
-            continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        making = clone / f"held.{secrets.token_hex(8)}.lock"  # what a killed process leaves goes with git's locks
-        try:
-            making.write_text(f"{sha}\n")
-            making.rename(place)
-        finally:
-            with suppress(FileNotFoundError):
-                making.unlink()
+        ref = refs.held(sha, datetime.now(UTC))
+        if not (clone / ref).exists():
+            _write(clone, ref, f"{sha}\n")
+
+
+def _write(clone: Path, name: str, text: str) -> None:
+    making = clone / f"held.{secrets.token_hex(8)}.lock"  # what a killed process leaves goes with git's locks
+    try:
+        making.write_text(text)
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        making.rename(clone / name)
+    finally:
+        making.unlink(missing_ok=True)

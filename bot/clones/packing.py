@@ -14,7 +14,7 @@ import structlog
 
 from bot.clones import holding
 from bot.clones.admin import admin_directories, real_path, recorded
-from bot.clones.clone import Clone, CloneLock
+from bot.clones.clone import Clone, CloneLock, end_fetch
 from bot.clones.importing import IMPORTING
 from bot.git import refs
 from bot.sandbox.view import private_folder, share_refs
@@ -40,6 +40,7 @@ async def pack(lock: CloneLock) -> None:
     # Nothing is imported now: the clone is locked.
     for left in await asyncio.to_thread(_kept_packs, clone, IMPORTING):
         left.unlink(missing_ok=True)
+    await end_fetch(lock)
     await _release(lock)
     await _pack_refs(clone)
     if await asyncio.to_thread(_is_scattered, clone):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bot.git import refs
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
 from bot.rescue.stored import drop_rescue
+from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 A_WEEK_AGO = time.time() - 8 * 86400
@@ -83,6 +85,29 @@ async def test_an_operators_garbage_collection_breaks_nothing_between_and_during
     each.agent("fsck", "--connectivity-only", "--no-dangling")
     assert each.agent("show", "stash@{0}:README.md") == "stashed"
     assert not list((each.clone.path / "objects" / "pack").glob("*.keep"))
+
+
+async def test_a_fetch_that_is_killed_after_it_deleted_a_branch_loses_no_commit(
+    each: GitRepositories, kill_at: Callable[[str], None]
+) -> None:
+    feature = each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
+    gone = each.someone_pushes("gone", {"gone.txt": "1"}, start="origin/main")
+    await each.created()
+    each.agent("checkout", "-q", "--detach", "origin/gone")
+    git(each.person, "push", "-q", "--force", "origin", "main:feature", ":gone")
+    kill_at("clone-pruned")
+    with pytest.raises(KilledError):
+        await each.update()
+    git(each.clone.path, "reflog", "expire", "--all")
+    operator_collects_garbage(each)
+
+    each.agent("fsck", "--connectivity-only", "--no-dangling")
+    each.someone_pushes("gone", {"again.txt": "1"}, start="origin/main")
+    await packed(each)
+    assert set(held(each)) == {feature, gone}
+    await each.update()
+    assert set(held(each)) == {feature, gone}
+    assert not list(each.clone.path.glob("**/held/fetch"))
 
 
 async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(tmp_path: Path) -> None:
