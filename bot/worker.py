@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 import asyncpg
 import procrastinate
@@ -19,6 +20,7 @@ from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.maintenance.room import make_room
+from bot.node.process_lock import is_alive
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -27,7 +29,7 @@ from bot.run.take_over import take_over
 from bot.settings import Settings
 from bot.store import deliveries, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
-from bot.store.engine import RetryLaterError, retry_stalled_jobs
+from bot.store.engine import RetryLaterError, requeue_stalled_jobs
 from bot.store.failures import log_failure
 from bot.store.measures import save_counts
 from bot.store.nodes import NodeSelf
@@ -51,7 +53,7 @@ async def keep_house(
     """Tick and sweep until `stopping`. A sweep that still runs then is cancelled."""
 
     async def tick() -> None:
-        """Find cut-off turns, lost doorbells, stalled jobs and ended sessions, and give a sign of life."""
+        """Give a sign of life; find stalled jobs, cut-off turns, lost doorbells and ended sessions."""
         async with ctx.pool.acquire() as connection:
             if not await nodes.heartbeat(connection, node, settings.node_timeout_seconds):
                 _log.error("node-in-use-elsewhere", node=node.id)
@@ -62,10 +64,11 @@ async def keep_house(
                 counters.count("recoveries_total", "delivery")
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
+        stalled = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
+        counters.count("recoveries_total", "job", stalled)
         await runner.recover()
         await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
         runner.ring()
-        counters.count("recoveries_total", "job", await retry_stalled_jobs(app))
         counters.note("disk_free_bytes", node.name, shutil.disk_usage(ctx.data_dir).free)
         await save_counts(ctx.pool)
         database_answered()

@@ -30,7 +30,7 @@ from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries
 from bot.store.database import Pool, database
-from bot.store.engine import Handlers, engine, run_pool
+from bot.store.engine import Handlers, WorkerProcess, engine, run_pool
 from bot.store.jobs import turns_queue
 from bot.store.nodes import NodeSelf
 from bot.worker import keep_house, listen_for_stops, open_engine, send_due
@@ -125,12 +125,13 @@ async def _run_worker(
         await move_in(ctx, identified.was_at)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        await _run_loops(ctx, node, runner, settings, dsn, stopping, around)
+        await _run_loops(ctx, node, worker_name, runner, settings, dsn, stopping, around)
 
 
 async def _run_loops(
     ctx: TurnContext,
     node: NodeSelf,
+    worker_name: str,
     runner: Runner,
     settings: Settings,
     dsn: str,
@@ -156,15 +157,17 @@ async def _run_loops(
         await runner.serve(stopping, settings.shutdown_grace_seconds)
         turns_ended.set()
 
-    app = engine(dsn, Handlers(decider.decide, send, ring))
+    app, process = engine(dsn, Handlers(decider.decide, send, ring)), WorkerProcess(node.id, worker_name)
     async with open_engine(app):
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
-            group.create_task(run_pool(app, turns_queue(node.id), 1, stopping), name="doorbell")
+            group.create_task(run_pool(app, process, "decide", DECIDE_AT_ONCE, stopping), name="decide")
+            group.create_task(run_pool(app, process, turns_queue(node.id), 1, stopping), name="doorbell")
             group.create_task(run_turns(), name="turns")
-            group.create_task(run_pool(app, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
+            group.create_task(
+                run_pool(app, process, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox"
+            )
             group.create_task(keep_house(ctx, node, app, runner, settings, turns_ended), name="housekeeping")
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 

@@ -22,6 +22,9 @@ from bot.store.outbox import OutboxItem
 
 # What GitHub wrote shows up in its lists a moment later: one look is not enough.
 SECOND_LOOK_SECONDS = 5.0
+# Until then a request, also that of a killed process, may still write:
+# https://docs.github.com/en/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts
+LONGEST_REQUEST_SECONDS = 10.0
 # A comment cannot be older than its row; the slack is for clocks that disagree.
 CLOCK_SLACK = timedelta(minutes=10)
 LANE_TAKEN_SECONDS = 1.0
@@ -96,23 +99,24 @@ class Sender:
 
     async def _send_item(self, connection: Connection, writer: str, item: OutboxItem) -> None:
         body = self._body(item)
-        to_be_looked_for = item.unsure and item.kind == "comment" and item.comment_id is None
+        is_new = item.kind == "comment" and item.comment_id is None
+        unsure_since = item.unsure_since if is_new else None
         found: Posted | None = None
         try:
-            if to_be_looked_for:
-                found = await self._look_twice(item)
-                to_be_looked_for = False
+            if unsure_since is not None:
+                found = await self._look_twice(item, unsure_since)
+                unsure_since = None
             comment = found or await self._request(item, body)
         except Transient as error:
-            unsure = to_be_looked_for or error.may_have_happened
+            unsure = unsure_since is not None or error.may_have_happened
             await self._try_later(connection, writer, item, error, unsure=unsure)
         except Unauthenticated as error:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
-            await self._try_later(connection, writer, item, wait, unsure=to_be_looked_for)
+            await self._try_later(connection, writer, item, wait, unsure=unsure_since is not None)
         except (NotFound, Refused) as error:
             if _may_appear(item, error):
                 later = Transient("request", None, f"404: {error}", may_have_happened=False)
-                await self._try_later(connection, writer, item, later, unsure=to_be_looked_for)
+                await self._try_later(connection, writer, item, later, unsure=unsure_since is not None)
             else:
                 await self._give_up(connection, item, error)
         else:
@@ -131,13 +135,14 @@ class Sender:
             return await self.github.create_comment(item.repository, item.number, item.target, body)
         return await self.github.edit_comment(item.repository, item.target, item.comment_id, body)
 
-    async def _look_twice(self, item: OutboxItem) -> Posted | None:
-        """Return the comment that an earlier request may have left on GitHub."""
+    async def _look_twice(self, item: OutboxItem, sent_at: datetime) -> Posted | None:
+        """Return the comment that an earlier request of this time may have left on GitHub."""
         since = item.created_at - CLOCK_SLACK
         look = (item.repository, item.number, item.target, _marker(item), since)
         found = await self.github.find_comment(*look)
         if found is None:
-            await self.sleep(SECOND_LOOK_SECONDS)
+            age = (self.clock() - sent_at).total_seconds()
+            await self.sleep(SECOND_LOOK_SECONDS + LONGEST_REQUEST_SECONDS - min(max(age, 0), LONGEST_REQUEST_SECONDS))
             found = await self.github.find_comment(*look)
         return found
 

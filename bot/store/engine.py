@@ -32,6 +32,36 @@ MAX_STALLED_ATTEMPTS = 20
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
 
+RECORD_WORKER = """
+insert into engine_workers (worker_id, node, process) values (%(worker)s, %(node)s, %(process)s)
+"""
+
+PROCESSES = """
+select distinct process from engine_workers where node = %(node)s
+"""
+
+FORGET_WORKERS = """
+-- Their jobs then belong to no worker.
+delete from procrastinate_workers w using engine_workers e
+where e.worker_id = w.id and e.node = %(node)s and e.process = any (%(processes)s)
+"""
+
+REQUEUE = """
+-- Jobs of forgotten and of silent workers. In one statement: a job that another process has requeued may run again.
+with stalled as (
+    select id, attempts from procrastinate_jobs
+    where status = 'doing'
+      and (worker_id is null or worker_id in (select id from procrastinate_workers
+                                              where last_heartbeat < now() - make_interval(secs => %(silent)s)))
+    for update skip locked
+), requeued as (
+    select id, procrastinate_retry_job_v2(id, now(), null, null, null) from stalled where attempts < %(most)s
+), given_up as (
+    select id, procrastinate_finish_job_v1(id, 'failed', false) from stalled where attempts >= %(most)s
+)
+select id, false as given_up from requeued union all select id, true from given_up
+"""
+
 
 class RetryLaterError(Exception):
     """A task met a problem that passes: run the job again after `seconds` and keep its lock."""
@@ -72,6 +102,14 @@ def backoff_seconds(attempts: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """The process whose workers these are: its node, and its name there (see `bot.node.process_lock`)."""
+
+    node: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Handlers:
     """The functions of the jobs. Each may raise RetryLaterError; any other exception ends its job as failed."""
 
@@ -105,13 +143,23 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
 
 
 class _Worker(Worker):
-    """A worker that fetches again if a notification arrived while it fetched.
+    """A worker that records its process, and fetches again if a notification arrived while it fetched.
 
     Procrastinate's own forgets those: the next job then waits for the poll. Short jobs of one lock in a row meet that
     almost every time.
     """
 
     _heard_while_fetching = False
+
+    def __init__(self, app: procrastinate.App, process: WorkerProcess, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._process = process
+
+    async def _run_loop(self) -> None:
+        await self.app.connector.execute_query_async(
+            RECORD_WORKER, worker=self.worker_id, node=self._process.node, process=self._process.name
+        )
+        await super()._run_loop()  # type: ignore[no-untyped-call]
 
     async def _handle_notification(self, *, channel: str, notification: engine_jobs.Notification) -> None:
         self._heard_while_fetching = True
@@ -129,13 +177,19 @@ class _Worker(Worker):
 
 
 async def run_pool(
-    app: procrastinate.App, queue: str, concurrency: int, stopping: asyncio.Event, *, empty_at_end: bool = False
+    app: procrastinate.App,
+    process: WorkerProcess,
+    queue: str,
+    concurrency: int,
+    stopping: asyncio.Event,
+    *,
+    empty_at_end: bool = False,
 ) -> None:
     """Work on one queue until `stopping`, or a little longer to empty it; outlive outages of Postgres."""
     failures = 0
     while not stopping.is_set():
         try:
-            worker = _worker(app, queue, concurrency)
+            worker = _worker(app, process, queue, concurrency)
             working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]
             stop = asyncio.create_task(stopping.wait())
             try:
@@ -153,7 +207,7 @@ async def run_pool(
     if empty_at_end:
         with contextlib.suppress(ConnectorException, OSError, TimeoutError):
             async with asyncio.timeout(EMPTYING_SECONDS):
-                await _worker(app, queue, concurrency, wait=False).run()  # type: ignore[no-untyped-call]
+                await _worker(app, process, queue, concurrency, wait=False).run()  # type: ignore[no-untyped-call]
 
 
 async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
@@ -168,10 +222,13 @@ async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
         await working
 
 
-def _worker(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool = True) -> _Worker:
+def _worker(
+    app: procrastinate.App, process: WorkerProcess, queue: str, concurrency: int, *, wait: bool = True
+) -> _Worker:
     """Return a worker for the queue until it is stopped, or without `wait` until the queue is empty."""
     return _Worker(
         app,
+        process,
         queues=[queue],
         name=queue,
         concurrency=concurrency,
@@ -185,14 +242,18 @@ def _worker(app: procrastinate.App, queue: str, concurrency: int, *, wait: bool 
     )
 
 
-async def retry_stalled_jobs(app: procrastinate.App) -> int:
-    """Queue the jobs of killed workers again, fail those that stalled too often; return how many were found."""
-    found = 0
-    for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_AFTER_SECONDS):
-        found += 1
-        if job.attempts < MAX_STALLED_ATTEMPTS:
-            await app.job_manager.retry_job(job)
-        else:
-            _log.error("job-stalled-too-often", job=job.id, task=job.task_name, attempts=job.attempts)
-            await app.job_manager.finish_job(job, status=engine_jobs.Status.FAILED, delete_job=False)
-    return found
+async def requeue_stalled_jobs(app: procrastinate.App, node: str, is_alive: Callable[[str], bool]) -> int:
+    """Queue the jobs of dead workers again, fail those that stalled too often; return how many were found.
+
+    `is_alive` tells of a process of this node. Workers of other nodes are dead after STALLED_AFTER_SECONDS of silence.
+    """
+    known = await app.connector.execute_query_all_async(PROCESSES, node=node)
+    if dead := [row["process"] for row in known if not is_alive(row["process"])]:
+        await app.connector.execute_query_async(FORGET_WORKERS, node=node, processes=dead)
+    found = await app.connector.execute_query_all_async(
+        REQUEUE, silent=STALLED_AFTER_SECONDS, most=MAX_STALLED_ATTEMPTS
+    )
+    for row in found:
+        if row["given_up"]:
+            _log.error("job-stalled-too-often", job=row["id"])
+    return len(found)

@@ -93,12 +93,12 @@ select case when count(*) > 0 then greatest(min(o.due_at), $2::timestamptz) end
 
 TAKE = """
 -- Committed before the request: a row found `sending` later may be on GitHub already.
-with before as (select id, state from outbox where id = $1 for update)
+with before as (select id, state, sending_at from outbox where id = $1 for update)
 update outbox o set state = 'sending', sending_at = $2
 from before, conversations c, codebases b
 where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
 returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind, o.target_id, o.content, o.version, o.comment_id,
-          o.attempts, o.created_at, before.state = 'sending' as unsure,
+          o.attempts, o.created_at, case before.state when 'sending' then before.sending_at end as unsure_since,
           c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
           (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
           (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content,
@@ -150,7 +150,7 @@ values ($1, $2, 'pull-request', 0, 'pull', '', 'sent', 1, $3)
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    """A row taken for sending; `unsure`: an earlier request for it may have reached GitHub.
+    """A row taken for sending; an earlier request for it, of the time `unsure_since`, may have reached GitHub.
 
     `is_linked`: another comment links this one, and says its text where GitHub refuses this one.
     """
@@ -167,7 +167,7 @@ class OutboxItem:
     version: int
     comment_id: int | None
     attempts: int
-    unsure: bool
+    unsure_since: datetime | None
     created_at: datetime
     linked_url: str | None
     linked_content: str | None
@@ -267,7 +267,7 @@ async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem
         version=row["version"],
         comment_id=row["comment_id"],
         attempts=row["attempts"],
-        unsure=row["unsure"],
+        unsure_since=row["unsure_since"],
         created_at=row["created_at"],
         linked_url=row["linked_url"],
         linked_content=row["linked_content"],

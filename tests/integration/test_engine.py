@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +15,7 @@ from procrastinate.worker import Worker
 
 from bot.store import engine
 from bot.store.database import Pool
-from bot.store.engine import Handlers, RetryLaterError
+from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
 from bot.store.jobs import NewJob, defer, lock_queues
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held, until, until_waiting
@@ -25,24 +23,7 @@ from tests.support.turn_rows import held, until, until_waiting
 QUEUE = "decide"
 WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"
 AN_HOUR_SECONDS = 3600.0
-
-HANGING_WORKER = """
-import asyncio, sys
-from bot.store.engine import Handlers, engine, run_pool
-
-async def hang(guid, attempts):
-    print(guid, flush=True)
-    await asyncio.Event().wait()
-
-async def unused(*_):
-    raise AssertionError
-
-async def main():
-    async with engine(sys.argv[1], Handlers(hang, unused, unused)).open_async() as app:
-        await run_pool(app, "decide", 4, asyncio.Event())
-
-asyncio.run(main())
-"""
+HERE = WorkerProcess("first", "alive")
 
 Handle = Callable[[str, int], Awaitable[None]]
 
@@ -73,7 +54,7 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
     """Run a worker on the queue, whose jobs call `handle`."""
     stopping = asyncio.Event()
     async with engine.engine(database_url, Handlers(handle, unused, unused)).open_async() as app:
-        running = asyncio.create_task(engine.run_pool(app, QUEUE, concurrency, stopping))
+        running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping))
         try:
             yield app
         finally:
@@ -378,30 +359,44 @@ async def test_a_bug_fails_its_job_at_once_and_keeps_it(database_url: str, pool:
 
 @pytest.fixture
 async def killed_worker(database_url: str, pool: Pool) -> None:
-    """Leave the state of a worker killed during "one", which blocks "two"; its last heartbeat is a minute old."""
+    """Leave the state of a worker killed during "one", which blocks "two"."""
     await put(pool, job("one"), job("two"))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HANGING_WORKER, database_url, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        started = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
-        assert started == b"one\n"
-    finally:
-        process.kill()
-        await process.communicate()
+    async with doing(database_url):
+        await pool.execute("insert into engine_workers select id, 'first', 'killed' from procrastinate_workers")
     assert await statuses(pool) == ["doing", "todo"]
+
+
+async def requeue(app: procrastinate.App, node: str) -> int:
+    """Requeue stalled jobs on this node, where only the process of HERE is alive."""
+    return await engine.requeue_stalled_jobs(app, node, HERE.name.__eq__)
+
+
+@pytest.fixture
+async def silent_worker(pool: Pool, killed_worker: None) -> None:
+    """Leave the same with a heartbeat that is a minute old."""
     await pool.execute("update procrastinate_workers set last_heartbeat = now() - interval '1 minute'")
 
 
 @pytest.mark.usefixtures("killed_worker")
-async def test_jobs_of_a_killed_worker_run_again_in_their_order(database_url: str, pool: Pool) -> None:
+async def test_a_node_requeues_the_jobs_of_its_dead_process_at_once(database_url: str, pool: Pool) -> None:
     record = Record()
     async with working(database_url, record.handle) as app:
-        assert await engine.retry_stalled_jobs(app) == 1
+        assert await requeue(app, "second") == 0, "another node cannot know it"
+        assert await statuses(pool) == ["doing", "todo"]
+        assert await requeue(app, "first") == 1
         assert await record.until(2) == ["one", "two"]
         await until_statuses(pool)
-        assert await engine.retry_stalled_jobs(app) == 0
+        assert await pool.fetchval("select array_agg(distinct process) from engine_workers") == ["alive"]
+
+
+@pytest.mark.usefixtures("silent_worker")
+async def test_jobs_of_a_silent_worker_run_again_in_their_order(database_url: str, pool: Pool) -> None:
+    record = Record()
+    async with working(database_url, record.handle) as app:
+        assert await requeue(app, "second") == 1
+        assert await record.until(2) == ["one", "two"]
+        await until_statuses(pool)
+        assert await requeue(app, "second") == 0
 
 
 @pytest.mark.usefixtures("killed_worker")
@@ -409,7 +404,7 @@ async def test_jobs_of_an_already_deleted_worker_are_found(database_url: str, po
     record = Record()
     await pool.execute("delete from procrastinate_workers")
     async with working(database_url, record.handle) as app:
-        assert await engine.retry_stalled_jobs(app) == 1
+        assert await requeue(app, "second") == 1
         assert await record.until(2) == ["one", "two"]
 
 
@@ -421,15 +416,15 @@ async def test_a_job_that_repeatedly_kills_its_workers_is_given_up(database_url:
         "update procrastinate_jobs set attempts = $1 where status = 'doing'", engine.MAX_STALLED_ATTEMPTS
     )
     async with working(database_url, record.handle) as app:
-        assert await engine.retry_stalled_jobs(app) == 1
+        assert await requeue(app, "first") == 1
         assert await record.until(1) == ["two"]
         await until_statuses(pool, "failed")
 
 
 @pytest.mark.usefixtures("killed_worker")
-async def test_every_requeue_of_a_job_counts(database_url: str, pool: Pool) -> None:
+async def test_several_processes_requeue_a_job_once_and_each_time_counts(database_url: str, pool: Pool) -> None:
     async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
-        await engine.retry_stalled_jobs(app)
+        assert sum(await asyncio.gather(*(requeue(app, "first") for _ in range(4)))) == 1
 
     assert await pool.fetchval("select attempts from procrastinate_jobs where status = 'todo' order by id") == 1
 
@@ -444,7 +439,7 @@ async def test_the_jobs_of_a_living_worker_are_left_alone(database_url: str, poo
     async with working(database_url, wait) as app:
         await put(pool, job("one"))
         await record.until(1)
-        assert await engine.retry_stalled_jobs(app) == 0
+        assert [await requeue(app, node) for node in ("first", "second")] == [0, 0]
         go_on.set()
 
 
