@@ -19,27 +19,20 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bot.api import schemas
-from bot.api.calls import ApiContext, Call, CallError, Endpoint, check
+from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls, Endpoint, check
 from bot.api.changes import CHANGES
 from bot.api.events import EVENTS, News
 from bot.api.lists import READ
-from bot.store.database import DATABASE_AWAY, Pool
 
 ENDPOINTS: Final = (*READ, *CHANGES)
-CALLS_AT_ONCE: Final = 2
-"""The pool is there for deliveries first."""
-CALL_SECONDS: Final = 5.0
-_UNANSWERED: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
 
 class _Api:
-    """The endpoints on rows, at most CALLS_AT_ONCE of them at a time."""
+    """The endpoints on rows."""
 
-    def __init__(self, pool: Pool, ctx: ApiContext) -> None:
-        self._pool = pool
-        self._ctx = ctx
-        self._free = asyncio.Semaphore(CALLS_AT_ONCE)
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     def routes(self) -> list[Route]:
         """Return a route for each path."""
@@ -57,24 +50,22 @@ class _Api:
     async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                asked = await check(endpoint, request)
-                async with self._free, self._pool.acquire() as connection:
-                    answer = await endpoint.handler(Call(connection, self._ctx, asked))
+                answer = await self._calls.run(endpoint, await check(endpoint, request))
         except CallError as problem:
             return _refusal(problem.status, problem.sentence)
         except ClientDisconnect:
             return Response(status_code=400)  # the client is gone
-        except _UNANSWERED:
+        except UNANSWERED:
             return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
         if endpoint.method != "GET":
             _log.info("operator-asked", method=endpoint.method, path=request.url.path, answer=answer)
         return _json(answer, endpoint.status)
 
 
-def api_routes(pool: Pool, ctx: ApiContext, token: str | None, news: News) -> list[BaseRoute]:
+def api_routes(calls: Calls, token: str | None, news: News) -> list[BaseRoute]:
     """Return the routes of the API for those who have the `token`; without one, there is no API."""
     routes = [
-        *_Api(pool, ctx).routes(),
+        *_Api(calls).routes(),
         Route("/events", news.stream, methods=["GET"]),
         Route("/openapi.json", _document, methods=["GET"]),
     ]

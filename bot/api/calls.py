@@ -1,8 +1,10 @@
 """A call of the API: checked before it reaches a handler; whatever is wrong with it is a 4xx with one sentence."""
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -11,8 +13,12 @@ import orjson
 from starlette.requests import Request
 
 from bot.api.schemas import Schema
-from bot.store.database import Connection
+from bot.store.database import DATABASE_AWAY, Connection, Pool
 
+CALLS_AT_ONCE: Final = 2
+"""The pool is there for deliveries first."""
+CALL_SECONDS: Final = 5.0
+UNANSWERED: Final[tuple[type[BaseException], ...]] = (TimeoutError, *DATABASE_AWAY)
 MOST_ROWS: Final = 200
 USUAL_ROWS: Final = 50
 LARGEST_BODY_BYTES: Final = 4096
@@ -51,12 +57,12 @@ class ApiContext:
 class Asked:
     """What is asked, checked. `path` has the names in the path, `body` what was sent as JSON."""
 
-    path: Mapping[str, str]
-    limit: int
-    after: int | None
-    repository: str | None
-    state: str | None
-    body: Mapping[str, Any]
+    path: Mapping[str, str] = field(default_factory=dict)
+    limit: int = USUAL_ROWS
+    after: int | None = None
+    repository: str | None = None
+    state: str | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +98,50 @@ class Endpoint:
     """The fields of the JSON body, each a text, with what they say."""
 
 
+class Calls:
+    """What carries calls out, for the API and the dashboard together at most CALLS_AT_ONCE at a time."""
+
+    def __init__(self, pool: Pool, ctx: ApiContext) -> None:
+        self._pool = pool
+        self.ctx = ctx
+        self._free = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        async with self._free, self._pool.acquire() as connection:
+            yield connection
+
+    async def run(self, endpoint: Endpoint, asked: Asked) -> object:
+        """Return the endpoint's answer. Raises CallError, or one of UNANSWERED."""
+        async with self.connection() as connection:
+            return await endpoint.handler(Call(connection, self.ctx, asked))
+
+
 async def check(endpoint: Endpoint, request: Request) -> Asked:
     """Return what is asked. Raises CallError."""
-    for name, value in request.path_params.items():
+    asked = check_address(endpoint, request.path_params, request.query_params.multi_items())
+    return replace(asked, body=await _body(endpoint, request))
+
+
+def check_address(endpoint: Endpoint, path: Mapping[str, str], items: Iterable[tuple[str, str]]) -> Asked:
+    """Return what the address asks, from the names in its path and the items of its query. Raises CallError."""
+    for name, value in path.items():
         if not _PATTERNS[name].fullmatch(value):
             raise CallError(404, f"There is nothing with the {name} {value[:64]!r}.")
-    query = _query(endpoint, request)
+    query = _query(endpoint, items)
     return Asked(
-        request.path_params,
+        path,
         limit=int(query.get("limit", USUAL_ROWS)),
         after=int(query["after"]) if "after" in query else None,
         repository=query.get("repo"),
         state=query.get("state"),
-        body=await _body(endpoint, request),
     )
 
 
-def _query(endpoint: Endpoint, request: Request) -> Mapping[str, str]:
+def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     known = ("after", "limit", "repo", "state") if endpoint.is_list else ()
     query: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    for name, value in items:
         if name not in known:
             raise CallError(400, f"There is no parameter {name[:64]!r} here.")
         if name in query:
@@ -128,13 +158,19 @@ def _query(endpoint: Endpoint, request: Request) -> Mapping[str, str]:
     return query
 
 
-async def _body(endpoint: Endpoint, request: Request) -> Mapping[str, Any]:
-    """Return the body: an object with exactly the endpoint's fields. One that takes none may get none, or `{}`."""
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises CallError where it is large."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST_BODY_BYTES:
             raise CallError(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
+    return body
+
+
+async def _body(endpoint: Endpoint, request: Request) -> Mapping[str, Any]:
+    """Return the body: an object with exactly the endpoint's fields. One that takes none may get none, or `{}`."""
+    body = await read_body(request)
     if not body and not endpoint.body:
         return {}
     try:

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from bot.api.app import api_routes
-from bot.api.calls import ApiContext
+from bot.api.calls import ApiContext, Calls
 from bot.api.events import News
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
@@ -56,7 +56,13 @@ async def _serve(
         news = News(dsn)
         ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC))
         token = settings.admin_token.get_secret_value() if settings.admin_token else None
-        others = Starlette(routes=[*health_routes(pool), metrics_route(pool), *api_routes(pool, ctx, token, news)])
+        calls = Calls(pool, ctx)
+        routes = [*health_routes(pool), metrics_route(pool), *api_routes(calls, token, news)]
+        if token is not None:
+            from bot.dashboard.app import dashboard_routes  # its templates take memory
+
+            routes += dashboard_routes(calls, token, news)
+        others = Starlette(routes=routes)
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
             app,

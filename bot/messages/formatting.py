@@ -4,8 +4,10 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
+if TYPE_CHECKING:  # it takes a moment, and the dashboard has no use for it
+    from markdown_it import MarkdownIt
 
 LONGEST_LINE = 300
 MOST_LISTED = 10
@@ -118,7 +120,9 @@ def plain(markdown: str) -> str:
 
 
 @cache
-def _markdown() -> MarkdownIt:
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
     return MarkdownIt("commonmark")
 
 

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from bot.api.app import api_routes, openapi
-from bot.api.calls import ApiContext
+from bot.api.calls import ApiContext, Calls
 from bot.api.events import NAMES, News
 from bot.node import identity
 from bot.store.database import Pool, database
@@ -81,7 +81,7 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 def app(pool: Pool, database_url: str, directory: Path, token: str | None = TOKEN) -> Starlette:
     ctx = ApiContext("github.com", "https://github.com", directory, lambda: datetime.now(UTC))
-    return Starlette(routes=api_routes(pool, ctx, token, News(database_url)))
+    return Starlette(routes=api_routes(Calls(pool, ctx), token, News(database_url)))
 
 
 @pytest.fixture

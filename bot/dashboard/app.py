@@ -1,0 +1,139 @@
+"""The dashboard's routes, and what goes for all of them: who may enter, which forms count, the headers."""
+
+import asyncio
+from typing import Final
+from urllib.parse import quote
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls
+from bot.api.events import News
+from bot.dashboard.actions import ACTION_VIEWS
+from bot.dashboard.login import COOKIE, Login, is_equal, is_foreign
+from bot.dashboard.pages import PAGES
+from bot.dashboard.rendering import MEDIA_TYPES, static_files
+from bot.dashboard.visits import View, Visit
+
+VIEWS: Final = (*PAGES, *ACTION_VIEWS)
+_OPEN: Final = ("/login", "/static/")
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_log = structlog.get_logger()
+
+
+def dashboard_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
+    """Return the routes of the dashboard for those who have the `token`. They take every path: put them last."""
+    return [Mount("/", _Front(_Dashboard(calls, Login(token, calls.ctx.clock), news)))]
+
+
+class _Dashboard:
+    """The views, for a front that let the browser in."""
+
+    def __init__(self, calls: Calls, login: Login, news: News) -> None:
+        self.login = login
+        self._calls = calls
+        by_path: dict[str, dict[str, View]] = {}
+        for view in VIEWS:
+            by_path.setdefault(view.path, {})[view.method] = view
+        routes = [self._route(path, methods) for path, methods in by_path.items()]
+        routes += [Route("/events", news.stream, methods=["GET"]), Route("/static/{name}", _static, methods=["GET"])]
+        self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
+        self.app.router.redirect_slashes = False
+
+    def _route(self, path: str, methods: dict[str, View]) -> Route:
+        async def answer(request: Request) -> Response:
+            return await self._answer(methods["GET" if request.method == "HEAD" else request.method], request)
+
+        return Route(path, answer, methods=list(methods))
+
+    async def _answer(self, view: View, request: Request) -> Response:
+        visit = self._visit(request)
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                if view.method == "POST" and not view.is_open:
+                    await _check_form(visit)
+                return await view.answer(visit)
+        except CallError as problem:
+            return visit.page("problem.html", status=problem.status, sentence=problem.sentence)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the browser is gone
+        except UNANSWERED:
+            return visit.page("problem.html", status=503, sentence="The database does not answer in time.")
+
+    async def _problem(self, request: Request, problem: Exception) -> Response:
+        """Answer an unknown path or a wrong method with a page."""
+        if not isinstance(problem, HTTPException):
+            raise problem
+        sentence = "There is no such page." if problem.status_code == 404 else f"{problem.detail}."
+        answer = self._visit(request).page("problem.html", status=problem.status_code, sentence=sentence)
+        answer.headers.update(problem.headers or {})
+        return answer
+
+    def _visit(self, request: Request) -> Visit:
+        cookie = request.cookies.get(COOKIE, "")
+        return Visit(request, self._calls, self.login, cookie if self.login.knows(cookie) else "")
+
+
+class _Front:
+    """Sends strangers to `/login`, refuses what another site asks for, and sets the headers of every answer."""
+
+    def __init__(self, dashboard: _Dashboard) -> None:
+        self._dashboard = dashboard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        answer: ASGIApp = self._dashboard.app
+        if not request.url.path.startswith(_OPEN) and not self._dashboard.login.knows(request.cookies.get(COOKIE, "")):
+            answer = _to_login(request)
+        elif request.method not in ("GET", "HEAD") and is_foreign(request):
+            answer = PlainTextResponse("Another site asked for this.", 403)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await answer(scope, receive, with_headers)
+
+
+def _to_login(request: Request) -> Response:
+    address = "/login"
+    if request.method in ("GET", "HEAD") and request.url.path != "/":
+        address += f"?next={quote(request.url.path, safe='/')}"
+    if "hx-request" in request.headers:
+        return Response(status_code=401, headers={"HX-Redirect": "/login"})
+    return RedirectResponse(address, 303)
+
+
+async def _check_form(visit: Visit) -> None:
+    """Raise CallError unless the form comes from a page of this cookie."""
+    form = await visit.form()
+    if not is_equal(form.get("form_token", ""), visit.login.form_token(visit.cookie)):
+        raise CallError(403, "This form is no longer valid. Go back, load the page again and repeat it.")
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    content = static_files().get(name)
+    if content is None:
+        raise HTTPException(404)
+    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(content, headers=kept, media_type=MEDIA_TYPES[name[name.rindex(".") :]])

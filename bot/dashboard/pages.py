@@ -1,0 +1,114 @@
+"""The pages: what runs and waits, and the API's lists with their filters."""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from bot.api.calls import CallError
+from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
+from bot.dashboard.visits import ENDPOINTS, View, Visit
+
+MOST_SHOWN: Final = 20
+"""On the overview, of what runs, waits or failed."""
+# A path of ours with at most one id: what comes after `next=` may be anybody's.
+_OWN_PATH: Final = re.compile(r"/[a-z]*(/[A-Za-z0-9-]{1,64})?")
+
+
+async def _overview(visit: Visit) -> Response:
+    running = await visit.ask("GET /turns", state="running", limit=MOST_SHOWN)
+    queued = await visit.ask("GET /turns", state="queued", limit=MOST_SHOWN)
+    failed = await visit.ask("GET /deliveries", state="failed", limit=MOST_SHOWN)
+    nodes = await visit.ask("GET /nodes")
+    turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
+    return visit.page(
+        "overview.html", running=turns, more_run=running["next"], queued=queued, failed=failed, nodes=nodes["items"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A page with one of the API's lists: `/turns` shows `GET /turns`."""
+
+    name: str
+    call: str
+    is_live: bool = False
+
+    async def answer(self, visit: Visit) -> Response:
+        endpoint = ENDPOINTS[self.call]
+        asked = visit.asked(endpoint)
+        answer: Any = await visit.calls.run(endpoint, asked)
+        return visit.page(
+            f"{self.name}.html",
+            items=answer["items"],
+            next=answer["next"],
+            asked=replace(asked, path={}),
+            states=endpoint.states,
+        )
+
+
+async def _turn(visit: Visit) -> Response:
+    return await _one(visit, "turn.html", "GET /turns/{id}")
+
+
+async def _delivery(visit: Visit) -> Response:
+    return await _one(visit, "delivery.html", "GET /deliveries/{guid}")
+
+
+async def _operation(visit: Visit) -> Response:
+    return await _one(visit, "operation.html", "GET /operations/{id}")
+
+
+async def _one(visit: Visit, template: str, call: str) -> Response:
+    endpoint = ENDPOINTS[call]
+    return visit.page(template, item=await visit.calls.run(endpoint, visit.asked(endpoint)))
+
+
+async def _login(visit: Visit) -> Response:
+    return visit.page("login.html", next=_next(visit), problem=None)
+
+
+async def _sign_in(visit: Visit) -> Response:
+    form = await visit.form()
+    client = visit.request.client
+    try:
+        cookie = visit.login.sign_in(form.get("token", ""), client.host if client else "")
+    except TooManyWrongTokensError:
+        raise CallError(429, "Wrong tokens were given too often. Wait a minute, then try again.") from None
+    if cookie is None:
+        return visit.page("login.html", status=401, next=_next(visit), problem="This is not the ADMIN_TOKEN.")
+    answer = visit.redirect(_next(visit))
+    visit.keep(answer, COOKIE, cookie, int(VALID_FOR / timedelta(seconds=1)))
+    return answer
+
+
+def _next(visit: Visit) -> str:
+    """Return where the browser wanted to go."""
+    wanted = visit.request.query_params.get("next", "/")
+    return wanted if _OWN_PATH.fullmatch(wanted) else "/"
+
+
+async def _sign_out(visit: Visit) -> Response:
+    visit.login.sign_out(visit.cookie)
+    answer = visit.redirect("/login")
+    visit.drop(answer, COOKIE)
+    return answer
+
+
+PAGES: Final = (
+    View("GET", "/", _overview),
+    View("GET", "/threads", _List("threads", "GET /conversations").answer),
+    View("GET", "/turns", _List("turns", "GET /turns").answer),
+    View("GET", "/turns/{id}", _turn),
+    View("GET", "/worktrees", _List("worktrees", "GET /worktrees").answer),
+    View("GET", "/rescues", _List("rescues", "GET /rescues").answer),
+    View("GET", "/deliveries", _List("deliveries", "GET /deliveries").answer),
+    View("GET", "/deliveries/{guid}", _delivery),
+    View("GET", "/operations/{id}", _operation),
+    View("GET", "/nodes", _List("nodes", "GET /nodes").answer),
+    View("GET", "/login", _login, is_open=True),
+    View("POST", "/login", _sign_in, is_open=True),
+    View("POST", "/logout", _sign_out),
+)

@@ -1,0 +1,87 @@
+"""Pages from templates. Every value is escaped: text of an agent or a stranger is never markup."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich.filesize import decimal
+
+from bot.api.calls import THREAD
+from bot.messages.formatting import format_count, format_duration
+
+_HERE: Final = Path(__file__).parent
+STATIC: Final = _HERE / "static"
+MEDIA_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_BRANCH: Final = re.compile(r"[^\x00-\x20\x7f]{1,255}")
+
+
+@cache
+def static_files() -> Mapping[str, bytes]:
+    """Return what `/static/` serves, by name."""
+    return {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in MEDIA_TYPES}
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates with their filters. A name that a template misses is an error, not an empty text."""
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "bytes": decimal,
+        "count": format_count,
+        "duration": format_duration,
+        "money": _money,
+        "moment": _moment,
+        "iso": lambda at: at.astimezone(UTC).isoformat(),
+    }
+    made.globals |= {"static": _static, "thread_url": _thread_url, "branch_url": _branch_url, "query": _query}
+    return made
+
+
+def _money(dollars: float | None) -> str:
+    return "" if dollars is None else f"${dollars:.2f}"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _static(name: str) -> str:
+    """Return the address of a file, with its digest so that a browser may keep it."""
+    return f"/static/{name}?{hashlib.sha256(static_files()[name]).hexdigest()[:12]}"
+
+
+def _thread_url(server_url: str, conversation: str) -> str | None:
+    """Return the thread on GitHub, where the name is one. GitHub leads to the pull request where it is one."""
+    if not (thread := THREAD.fullmatch(conversation)):
+        return None
+    return f"{server_url}/{thread['owner']}/{thread['name']}/issues/{thread['number']}"
+
+
+def _branch_url(server_url: str, codebase: str, branch: str) -> str | None:
+    """Return the branch on GitHub."""
+    if not THREAD.fullmatch(f"{codebase}#1") or not _BRANCH.fullmatch(branch):
+        return None
+    return f"{server_url}/{codebase}/tree/{quote(branch)}"
+
+
+def _query(**items: object) -> str:
+    """Return the query of an address, without empty items."""
+    given = {name: value for name, value in items.items() if value not in (None, "")}
+    return f"?{urlencode(given)}" if given else ""

@@ -1,0 +1,101 @@
+"""A visit: one request of a browser, and the page that answers it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from bot.api.calls import Asked, CallError, Calls, Endpoint, check_address, read_body
+from bot.api.changes import CHANGES
+from bot.api.lists import READ
+from bot.dashboard.login import Login, is_https
+from bot.dashboard.rendering import environment
+
+ENDPOINTS: Final = {f"{endpoint.method} {endpoint.path}": endpoint for endpoint in (*READ, *CHANGES)}
+FLASH: Final = "threadtree-flash"
+FLASH_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request. `cookie` is valid; it is empty on pages that are open to strangers."""
+
+    request: Request
+    calls: Calls
+    login: Login
+    cookie: str
+
+    @property
+    def now(self) -> datetime:
+        return self.calls.ctx.clock()
+
+    async def ask(self, call: str, **asked: Any) -> Any:
+        """Return the API's answer to a call, such as `GET /turns`. Raises CallError."""
+        return await self.calls.run(ENDPOINTS[call], Asked(**asked))
+
+    def asked(self, endpoint: Endpoint) -> Asked:
+        """Return what this address asks of an endpoint; a filter that is left empty is none. Raises CallError."""
+        items = [(name, value) for name, value in self.request.query_params.multi_items() if value]
+        return check_address(endpoint, self.request.path_params, items)
+
+    async def form(self) -> dict[str, str]:
+        """Return the fields of the form that was sent. Raises CallError."""
+        body = await read_body(self.request)
+        try:
+            return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+        except ValueError:
+            raise CallError(400, "This is no form.") from None
+
+    def page(self, template: str, *, status: int = 200, **values: object) -> Response:
+        """Return a page, with what was to be said since the last one."""
+        flash = self.request.cookies.get(FLASH, "")
+        said = self.login.unseal(flash, "flash") if flash and self.cookie else None
+        words = (
+            environment()
+            .get_template(template)
+            .render(
+                now=self.now,
+                path=self.request.url.path,
+                server_url=self.calls.ctx.server_url,
+                form_token=self.login.form_token(self.cookie) if self.cookie else "",
+                flash=unquote(said) if said else None,
+                signed_in=bool(self.cookie),
+                **values,
+            )
+        )
+        answer = HTMLResponse(words, status)
+        if flash:
+            self.drop(answer, FLASH)
+        return answer
+
+    def redirect(self, address: str, flash: str | None = None) -> Response:
+        """Return the way to another page, which says the `flash` once."""
+        answer = RedirectResponse(address, 303)
+        if flash is not None:
+            self.keep(answer, FLASH, self.login.seal(quote(flash, safe=""), "flash"), FLASH_SECONDS)
+        return answer
+
+    def keep(self, answer: Response, name: str, value: str, seconds: int) -> None:
+        """Set a cookie."""
+        secure = is_https(self.request)
+        answer.set_cookie(name, value, max_age=seconds, secure=secure, httponly=True, samesite="strict")
+
+    def drop(self, answer: Response, name: str) -> None:
+        answer.delete_cookie(name, secure=is_https(self.request), httponly=True, samesite="strict")
+
+
+Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One method on one path of the dashboard. `is_open`: strangers may see it."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    answer: Answer
+    is_open: bool = False

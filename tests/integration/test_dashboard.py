@@ -1,0 +1,223 @@
+"""The dashboard over HTTP: who may enter, forms of other sites, headers, and text that agents and strangers wrote."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from starlette.applications import Starlette
+
+from bot.api.app import api_routes
+from bot.api.calls import ApiContext, Calls
+from bot.api.events import News
+from bot.dashboard.app import VIEWS, dashboard_routes
+from bot.store.database import Pool, database
+from tests.support.past import A_PAST
+from tests.support.postgres import execute
+
+TOKEN = "a-token-of-the-tests-long-enough"
+FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
+VALUES = {"id": "1", "guid": FAILED}
+SCRIPT = "<script>alert(1)</script>"
+# What an agent or a stranger can write, in every column of text that they reach.
+HOSTILE = """
+update turns set request = 'do SCRIPT', requested_by = 'SCRIPT', agent = 'SCRIPT', model = 'SCRIPT',
+                 reason = case when state = 'done' then null else 'because of SCRIPT' end;
+update turns set state = 'running', claim = gen_random_uuid(), worker = 'w', started_at = now(), worktree_id = 1,
+                 finished_at = null
+where id = 2;
+update conversations set title = 'SCRIPT';
+update worktrees set branch = 'SCRIPT' where id = 1;
+update deliveries set error = 'SCRIPT';
+update nodes set name = 'SCRIPT';
+insert into steps (turn_id, place, words) select id, 1, 'SCRIPT' from turns;
+insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
+values (1, 'refs/threadtree/rescue/1/1', '{9}', 'SCRIPT', 2, 1, 4096, '2026-05-02 12:00Z');
+insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, after_turn, finished_at)
+values (1, 'reset', 'SCRIPT', now(), 'failed', 'SCRIPT', 0, now());
+""".replace("SCRIPT", SCRIPT)
+CHANGED = """
+select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
+       (select max(updated_at) from worktrees), (select count(*) from deliveries where state = 'received'),
+       (select count(*) from turns where state in ('running', 'queued'))
+"""
+POSTS = [view.path for view in VIEWS if view.method == "POST" and not view.is_open]
+READS = [view.path for view in VIEWS if view.method == "GET" and not view.is_open]
+
+
+def address(path: str) -> str:
+    return re.sub(r"{(\w+)}", lambda name: VALUES[name[1]], path)
+
+
+@pytest_asyncio.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    await execute(database_url, A_PAST, HOSTILE)
+    async with database(database_url, size=4) as opened:
+        yield opened
+
+
+class Browser:
+    """A browser that keeps cookies and follows nothing."""
+
+    def __init__(self, pool: Pool, database_url: str, directory: Path, *, scheme: str = "http") -> None:
+        self.now = datetime.now(UTC)
+        ctx = ApiContext("github.com", "https://github.com", directory, lambda: self.now)
+        calls, news = Calls(pool, ctx), News(database_url)
+        app = Starlette(routes=[*api_routes(calls, TOKEN, news), *dashboard_routes(calls, TOKEN, news)])
+        transport = httpx.ASGITransport(app)
+        self.client = httpx.AsyncClient(transport=transport, base_url=f"{scheme}://threadtree.test")
+
+    async def get(self, path: str, **more: Any) -> httpx.Response:
+        return await self.client.get(path, **more)
+
+    async def post(self, path: str, **more: Any) -> httpx.Response:
+        return await self.client.post(path, **more)
+
+    async def sign_in(self, token: str = TOKEN, path: str = "/login") -> httpx.Response:
+        return await self.post(path, data={"token": token})
+
+    async def form_token(self) -> str:
+        found = re.search(r'name="form_token" value="([0-9a-f]{64})"', (await self.get("/nodes")).text)
+        assert found
+        return found[1]
+
+
+@pytest.fixture
+def browser(pool: Pool, database_url: str, tmp_path: Path) -> Browser:
+    return Browser(pool, database_url, tmp_path)
+
+
+@pytest_asyncio.fixture
+async def inside(browser: Browser) -> Browser:
+    assert (await browser.sign_in()).status_code == 303
+    return browser
+
+
+def headers_are_safe(answer: httpx.Response) -> bool:
+    policy = answer.headers["content-security-policy"]
+    return (
+        policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        and "unsafe" not in policy
+        and answer.headers["x-content-type-options"] == "nosniff"
+        and answer.headers["referrer-policy"] == "no-referrer"
+        and answer.headers["cache-control"] == "no-store"
+    )
+
+
+async def test_a_stranger_is_sent_to_the_login_from_every_page_and_changes_nothing(
+    browser: Browser, pool: Pool
+) -> None:
+    before = await pool.fetchrow(CHANGED)
+    for cookie in (None, "x", "9999999999.x.y", TOKEN, "9999999999." + "0" * 64):
+        if cookie:
+            browser.client.cookies = httpx.Cookies({"threadtree": cookie})
+        for view in VIEWS:
+            if not view.is_open:
+                answer = await browser.client.request(view.method, address(view.path))
+                assert answer.status_code == 303, view
+                assert answer.headers["location"].partition("?")[0] == "/login"
+                assert headers_are_safe(answer)
+        assert (await browser.get("/events")).status_code == 303
+        assert (await browser.get("/nonsense")).status_code == 303
+    refreshing = await browser.get("/", headers={"HX-Request": "true"})
+    assert (refreshing.status_code, refreshing.headers["hx-redirect"]) == (401, "/login")
+    assert await pool.fetchrow(CHANGED) == before
+
+
+@pytest.mark.parametrize("path", READS)
+async def test_a_page_shows_foreign_text_as_text_and_has_safe_headers(inside: Browser, path: str) -> None:
+    answer = await inside.get(address(path))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert headers_are_safe(answer)
+    assert "<script>" not in answer.text
+    assert " style=" not in answer.text
+    assert not re.search(r"\son\w+=|javascript:", answer.text)
+    links = re.findall(r'(?:href|src|action|hx-get|sse-connect)="([^"]*)"', answer.text)
+    assert all(re.match(r"/(?!/)|#|https://github\.com/octo/|\?", link) for link in links), links
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_a_form_of_another_site_changes_nothing(inside: Browser, pool: Pool, path: str) -> None:
+    before = await pool.fetchrow(CHANGED)
+    good = {"form_token": await inside.form_token()}
+    for data in ({}, {"form_token": ""}, {"form_token": "0" * 64}, {"form_token": "é\udcff"[:1]}):
+        assert (await inside.post(address(path), data=data)).status_code == 403
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.test"},
+        {"Origin": "http://["},
+    ):
+        assert (await inside.post(address(path), data=good, headers=headers)).status_code == 403
+    assert (await inside.post(address(path), content=b"\xff")).status_code == 400
+    assert (await inside.post(address(path), content=b"x" * 5000)).status_code == 413
+    assert await pool.fetchrow(CHANGED) == before
+    accepted = await inside.post(address(path), data=good, headers={"Sec-Fetch-Site": "same-origin"})
+    assert accepted.status_code in (303, 409)
+
+
+async def test_unknown_things_and_methods_are_told_on_a_page(inside: Browser) -> None:
+    for path, status in (
+        ("/turns/99", 404),
+        ("/turns/x", 404),
+        ("/turns/%00", 404),
+        ("/turns/99999999999999999999", 404),
+        ("/worktrees/x/reset", 404),
+        ("/deliveries/none", 404),
+        ("/operations/99", 404),
+        ("/nonsense", 404),
+        ("/turns/", 404),
+        ("/static/nonsense", 404),
+        ("/static/%2e%2e%2fapp.py", 404),
+        ("/turns?state=nonsense", 400),
+        ("/turns?repo=x", 400),
+        ("/turns?after=x", 400),
+        ("/turns?nonsense=1", 400),
+    ):
+        answer = await inside.get(path)
+        assert (answer.status_code, headers_are_safe(answer)) == (status, True), path
+    for view in VIEWS:
+        assert (await inside.client.request("PUT", address(view.path))).status_code == 405
+
+
+async def test_signing_in_and_out(browser: Browser) -> None:
+    assert (await browser.sign_in("wrong")).status_code == 401
+    answer = await browser.sign_in(path="/login?next=/turns/1")
+    assert answer.headers["location"] == "/turns/1"
+    cookie = answer.headers["set-cookie"]
+    assert all(words in cookie for words in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"))
+    assert "Secure" not in cookie
+    assert TOKEN not in cookie
+    for path in ("//evil.test", "https://evil.test", "/\\evil.test", "/turns\r\n", "javascript:x"):
+        answer = await browser.sign_in(path=str(httpx.URL("/login", params={"next": path})))
+        assert answer.headers["location"] == "/"
+    kept = httpx.Cookies(browser.client.cookies)
+    assert (await browser.get("/turns")).status_code == 200
+    await browser.post("/logout", data={"form_token": await browser.form_token()})
+    assert not browser.client.cookies
+    browser.client.cookies = kept
+    assert (await browser.get("/turns")).status_code == 303, "the cookie is no longer valid"
+
+
+async def test_a_cookie_is_secure_over_https_and_ends(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    browser = Browser(pool, database_url, tmp_path, scheme="https")
+    assert "Secure" in (await browser.sign_in()).headers["set-cookie"]
+    behind = Browser(pool, database_url, tmp_path)
+    answer = await behind.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+    assert "Secure" in answer.headers["set-cookie"]
+    assert (await browser.get("/")).status_code == 200
+    browser.now = datetime.fromtimestamp(browser.now.timestamp() + 12 * 3600 + 1, UTC)
+    assert (await browser.get("/")).status_code == 303
+
+
+async def test_wrong_tokens_are_counted(browser: Browser) -> None:
+    for _ in range(10):
+        assert (await browser.sign_in("wrong")).status_code == 401
+    assert (await browser.sign_in()).status_code == 429
+    browser.now = datetime.fromtimestamp(browser.now.timestamp() + 60, UTC)
+    assert (await browser.sign_in()).status_code == 303
