@@ -57,7 +57,7 @@ class AcpProgress(PromptProgress[Item]):
             return
         match item.update:
             case AgentMessageChunk(content=TextContentBlock(text=text)):
-                self._say(text, new_paragraph=self._after_tool)
+                yield from self._say(text, new_paragraph=self._after_tool)
                 self._after_tool = self._after_tool and not text
             case AgentPlanUpdate(entries=entries):
                 yield self._plan(PlanEntry(entry.content, entry.status) for entry in entries)

@@ -86,7 +86,7 @@ class ClaudeProgress(PromptProgress[Message]):
     def _block(self, block: ContentBlock) -> Iterator[AgentEvent]:
         match block:
             case TextBlock(text=text):
-                self._say(text, new_paragraph=True)
+                yield from self._say(text, new_paragraph=True)
             case ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
                 yield self._plan(_entry(todo) for todo in todos if isinstance(todo, dict))
             case ToolUseBlock(name=name, input={"questions": list(asked)}) if name == ASKS_PERSON:

@@ -42,7 +42,14 @@ class ToolEnded:
     ok: bool
 
 
-AgentEvent = PlanChanged | ToolStarted | ToolEnded
+@dataclass(frozen=True, slots=True)
+class Said:
+    """More of the answer; it follows on what was said before, and need not end with a word."""
+
+    text: str
+
+
+AgentEvent = PlanChanged | ToolStarted | ToolEnded | Said
 
 
 # What an agent is prompted with.

@@ -13,6 +13,7 @@ from bot.agents.driver import (
     Limits,
     Outcome,
     PlanChanged,
+    Said,
     TimedOut,
     ToolEnded,
     ToolStarted,
@@ -73,7 +74,7 @@ class PromptProgress(ABC, Generic[Item]):
     def _completed(self, usage: Usage | None) -> Completed | Failed:
         return Completed(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
-    def _say(self, text: str, *, new_paragraph: bool) -> None:
+    def _say(self, text: str, *, new_paragraph: bool) -> Iterator[Said]:
         """Add text. Agents send the texts before and after a tool call as separate messages without a line break."""
         if not text:
             return
@@ -83,6 +84,7 @@ class PromptProgress(ABC, Generic[Item]):
         self._characters += len(text)
         if kept:
             self._pieces.append(kept)
+            yield Said(kept)
 
     def _plan(self, entries: Iterable[PlanEntry]) -> PlanChanged:
         kept = list(entries)[:MAX_PLAN_ENTRIES]

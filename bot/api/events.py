@@ -5,7 +5,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import asyncpg
@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bot.api.schemas import ERROR
+from bot.store import listings
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 
 CHANNEL: Final = "threadtree_events"
@@ -22,10 +23,14 @@ LISTENERS_AT_ONCE: Final = 32
 UNREAD_AT_MOST: Final = 500
 """A listener that is slower loses its connection, and looks at the rows again."""
 SIGN_OF_LIFE_SECONDS: Final = 15.0
+READ_SECONDS: Final = 5.0
+_LISTENING: Final = b": listening\n\n"
+"""From here on nothing is missed."""
+_AWAY: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
 NAMES: Final = (
-    *("turn-queued", "turn-started", "turn-step", "turn-ended"),
+    *("turn-queued", "turn-started", "turn-step", "turn-progress", "turn-ended"),
     *("worktree-ready", "worktree-removing", "worktree-removed", "worktree-reserved", "worktree-lost"),
     *("worktree-failed", "operation-ended"),
 )
@@ -46,6 +51,7 @@ class News:
         self._dsn = dsn
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._hearing: asyncio.Task[None] | None = None
+        self._hears = False
         self._closed = False
 
     async def stream(self, _: Request) -> Response:
@@ -54,6 +60,8 @@ class News:
             return JSONResponse({"error": f"{len(self._listeners)} listen already."}, 503, {"Retry-After": "5"})
         unread: asyncio.Queue[bytes | None] = asyncio.Queue(UNREAD_AT_MOST)
         self._listeners.add(unread)
+        if self._hears:
+            unread.put_nowait(_LISTENING)
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear(), name="events")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
@@ -61,7 +69,6 @@ class News:
 
     async def _events(self, unread: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
         try:
-            yield b": listening\n\n"
             while True:
                 try:
                     async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
@@ -76,28 +83,36 @@ class News:
 
     async def _hear(self) -> None:
         """Hear while there are listeners. If the connection is lost, they are sent away: they may have missed news."""
-        try:
-            connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS)
-        except DATABASE_AWAY:
-            self._send_away()
-            return
-        lost = asyncio.Event()
-        try:
-            connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(CHANNEL, lambda *heard: self._tell(str(heard[3])))
-            while self._listeners and not lost.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(lost.wait(), SIGN_OF_LIFE_SECONDS)
-        except DATABASE_AWAY:
-            _log.debug("events-connection-lost")
-        finally:
-            if lost.is_set():
+        while self._listeners:
+            try:
+                await self._hear_on(await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS))
+            except _AWAY as problem:
+                _log.debug("events-connection-lost", problem=str(problem))
                 self._send_away()
-            with contextlib.suppress(*DATABASE_AWAY, TimeoutError):
+
+    async def _hear_on(self, connection: asyncpg.Connection) -> None:
+        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        try:
+            connection.add_termination_listener(lambda _: heard.put_nowait(None))
+            await connection.add_listener(CHANNEL, lambda *news: heard.put_nowait(str(news[3])))
+            self._hears = True
+            for listener in self._listeners:
+                listener.put_nowait(_LISTENING)
+            while self._listeners:
+                try:
+                    async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                        payload = await heard.get()
+                except TimeoutError:
+                    continue
+                if payload is None:
+                    raise ConnectionError("the connection was closed")
+                self._tell(await _whole(connection, payload))
+        finally:
+            self._hears = False
+            with contextlib.suppress(*_AWAY):
                 await connection.close(timeout=2)
 
-    def _tell(self, payload: str) -> None:
-        told = orjson.loads(payload)
+    def _tell(self, told: Mapping[str, Any]) -> None:
         # orjson escapes line breaks, so that the data is one line.
         event = b"event: " + str(told["event"]).encode() + b"\ndata: " + orjson.dumps(told["news"]) + b"\n\n"
         for listener in tuple(self._listeners):
@@ -123,3 +138,12 @@ class News:
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
+
+
+async def _whole(connection: asyncpg.Connection, payload: str) -> Mapping[str, Any]:
+    """Return an event. A notification has at most 8,000 bytes: a plan is read from its row."""
+    told: dict[str, Any] = orjson.loads(payload)
+    if told["event"] == "turn-progress":
+        async with asyncio.timeout(READ_SECONDS):
+            told["news"] |= await listings.progress(connection, told["news"]["turn"])
+    return told

@@ -118,7 +118,7 @@ READ: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "GET",
         "/turns/{id}",
-        "A request with its text and the agent's steps, until they expire",
+        "A request with its text, and what its agent plans, does and says, until they expire",
         _turn,
         schemas.WHOLE_TURN,
     ),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from bot.messages.tracking import EntryState
 from bot.model import DeliveryState, EndReason, TurnState, WorktreeState
 
 Schema = Mapping[str, Any]
@@ -100,7 +101,14 @@ _TURN: Final[dict[str, Schema]] = {
     "finished_at": maybe(TIME),
 }
 TURN: Final = record(**_TURN)
-WHOLE_TURN: Final = record(**_TURN, request=maybe(TEXT), expired=TRUTH, steps=list_of(record(at=TIME, words=TEXT)))
+WHOLE_TURN: Final = record(
+    **_TURN,
+    request=maybe(TEXT),
+    expired=TRUTH,
+    plan=list_of(record(state=one_of(*get_args(EntryState)), text=TEXT)),
+    latest_words=TEXT,
+    steps=list_of(record(at=TIME, words=TEXT)),
+)
 DELIVERY: Final = record(
     guid=TEXT,
     event=TEXT,

@@ -57,6 +57,7 @@ async def stop_turns(
             reason,
             answer=split_subject(turn.answer)[0] if turn.answer else "",
             notices=turn.notices if turn.answer else (),
+            steps=turn.steps,
             read=turn.read if turn.answer else (),
             asked=tracking.asked(turn.requested_by, server_url, thread_ref.repository, number, turn.target, turn.id),
         )

@@ -1,8 +1,9 @@
-"""The tracking comment while a turn runs: first slow preparations, then the agent's plan."""
+"""The progress of a turn that runs, on the thread and in rows: first slow preparations, then the agent's plan."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import assert_never
 from bot.agents.driver import (
     AgentEvent,
     PlanChanged,
+    Said,
     ToolEnded,
     ToolStarted,
 )
@@ -28,18 +30,24 @@ QUIET_SECONDS = 3.0
 # The earlier steps of a longer turn are forgotten.
 MAX_STEPS = 200
 SAVE_EVERY_SECONDS = 1.0
+MAX_WORDS_CHARACTERS = 600
+# Far more than is shown: what a long secret begins with must be seen, so that its end is known for one.
+_HEARD_CHARACTERS = 16 * 1024
+_FIRST_WORD = re.compile(r"\A\S*")
 
 
 class Progress:
     """The phase, plan and steps of a turn; `shown` keeps the tracking comment up to date with them."""
 
-    def __init__(self, redact: Callable[[str], str]) -> None:
+    def __init__(self, redact: Callable[[str], str], earlier_steps: Sequence[str] = ()) -> None:
         self._redact = redact
         self.plan: tuple[PlanEntry, ...] = ()
-        self.steps: list[str] = []
+        self.steps = list(earlier_steps[-MAX_STEPS:])
+        self._heard = ""
         self.phase: str | None = None
         self.changed = asyncio.Event()
         self._unsaved: list[str] = []
+        self._is_saved = True
         self._to_save = asyncio.Event()
         self._agent_began = asyncio.Event()
 
@@ -65,14 +73,24 @@ class Progress:
         match event:
             case PlanChanged(entries=entries):
                 self.plan = tuple(replace(entry, text=self._redact(entry.text)) for entry in entries)
+                self._save_soon()
             case ToolStarted(title=title):
+                self._heard += "\n"  # what was said is whole
                 self._add_step(self._redact(title))
             case ToolEnded(title=title, ok=ok):
                 if not ok:
                     self._add_step(f"{self._redact(title)} (failed)")
+            case Said(text=text):
+                self._heard = (self._heard + text)[-_HEARD_CHARACTERS:]
+                self._save_soon()
+                return  # the thread gets the answer
             case _:
                 assert_never(event)
         self.changed.set()
+
+    def _save_soon(self) -> None:
+        self._is_saved = False
+        self._to_save.set()
 
     def _add_step(self, step: str) -> None:
         self.steps.append(step)
@@ -98,6 +116,7 @@ class Progress:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._heard += "\n"
             await self._save(pool, turn)
 
     async def _save_all(self, pool: Pool, turn: ClaimedTurn) -> None:
@@ -108,17 +127,20 @@ class Progress:
             await asyncio.sleep(SAVE_EVERY_SECONDS)
 
     async def _save(self, pool: Pool, turn: ClaimedTurn) -> None:
-        """Write the new steps into rows, for the operator. What an outage of the database delays comes later."""
-        steps = tuple(self._unsaved)
-        if not steps:
-            return
+        """Write what is new into rows, for the operator. What an outage of the database delays comes later."""
+        steps, is_saved, self._is_saved = tuple(self._unsaved), self._is_saved, True
         try:
             async with pool.acquire() as connection:
-                await turns.add_steps(connection, turn.claim, steps)
+                if steps:
+                    await turns.add_steps(connection, turn.claim, steps)
+                    del self._unsaved[: len(steps)]
+                if not is_saved:
+                    plan = [f"{entry.state} {entry.text}" for entry in self.plan]
+                    words = latest_words(self._heard, self._redact)
+                    await turns.save_progress(connection, turn.claim, plan, words)
         except DATABASE_AWAY as problem:
+            self._is_saved = is_saved
             database_failed(problem)
-        else:
-            del self._unsaved[: len(steps)]
 
     async def _show(self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]) -> None:
         last_edit_at: datetime | None = None
@@ -146,3 +168,14 @@ class Progress:
                 await self.changed.wait()
             else:
                 await asyncio.sleep((due - clock()).total_seconds())
+
+
+def latest_words(heard: str, redact: Callable[[str], str]) -> str:
+    """Return the end of what an agent says, without secrets. The last word may be half a secret until more follows it,
+    and the first one may be what is left of one.
+    """
+    whole = heard[: max(heard.rfind(space) for space in " \n\t") + 1]
+    if len(heard) >= _HEARD_CHARACTERS:
+        whole = _FIRST_WORD.sub("", whole)
+    words = redact(whole).strip()
+    return words if len(words) <= MAX_WORDS_CHARACTERS else "…" + words[1 - MAX_WORDS_CHARACTERS :]

@@ -59,7 +59,7 @@ class TurnRun:
             self._notices.append(notices.RESUMED_AFTER_CUT_OFF)
         self._stop = asyncio.Event()
         self._remarks: list[str] = []
-        self._progress = Progress(ctx.redactor.redact)
+        self._progress = Progress(ctx.redactor.redact, turn.steps)
         self._read = turn.read
         self._disk_full: str | None = None
         self._use = turn.use

@@ -65,7 +65,9 @@ CLAIMED_TURN = """
 select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,
        t.source_kind, t.source_id, t.pinned_sha, t.context, t.notices, t.read, t.resuming, t.answer, t.started_at,
        t.cost_usd, t.tokens, t.switch_to, t.not_before, t.waiting_since,
-       t.review_parts, c.number, c.kind, c.title, w.*
+       t.review_parts, c.number,
+       case when t.resuming then array(select words from steps where turn_id = t.id order by place) end as steps,
+       c.kind, c.title, w.*
 from turns t
 join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id
@@ -118,4 +120,5 @@ async def claim_next(
         review_parts=tuple(row["review_parts"]),
         was_put_back=row["not_before"] is not None,
         waiting_since=row["waiting_since"],
+        steps=tuple(row["steps"] or ()),
     )

@@ -104,7 +104,11 @@ select at, words from steps where turn_id = $1 order by place
 """
 
 REQUEST = """
-select request from turns where id = $1
+select request, plan, latest_words from turns where id = $1
+"""
+
+PROGRESS = """
+select plan, latest_words from turns where id = $1
 """
 
 DELIVERY = """
@@ -201,7 +205,7 @@ async def newest(
 
 
 async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None:
-    """Return a turn as in the list, with its request and the agent's steps; None if there is none.
+    """Return a turn as in the list, with its request and what the agent plans, does and says; None without one.
 
     `request` is None and `expired` is true once its texts are deleted (HISTORY_RETENTION_DAYS).
     """
@@ -209,8 +213,20 @@ async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None
     if not rows or rows[0]["id"] != turn_id:
         return None
     steps = await connection.fetch(STEPS, turn_id)
-    request = await connection.fetchval(REQUEST, turn_id)
-    return {**rows[0], "request": request, "expired": request is None, "steps": [dict(step) for step in steps]}
+    row = await connection.fetchrow(REQUEST, turn_id)
+    texts = {"request": row["request"], "expired": row["request"] is None, **_progress(row)}
+    return {**rows[0], **texts, "steps": [dict(step) for step in steps]}
+
+
+async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
+    """Return what the agent of a turn plans and says; nothing where there is no such turn."""
+    row = await connection.fetchrow(PROGRESS, turn_id)
+    return _progress(row) if row else {}
+
+
+def _progress(row: Record) -> dict[str, object]:
+    plan = [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in row["plan"]]
+    return {"plan": plan, "latest_words": row["latest_words"]}
 
 
 async def delivery(connection: Connection, guid: str) -> dict[str, object] | None:

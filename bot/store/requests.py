@@ -72,7 +72,8 @@ STOP_QUEUED = """
 update turns set state = 'stopped', reason = $2, finished_at = now()
 where conversation_id = $1 and state = 'queued' and asked_at < $3 and ($4::timestamptz is null or not_before > $4)
   and ($5::bigint is null or id = $5)
-returning id, requested_by, source_kind, source_id, answer, notices, read
+returning id, requested_by, source_kind, source_id, answer, notices, read,
+          array(select words from steps where turn_id = turns.id order by place) as steps
 """
 
 
@@ -86,6 +87,7 @@ class StoppedTurn:
     answer: str | None
     notices: tuple[str, ...]
     read: tuple[str, ...]
+    steps: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ async def stop_queued(
             row["answer"],
             tuple(row["notices"]),
             tuple(row["read"]),
+            tuple(row["steps"]),
         )
         for row in rows
     ]

@@ -65,7 +65,8 @@ with thread as (
 )
 -- What the turn had done is on the other node: it begins anew.
 update turns set worktree_id = $3, head_before = null, answer = null, resuming = false, read = '{}',
-                 read_whole_thread = false, session_id = null, notices = notices || $5::text
+                 read_whole_thread = false, session_id = null, plan = '{}', latest_words = '',
+                 notices = notices || $5::text
 where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigint[])
 """
 

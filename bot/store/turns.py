@@ -68,6 +68,10 @@ from mine, unnest($3::text[]) with ordinality as new (words, place)
 where new.place + (select count(*) from steps where turn_id = $1) <= $5
 """
 
+SAVE_PROGRESS = """
+update turns set plan = $3, latest_words = $4 where id = $1 and claim = $2
+"""
+
 END_TURN = """
 update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
                  claim = null, worker = null
@@ -96,7 +100,8 @@ where t.state = 'running' and w.node = $1
 
 THREAD_OF_TURN = """
 select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
-       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number, t.answer, t.notices
+       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number, t.answer, t.notices,
+       array(select words from steps where turn_id = t.id order by place) as steps
 from turns t
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
@@ -165,6 +170,7 @@ class ClaimedTurn:
     """A turn with everything that its run needs, as it was when it was claimed.
 
     `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
+    `steps` are those of the agent before the turn was cut off or put back.
     """
 
     claim: Claim
@@ -190,6 +196,7 @@ class ClaimedTurn:
     review_parts: tuple[int, ...] = ()
     was_put_back: bool = False
     waiting_since: datetime | None = None
+    steps: tuple[str, ...] = ()
 
     @property
     def id(self) -> int:
@@ -208,6 +215,7 @@ class TurnThread:
     target: Target
     answer: str | None
     notices: tuple[str, ...]
+    steps: tuple[str, ...]
 
 
 class ClaimLostError(Exception):
@@ -307,6 +315,11 @@ async def add_steps(connection: Connection, claim: Claim, steps: Sequence[str]) 
     await connection.execute(ADD_STEPS, claim.turn_id, claim.token, list(steps), LONGEST_STEP, MOST_STEPS)
 
 
+async def save_progress(connection: Connection, claim: Claim, plan: Sequence[str], latest_words: str) -> None:
+    """Write the agent's plan, each entry after its state and a space, and the end of what it says."""
+    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, list(plan), latest_words)
+
+
 async def end(
     connection: Connection,
     claim: Claim,
@@ -369,4 +382,5 @@ async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
         target,
         row["answer"],
         tuple(row["notices"]),
+        tuple(row["steps"]),
     )

@@ -39,7 +39,8 @@ with old as (
 ), gone as (
     delete from steps using old where turn_id = old.id
 )
-update turns set request = null, context = '', answer = null, notices = '{}', read = '{}'
+update turns set request = null, context = '', answer = null, notices = '{}', read = '{}',
+                 plan = '{}', latest_words = ''
 from old where turns.id = old.id
 """,
     # A comment that is to be sent needs the address of the one that it links.

@@ -29,9 +29,13 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
 
             async with api.stream("GET", "/events") as events:
                 gate = world.gate()
-                told = asyncio.create_task(first(events, "turn-step"))
-                await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
-                assert (await told)["turn"] == 1
+                told = asyncio.create_task(heard_until(events, "I wait."))
+                await issue.says(f"@threadtree-bot plan Read | Wait\nsay I wait.\nwait {gate}\nsay Finished.")
+                heard = await told
+                assert (heard["turn-started"]["turn"], heard["turn-started"]["state"]) == (1, "running")
+                assert heard["turn-progress"]["turn"] == heard["turn-step"]["turn"] == 1
+                assert heard["turn-step"]["words"].startswith("Wait for")
+                assert heard["turn-progress"]["plan"][0] == {"state": "completed", "text": "Read"}
                 assert (await api.post("/turns/1/stop")).status_code == 202
                 await issue.hears("**Stopped** by the operator.")
                 gate.open()
@@ -47,12 +51,14 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
             assert await world.turns("state", "requested_by") == [("stopped", "maria"), ("done", "maria")]
 
 
-async def first(events: httpx.Response, name: str) -> Any:
-    """Return what the first event of this name tells."""
-    lines = events.aiter_lines()
+async def heard_until(events: httpx.Response, latest_words: str) -> dict[str, Any]:
+    """Return what the last event of each name tells, once the agent has taken a step and said these words."""
+    lines, heard = events.aiter_lines(), dict[str, Any]()
     async for line in lines:
-        if line == f"event: {name}":
-            return json.loads((await anext(lines)).removeprefix("data: "))
+        if line.startswith("event: "):
+            heard[line.removeprefix("event: ")] = json.loads((await anext(lines)).removeprefix("data: "))
+        if "turn-step" in heard and heard.get("turn-progress", {}).get("latest_words") == latest_words:
+            return heard
     raise AssertionError("the stream ended")
 
 

@@ -132,6 +132,7 @@ async def test_a_push_that_meets_a_passing_trouble_is_tried_again_without_the_ag
     world.clock.move(120)
     link, answer = await issue.hears_all()
     assert "I wrote a.txt." in answer
+    assert "1 step of the agent" in answer
     assert "**Changed** [`threadtree/issue-1`]" in answer
     assert "[!NOTE]" not in answer  # its own files and commits are nothing unusual
     assert "Go to the answer" in link
@@ -151,6 +152,7 @@ async def test_stop_ends_the_wait_of_a_push_and_shows_the_answer(world: World) -
     await issue.says("/stop")
     (answer,) = await issue.hears_all()
     assert "I wrote a.txt." in answer
+    assert "1 step of the agent" in answer
     assert "**Stopped** by `maria`." in answer
     (worktree,) = await world.worktrees()
     assert world.text_of(worktree["path"], "a.txt") == "one\n"

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from bot.api.events import NAMES, News
 from bot.node import identity
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
-from tests.support.patience import eventually
 from tests.support.postgres import execute
 
 TOKEN = "a token of the tests, long enough".replace(" ", "-")
@@ -34,7 +32,6 @@ CHANGED = """
 select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
        (select max(updated_at) from worktrees)
 """
-LISTENS = "select exists (select from pg_stat_activity where query ilike 'listen %')"
 RESCUE = """
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (2, 'refs/threadtree/rescue/2/1', '{9}', '<script>', 2, 1, 4096, '2026-05-02 12:00Z'),
@@ -172,10 +169,15 @@ async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Pa
 
 
 async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str) -> None:
-    await execute(database_url, "insert into steps (turn_id, place, words) values (1, 2, 'Test'), (1, 1, 'Read a.txt')")
+    await execute(
+        database_url,
+        "insert into steps (turn_id, place, words) values (1, 2, 'Test'), (1, 1, 'Read a.txt')",
+        "update turns set plan = '{pending Test it}', latest_words = 'I begin.' where id = 1",
+    )
     turn = await api("GET", "/api/turns/1")
     assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
     assert [step["words"] for step in turn["steps"]] == ["Read a.txt", "Test"]
+    assert (turn["plan"], turn["latest_words"]) == ([{"state": "pending", "text": "Test it"}], "I begin.")
     assert turn["expired"] is False
     assert (await api("GET", f"/api/deliveries/{FAILED}"))["error"] == "GitHub answered 502"
     conversation = (await api("GET", "/api/conversations?repo=octo/hello"))["items"][0]
@@ -323,22 +325,27 @@ async def test_listeners_hear_of_turns_steps_and_worktrees_until_the_process_sto
     news = News(database_url)
     answer: Any = await news.stream(Request({"type": "http"}))
     events = answer.body_iterator
-    assert await anext(events) == b": listening\n\n"
-    await eventually(partial(pool.fetchval, LISTENS))
+    plan = "update turns set plan = $1, latest_words = $2 where id = 3"
     async with asyncio.timeout(20):
+        assert await anext(events) == b": listening\n\n"
         await pool.execute("update turns set state = 'running', claim = gen_random_uuid() where id = 3")
         await pool.execute("insert into steps (turn_id, place, words) values (3, 1, E'<b>\\n\\ndata: x')")
+        await pool.execute(plan, ["completed Read a.txt", "pending é " + "x" * 9000], "I read <b>.")
+        await pool.execute(plan, ["completed Read a.txt", "pending é " + "x" * 9000], "I read <b>.")
         await pool.execute("update turns set state = 'done', claim = null, finished_at = now() where id = 3")
         await pool.execute("update worktrees set state = 'removing' where id = 1")
         await pool.execute("update worktrees set state = 'removed' where id = 1")
-        heard = [(await anext(events)).decode().split("\n") for _ in range(5)]
-    names = ["turn-started", "turn-step", "turn-ended", "worktree-removing", "worktree-removed"]
+        heard = [(await anext(events)).decode().split("\n") for _ in range(6)]
+    names = ["turn-started", "turn-step", "turn-progress", "turn-ended", "worktree-removing", "worktree-removed"]
     assert [lines[0] for lines in heard] == [f"event: {name}" for name in names]
     assert set(names) <= set(NAMES)
     assert all(len(lines) == 4 and lines[1].startswith("data: {") for lines in heard), "an event is two lines"
     told = [json.loads(lines[1].removeprefix("data: ")) for lines in heard]
     assert (told[0]["turn"], told[0]["conversation"], told[0]["state"]) == (3, "octo/world#9", "running")
     assert told[1]["words"] == "<b>\n\ndata: x"
+    done, pending = told[2]["plan"]
+    assert (told[2]["turn"], told[2]["latest_words"]) == (3, "I read <b>.")
+    assert (done, pending["state"]) == ({"state": "completed", "text": "Read a.txt"}, "pending")
     await news.close()
     with pytest.raises(StopAsyncIteration):
         await anext(events)
@@ -349,7 +356,7 @@ async def test_a_slow_listener_is_sent_away_and_harms_no_other(pool: Pool, datab
     news = News(database_url)
     slow: Any = await news.stream(Request({"type": "http"}))
     for _ in range(600):
-        news._tell('{"event": "turn-step", "news": {}}')
+        news._tell({"event": "turn-step", "news": {}})
     events = [event async for event in slow.body_iterator]
     assert len(events) <= 501
     await news.close()
