@@ -14,7 +14,9 @@ from bot.store.deliveries import NewDelivery, Stored
 from bot.store.outage import database_answered, database_failed
 
 WRITERS = 2
-GROUP_SIZE = 16
+GROUP_SIZE = 64
+# A commit that takes longer waits for a lock or for a server that hangs; the next group does not wait for it.
+LATE_COMMIT_SECONDS = 0.005
 # GitHub gives up after 10 s: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
@@ -44,8 +46,9 @@ class _Waiting:
 
 
 class Inbox:
-    """A context that stores deliveries: `writers` transactions at once, of at most `group_size` rows each.
+    """A context that stores deliveries in transactions of at most `group_size` rows.
 
+    One transaction at a time, for the larger a group is, the less each row costs; while one is late, `writers` at once.
     `names` are those that the bot answers to, joined by commas, as of the last group; empty while they are not known.
     """
 
@@ -65,6 +68,8 @@ class Inbox:
         self.names = ""
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writer_count = writers
+        self._next_group = asyncio.Semaphore()
+        self._commits_due = Deadlines(LATE_COMMIT_SECONDS)
         self._writers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -95,14 +100,23 @@ class Inbox:
 
     async def _write_groups(self) -> None:
         while True:
-            group = [await self._queue.get()]
-            while len(group) < self._group_size and not self._queue.empty():
-                group.append(self._queue.get_nowait())
+            await self._next_group.acquire()
+            group: list[_Waiting] = []
+            commit = None
             try:
+                group.append(await self._queue.get())
+                await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
+                while len(group) < self._group_size and not self._queue.empty():
+                    group.append(self._queue.get_nowait())
+                commit = self._commits_due.begin(self._next_group.release)
                 await self._write(group)
             finally:
                 for waiting in group:
                     waiting.tell(Unavailable("shutting down"))
+                if commit is None or not commit.missed:
+                    self._next_group.release()
+                if commit is not None:
+                    commit.met = True
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import uuid4
 
+import lz4.block
 import orjson
 
 from bot.store.database import Connection
@@ -30,14 +31,15 @@ with new as materialized (
     from (select distinct hashtextextended(lock_key, 0) as hash
           from new where state = 'received' order by hash) as hashes
 ), stored as (
-    insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
-    select guid, event, action, conversation, lock_key, state, body, error,
+    insert into deliveries (guid, event, action, conversation, lock_key, state, body, is_packed, error, finished_at)
+    select guid, event, action, conversation, lock_key, state, body, true, error,
            case when state <> 'received' then now() end
     from new, taken, known where taken.locks >= 0 and (searched_for is null or searched_for = names)
     order by guid
     on conflict (guid) do update
        set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
-           lock_key = excluded.lock_key, state = 'received', body = excluded.body, error = null, finished_at = null
+           lock_key = excluded.lock_key, state = 'received', body = excluded.body, is_packed = true, error = null,
+           finished_at = null
      where excluded.state = 'received'
        and (deliveries.state = 'failed'
             or deliveries.state = 'dead' and deliveries.body is distinct from excluded.body)
@@ -57,7 +59,7 @@ insert into bot_names (name) select $1 where exists (select from bot_names) on c
 """
 
 LOAD = """
-select event, body, conversation, received_at from deliveries where guid = $1 and state = 'received'
+select event, body, is_packed, conversation, received_at from deliveries where guid = $1 and state = 'received'
 """
 
 BEGIN = """
@@ -152,9 +154,12 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> St
 
     Not for use inside a transaction.
     """
-    columns = ("guid", "event", "action", "conversation", "lock_key", "state", "body", "error", "searched_for")
+    columns = ("guid", "event", "action", "conversation", "lock_key", "state")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
-    row = await connection.fetchrow(STORE, *values)
+    # A quarter of the bytes for less than Postgres needs to write them.
+    bodies = [None if delivery.body is None else lz4.block.compress(delivery.body) for delivery in deliveries]
+    rest = [[delivery.error for delivery in deliveries], [delivery.searched_for for delivery in deliveries]]
+    row = await connection.fetchrow(STORE, *values, bodies, *rest)
     return Stored(frozenset(row["guids"]), row["names"])
 
 
@@ -194,7 +199,10 @@ async def replay(connection: Connection, guid: str) -> Replay:
 async def load(connection: Connection, guid: str) -> Delivery | None:
     """Return the delivery, None if it was handled."""
     row = await connection.fetchrow(LOAD, guid)
-    return Delivery(row["event"], row["body"], row["conversation"], row["received_at"]) if row else None
+    if row is None:
+        return None
+    body = lz4.block.decompress(row["body"]) if row["is_packed"] else row["body"]
+    return Delivery(row["event"], body, row["conversation"], row["received_at"])
 
 
 async def begin(connection: Connection, guid: str) -> bool:

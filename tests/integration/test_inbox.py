@@ -71,6 +71,16 @@ async def test_deliveries_that_arrive_together_are_committed_together_and_decide
     assert [guid for *_, guid in await jobs(pool)] == ["first", *(f"other-{n}" for n in range(20))]
 
 
+async def test_a_late_commit_does_not_hold_up_the_next_group(pool: Pool) -> None:
+    async with Inbox(pool) as inbox:
+        async with holding(pool, "1"):
+            late = asyncio.create_task(inbox.store(delivery("late")))
+            await until_waiting(pool)
+            assert await inbox.store(delivery("next", "2")) == "stored"
+            assert not late.done()
+        assert await late == "stored"
+
+
 async def test_the_same_guid_twice_in_one_group_is_stored_once(pool: Pool) -> None:
     async with Inbox(pool) as inbox:
         outcomes = await asyncio.gather(*(inbox.store(delivery(guid)) for guid in "aabababcaa"))

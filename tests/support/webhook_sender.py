@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import lz4.block
 import orjson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -79,8 +80,12 @@ async def sending_to(inbox: Inbox) -> AsyncIterator[Sender]:
 
 
 async def rows(pool: Pool) -> dict[str, dict[str, Any]]:
-    """Return the deliveries by GUID."""
-    return {row["guid"]: dict(row) for row in await pool.fetch("select * from deliveries")}
+    """Return the deliveries by GUID, each with its body as it arrived."""
+    found = {row["guid"]: dict(row) for row in await pool.fetch("select * from deliveries")}
+    for row in found.values():
+        if row["is_packed"] and row["body"] is not None:
+            row["body"] = lz4.block.decompress(row["body"])
+    return found
 
 
 async def jobs(pool: Pool) -> list[tuple[str, str, str, str]]:
