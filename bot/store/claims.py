@@ -11,10 +11,10 @@ from bot.store.turns import Claim, ClaimedTurn, Use
 
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
--- unfinished one; repositories with fewer running turns go first. A turn waits until its time, while its path is
--- being removed, while an operation that was enqueued before it is unfinished, and while GitHub limits its writer.
--- Only the oldest such turn of each repository is looked for: whatever else waits is not read. `case` keeps the cheap
--- questions before those that look at other rows.
+-- unfinished one; repositories with fewer running turns go first, then earlier rounds, in which each person has one.
+-- A turn waits until its time, while its path is being removed, while an operation that was enqueued before it is
+-- unfinished, and while GitHub limits its writer. Only the first such turn of each repository is looked for: whatever
+-- else waits is not read. `case` keeps the cheap questions before those that look at other rows.
 with recursive running as materialized (
     select worktree_id, queue_platform as platform, queue_repository_id as repository_id
     from turns where state = 'running' and queue_node = $1
@@ -35,10 +35,10 @@ with recursive running as materialized (
         order by queue_platform, queue_repository_id limit 1
     ) another
 ), next as (
-    select oldest.id
+    select first.id
     from repositories r left join busy b on (b.platform, b.repository_id) = (r.platform, r.repository_id)
     cross join lateral (
-        select t.id from turns t
+        select t.id, t.round from turns t
         where t.state = 'queued' and t.queue_node = $1
           and (t.queue_platform, t.queue_repository_id) = (r.platform, r.repository_id)
           and case
@@ -52,10 +52,10 @@ with recursive running as materialized (
                    and not exists (select from operations p where p.worktree_id = t.worktree_id
                                    and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))
               end
-        order by t.id limit 1 for no key update skip locked
-    ) oldest
+        order by t.round, t.id limit 1 for no key update skip locked
+    ) first
     where coalesce(b.turns, 0) < $4 and (r.platform, r.repository_id) not in (table held)
-    order by coalesce(b.turns, 0), oldest.id limit 1
+    order by coalesce(b.turns, 0), first.round, first.id limit 1
 )
 update turns set state = 'running', claim = $2, worker = $3, reason = null, started_at = coalesce(started_at, $5)
 from next where turns.id = next.id returning turns.id

@@ -30,6 +30,7 @@ TURNS = st.lists(
         st.integers(0, 5),  # worktree
         st.sampled_from(["queued", "queued", "queued", "running", "done"]),
         st.sampled_from([None, None, None, -1, 0, 1]),  # minutes until its time
+        st.integers(1, 3),  # person
     ),
     max_size=14,
 )
@@ -69,19 +70,20 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
         " select 'github.com', 1, n, 'issue' from generate_series(1, 5) n"
     )
     running: set[int] = set()
-    for conversation, worktree, wanted, minutes in turns:
+    for conversation, worktree, wanted, minutes, person in turns:
         where = 1 + worktree % len(worktrees)
         state = "queued" if wanted == "running" and where in running else wanted
         running |= {where} if state == "running" else set()
         await db.execute(
             "insert into turns (conversation_id, worktree_id, state, request, request_hash, requested_by,"
             " requested_by_id, asked_at, source_kind, source_id, not_before, claim, finished_at)"
-            " values ($1, $2, $3, '', '', 'ada', 7, now(), 'comment', 1, $4,"
+            " values ($1, $2, $3, '', '', 'ada', $5, now(), 'comment', 1, $4,"
             " case when $3 = 'running' then gen_random_uuid() end, case when $3 = 'done' then now() end)",
             1 + conversation,
             where,
             state,
             None if minutes is None or state != "queued" else NOON + timedelta(minutes=minutes),
+            person,
         )
     for number, (worktree, wanted, after_turn) in enumerate(operations):
         await db.execute(
@@ -136,18 +138,22 @@ async def expected(db: Connection, per_repository: int) -> int | None:
             )
         )
 
-    choices = [(busy[worktrees[turn["worktree_id"]]["repository_id"]], turn["id"]) for turn in turns if can_run(turn)]
-    return min(choices)[1] if choices else None
+    choices = [
+        (busy[worktrees[turn["worktree_id"]]["repository_id"]], turn["round"], turn["id"])
+        for turn in turns
+        if can_run(turn)
+    ]
+    return min(choices)[2] if choices else None
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WORKTREES, TURNS, OPERATIONS, st.booleans(), st.integers(1, 3))
-@example([(1, NODE, "ready", 0)], [(0, 0, "queued", None)], [(0, "queued", 0)], False, 1)
-@example([(1, NODE, "ready", 0), (1, NODE, "removing", 0)], [(0, 0, "queued", None)], [], False, 1)
-@example([(2, NODE, "ready", 0), (1, NODE, "ready", 0)], [(0, 0, "queued", 0), (1, 1, "queued", 0)], [], True, 1)
+@example([(1, NODE, "ready", 0)], [(0, 0, "queued", None, 1)], [(0, "queued", 0)], False, 1)
+@example([(1, NODE, "ready", 0), (1, NODE, "removing", 0)], [(0, 0, "queued", None, 1)], [], False, 1)
+@example([(2, NODE, "ready", 0), (1, NODE, "ready", 0)], [(0, 0, "queued", 0, 1), (1, 1, "queued", 0, 2)], [], True, 1)
 @example(
     [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],
-    [(0, 0, "running", None), (1, 1, "queued", 0), (2, 2, "queued", 0)],
+    [(0, 0, "running", None, 1), (1, 1, "queued", 0, 1), (2, 2, "queued", 0, 1)],
     [],
     False,
     2,

@@ -161,6 +161,31 @@ async def test_the_repository_with_fewer_running_turns_goes_first(world: TurnRow
     assert await world.claim_all() == [busy[0], quiet[0], busy[1], quiet[1], busy[2]]
 
 
+async def test_a_person_who_asks_much_delays_another_by_one_turn(world: TurnRows) -> None:
+    async def asks(person: int, repo: int = 1) -> int:
+        return await world.ask((await world.home(repo=repo))[0], requested_by_id=person)
+
+    async def run_next(count: int) -> list[int]:
+        """Run this many turns one after the other: no repository has more of them than another."""
+        done = []
+        for _ in range(count):
+            turn = await world.claimed()
+            await world.end(turn.claim)
+            done.append(turn.id)
+        return done
+
+    noisy = [await asks(1) for _ in range(6)]
+    quiet = [await asks(2), await asks(2)]
+    elsewhere = await asks(3, repo=2)
+    assert await run_next(5) == [noisy[0], quiet[0], elsewhere, noisy[1], quiet[1]]
+
+    late = [await asks(4), await asks(4), await asks(4)]
+    more = await asks(1)
+    assert await run_next(7) == [noisy[2], late[0], noisy[3], late[1], noisy[4], late[2], noisy[5]]
+    assert await run_next(1) == [more]
+    assert (await world.row(await asks(1)))["round"] == 0, "nothing else waits"
+
+
 async def test_a_repository_runs_no_more_turns_at_once_than_it_may(world: TurnRows) -> None:
     first = [await world.ask((await world.home(repo=1))[0]) for _ in range(3)]
     other = await world.ask((await world.home(repo=2))[0])
