@@ -20,3 +20,30 @@ begin
     return new;
 end
 $$;
+
+-- So are writes to GitHub: ten of a person's in each round, of which the more urgent go first. 😕 come after all rounds.
+alter table outbox add column asked_by bigint;    -- GitHub's id of the person; null where nobody or nobody known asked
+alter table outbox add column round integer not null default 0;
+drop index outbox_to_send;
+create index outbox_to_send on outbox (writer, round, urgency, id) where state in ('waiting', 'sending');
+create index outbox_rounds_of_person on outbox (writer, asked_by, round) where state in ('waiting', 'sending');
+
+create function threadtree_place_write() returns trigger language plpgsql as $$
+begin
+    if new.asked_by is null then
+        select requested_by_id into new.asked_by from turns where id = new.turn_id;
+    end if;
+    new.round = case when new.urgency = 3 then 2147483647 else greatest(
+        0,
+        (select round from outbox
+         where writer = new.writer and state in ('waiting', 'sending') and due_at <= now() and urgency < 3
+         order by round limit 1),
+        (select round + (count(*) >= 10)::integer from outbox
+         where writer = new.writer and asked_by = new.asked_by and state in ('waiting', 'sending') and urgency < 3
+         group by round order by round desc limit 1)) end;
+    return new;
+end
+$$;
+
+create trigger threadtree_place_write before insert on outbox
+    for each row when (new.state = 'waiting') execute function threadtree_place_write();

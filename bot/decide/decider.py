@@ -223,7 +223,7 @@ class Decider:
                 connection, thread_ref.conversation_id
             )
             if text is not None:
-                await thread_comments.acknowledge(connection, thread_ref, request.target)
+                await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         if text is not None:
             # The payload may be older than a close that was handled before it.
             with contextlib.suppress(NotFound):

@@ -129,7 +129,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
-    await thread_comments.acknowledge(connection, thread_ref, turn.target)
+    await thread_comments.acknowledge(connection, thread_ref, turn.target, turn.requested_by_id)
     ahead, wait = await requests.place_in_line(connection, turn_id, ctx.now)
     await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(ahead, wait))
     await defer(connection, turns_bell(assigned.node))

@@ -65,7 +65,7 @@ class RequestContext(ThreadContext):
 
     async def reply(self, text: str) -> int:
         """Answer with a comment that belongs to no turn; return its row in the outbox."""
-        return await thread_comments.reply(self.connection, self.thread_ref, self.target, text)
+        return await thread_comments.reply(self.connection, self.thread_ref, self.target, text, asked_by=self.author.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (help_handl
 
 async def run_command(ctx: RequestContext, command: Command | UnknownCommand) -> None:
     """Run one command of a comment, in the caller's transaction."""
-    await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, ctx.target)
+    await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, ctx.target, ctx.author.id)
     match command:
         case Command(name=name, argument=argument):
             await HANDLERS[name].run(ctx, argument)

@@ -16,15 +16,15 @@ NEW_COMMENT_AFTER = timedelta(seconds=60)
 """GitHub sends no notification of an edit, so a later answer is a new comment."""
 
 
-async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
-    """React with 👀 to a request that was received."""
-    if await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE):
+async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int) -> None:
+    """React with 👀 to a person's request that was received."""
+    if await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE, person_id):
         await _ring(connection, thread_ref)
 
 
 async def decline(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """React with 😕 to a request that will not be done. It goes after everything else."""
-    if await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED):
+    if await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None):
         await _ring(connection, thread_ref)
 
 
@@ -38,15 +38,21 @@ async def decline_outsider(
 
 
 async def reply(
-    connection: Connection, thread_ref: ThreadRef, target: Target, words: str, *, instead_of: int | None = None
+    connection: Connection,
+    thread_ref: ThreadRef,
+    target: Target,
+    words: str,
+    *,
+    instead_of: int | None = None,
+    asked_by: int | None = None,
 ) -> int:
-    """Post a comment that belongs to no turn, such as a command's answer; return its row.
+    """Post a comment that belongs to no turn, such as the answer to a command of the person `asked_by`; return its row.
 
     The comment of the row `instead_of` becomes this one by edit.
     """
     row_id = instead_of
     if row_id is None or not await outbox.rewrite_comment(connection, row_id, words):
-        row_id = await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE)
+        row_id = await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE, asked_by=asked_by)
     await _ring(connection, thread_ref)
     return row_id
 

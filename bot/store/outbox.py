@@ -11,8 +11,8 @@ from bot.store.jobs import defer, outbox_bell
 ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, waits_for,
-                    due_at)
-values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, '-infinity')
+                    asked_by, due_at)
+values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
 on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
 set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
     version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
@@ -36,8 +36,8 @@ select exists (select from outbox where kind = 'comment' and turn_id = $1 and pa
 """
 
 ENQUEUE_REACTION = """
-insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, due_at)
-values ($1, $2, 'reaction', $6, $3, $4, $5, '-infinity')
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
+values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
 returning id
 """
@@ -83,7 +83,7 @@ NEXT = f"""
 select o.id, o.urgency, o.comment_id
 {SENDABLE}
   and o.due_at <= $2 and (not $3 or o.comment_id is not null)
-order by o.urgency, o.id limit 1
+order by o.round, o.urgency, o.id limit 1
 """
 
 NEXT_DUE = f"""
@@ -184,13 +184,16 @@ async def enqueue_comment(
     part: int | None = None,
     *,
     waits_for: int | None = None,
+    asked_by: int | None = None,
 ) -> int:
     """State a comment, of a turn its part `part`; return the row's id. The same text of a part again changes nothing.
 
-    `%ANSWER_URL%` in the content becomes the address of the comment of row `waits_for`.
+    `%ANSWER_URL%` in the content becomes the address of the comment of row `waits_for`. `asked_by` is the person for
+    whom it is, by GitHub's id, where no turn tells.
     """
     place = (thread_ref.repository.writer, thread_ref.conversation_id, turn_id, part)
-    changed = await connection.fetchval(ENQUEUE_COMMENT, *place, urgency, target.kind, target.id, content, waits_for)
+    said = (urgency, target.kind, target.id, content, waits_for, asked_by)
+    changed = await connection.fetchval(ENQUEUE_COMMENT, *place, *said)
     if changed is None:
         changed = await connection.fetchval(COMMENT_OF_PART, turn_id, part)
     return int(changed)
@@ -208,11 +211,11 @@ async def rewrite_comment(connection: Connection, row_id: int, content: str) -> 
 
 
 async def enqueue_reaction(
-    connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int
+    connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int, asked_by: int | None
 ) -> bool:
     """State a reaction by GitHub's name for it, such as `eyes`; return whether it is new."""
     place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
-    return await connection.fetchval(ENQUEUE_REACTION, *place, content, urgency) is not None
+    return await connection.fetchval(ENQUEUE_REACTION, *place, content, urgency, asked_by) is not None
 
 
 async def may_decline(
@@ -238,7 +241,7 @@ async def lock_writer(connection: Connection, writer: str) -> bool:
 async def next_to_send(
     connection: Connection, writer: str, now: datetime, *, only_edits: bool
 ) -> tuple[int, int, bool] | None:
-    """Return the most urgent, then oldest row that is due: its id, its urgency, and whether it creates something."""
+    """Return the row that goes next, by round, urgency and age: its id, its urgency, whether it creates something."""
     row = await connection.fetchrow(NEXT, writer, now, only_edits)
     return None if row is None else (row["id"], row["urgency"], row["comment_id"] is None)
 

@@ -117,13 +117,15 @@ class Bench:
                 connection, self.thread, target or Target("issue"), content, urgency, turn_id, part, waits_for=waits_for
             )
 
-    async def reply(self, content: str) -> int:
+    async def reply(self, content: str, asked_by: int | None = None) -> int:
         async with self.pool.acquire() as connection:
-            return await outbox.enqueue_comment(connection, self.thread, Target("issue"), content, AT_ONCE)
+            return await outbox.enqueue_comment(
+                connection, self.thread, Target("issue"), content, AT_ONCE, asked_by=asked_by
+            )
 
     async def react(self, target: Target, content: str = "eyes", urgency: int = AT_ONCE) -> None:
         async with self.pool.acquire() as connection:
-            await outbox.enqueue_reaction(connection, self.thread, target, content, urgency)
+            await outbox.enqueue_reaction(connection, self.thread, target, content, urgency, None)
 
     async def row(self, identifier: int) -> asyncpg.Record:
         return await self.pool.fetchrow("select * from outbox where id = $1", identifier)
@@ -327,6 +329,18 @@ async def test_reactions_and_command_answers_overtake_finals_and_finals_overtake
     await bench.drain_until_empty()
     assert bench.bodies == ["Status.", "Done.", "Working."]
     assert bench.issue.reactions_by(bench.github.bot) == ["eyes"]
+
+
+async def test_a_person_who_asks_much_delays_others_by_ten_writes(bench: Bench) -> None:
+    for number in range(21):
+        await bench.reply(f"noisy {number}", asked_by=7)
+    await bench.wish(await bench.turn(), "for maria", urgency=FINAL)
+    await bench.reply("for all")
+
+    await bench.drain_until_empty()
+
+    noisy = [f"noisy {number}" for number in range(21)]
+    assert bench.bodies == [*noisy[:10], "for all", "for maria", *noisy[10:]]
 
 
 async def test_a_secondary_limit_pauses_the_writer_for_later_items_too(bench: Bench) -> None:
