@@ -20,6 +20,7 @@ from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.maintenance.room import make_room
+from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.process_lock import is_alive
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
@@ -50,13 +51,17 @@ async def keep_house(
     settings: Settings,
     stopping: asyncio.Event,
 ) -> None:
-    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled."""
+    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled.
+
+    Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
+    """
 
     async def tick() -> None:
         """Give a sign of life; find stalled jobs, cut-off turns, lost doorbells and ended sessions."""
         async with ctx.pool.acquire() as connection:
-            if not await nodes.heartbeat(connection, node, settings.node_timeout_seconds):
-                _log.error("node-in-use-elsewhere", node=node.id)
+            timeout = settings.node_timeout_seconds
+            if not await nodes.heartbeat(connection, node, timeout, draining=runner.draining):
+                raise in_use_elsewhere(node)
             for writer in await outbox.ring_forgotten(connection, ctx.clock()):
                 counters.count("recoveries_total", "write")
                 _log.info("outbox-rung", writer=writer)
@@ -67,7 +72,8 @@ async def keep_house(
         stalled = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
         counters.count("recoveries_total", "job", stalled)
         await runner.recover()
-        await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
+        if not runner.draining:
+            await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
         runner.ring()
         counters.note("disk_free_bytes", node.name, shutil.disk_usage(ctx.data_dir).free)
         await save_counts(ctx.pool)
@@ -122,6 +128,8 @@ async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float
     while not stopping.is_set():
         try:
             await work()
+        except NodeInUseError:
+            raise
         except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
             if name == "sweep":
                 counters.count("sweeps_total", "failed")

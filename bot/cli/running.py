@@ -73,6 +73,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
     from bot.compose.base import CannotStartError
     from bot.github.errors import GitHubError
+    from bot.node.identity import NodeInUseError
     from bot.postgres.files import EmbeddedPostgresError
     from bot.settings import SettingsError
     from bot.store.database import DATABASE_AWAY
@@ -80,7 +81,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
     if isinstance(error, SettingsError):
         return error.lines, 2
-    if isinstance(error, (CannotStartError, EmbeddedPostgresError, MigrationError, GitHubError)):
+    if isinstance(error, (CannotStartError, NodeInUseError, EmbeddedPostgresError, MigrationError, GitHubError)):
         return [str(error)], 1
     if isinstance(error, (asyncpg.PostgresError, *DATABASE_AWAY)):
         return [f"DATABASE_URL cannot be used: {str(error) or type(error).__name__}"], 1

@@ -16,7 +16,7 @@ from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
-from bot.node.identity import Identified, NodeInUseError, identify
+from bot.node.identity import identify
 from bot.node.move_in import move_in
 from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
@@ -44,7 +44,7 @@ class Surroundings:
 async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContext]:
     """Yield the context of a command on this node's worktrees. Without credentials, requests are anonymous.
 
-    Raises CannotStartError.
+    Raises CannotStartError, NodeInUseError.
     """
     around, redactor = Surroundings(), redactor_of(settings)
     settings.with_data_dir()
@@ -52,7 +52,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
         await require_current_schema(pool)
-        identified = await open_node(settings, pool)
+        identified = await identify(pool, settings.data_dir, settings.node_name)
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
             github = await stack.enter_async_context(open_github(settings, around, redactor))
@@ -70,14 +70,6 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
         )
         await move_in(ctx, identified.was_at)
         yield ctx
-
-
-async def open_node(settings: Settings, pool: Pool) -> Identified:
-    """Return which node this is. Raises CannotStartError where another process has its id or its DATA_DIR."""
-    try:
-        return await identify(pool, settings.data_dir, settings.node_name)
-    except NodeInUseError as problem:
-        raise CannotStartError(str(problem)) from problem
 
 
 async def open_cage(settings: Settings) -> Cage | None:

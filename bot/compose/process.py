@@ -11,7 +11,7 @@ from bot.agents.driver import Limits
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
 from bot.compose.base import CannotStartError, redactor_of, require_current_schema
-from bot.compose.parts import Surroundings, open_cage, open_git, open_github, open_node
+from bot.compose.parts import Surroundings, open_cage, open_git, open_github
 from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
@@ -19,7 +19,7 @@ from bot.github.answers import Identity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
-from bot.node.identity import NodeInUseError, registered
+from bot.node.identity import identify, registered
 from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
 from bot.node.transactions import persist
@@ -65,7 +65,10 @@ async def run_both(
 async def run_worker(
     settings: Settings, dsn: str, redactor: Redactor, stopping: asyncio.Event, around: Surroundings
 ) -> None:
-    """Run a worker until `stopping` is set. What needs no network is checked first. Raises CannotStartError."""
+    """Run a worker until `stopping` is set. What needs no network is checked first.
+
+    Raises CannotStartError; NodeInUseError, also later.
+    """
     async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
         await require_current_schema(pool)
         await _run_worker(settings, dsn, pool, redactor, stopping, around)
@@ -89,7 +92,7 @@ async def _run_worker(
         me = await _identity(github, settings, stopping)
         if me is None:
             return
-        identified = await open_node(settings, pool)
+        identified = await identify(pool, settings.data_dir, settings.node_name)
         node = identified.node
         ctx = TurnContext(
             pool=pool,
@@ -118,10 +121,7 @@ async def _run_worker(
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
         )
-        try:
-            await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
-        except NodeInUseError as problem:
-            raise CannotStartError(str(problem)) from problem
+        await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
         await move_in(ctx, identified.was_at)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)

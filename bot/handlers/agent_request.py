@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import reasons, tracking
+from bot.messages import notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Target
@@ -125,7 +125,9 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
         await thread_comments.ended(connection, thread_ref, turn_id, turn.target, tracking.final(result), "refused")
         return
     assigned = await assign_worktree(ctx)
-    turn = replace(turn, notices=assigned.notices)
+    late = ctx.now - turn.asked_at
+    said = (notices.taken_up_late(late),) if late > notices.LATE else ()
+    turn = replace(turn, notices=(*said, *assigned.notices))
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )

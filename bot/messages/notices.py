@@ -1,7 +1,7 @@
 """Everything unusual that an answer says besides itself: sentences of the box below it."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal, assert_never
 
 from bot.messages.formatting import (
@@ -36,6 +36,23 @@ def taken_over(node: str) -> str:
     return (
         f"The machine {name} does not answer, so this request runs on another one, in a fresh session, from what is on "
         f"GitHub. Work that was not pushed is still on {name}, which rescues it when it is back."
+    )
+
+
+LATE = timedelta(minutes=5)
+"""A request that waited for the bot itself for so long is told."""
+
+
+def not_running(since: datetime, until: datetime) -> str:
+    """For a request that waited while no worker of the bot ran on any machine."""
+    first, last = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (since, until))
+    return f"This request waited: no machine of the bot ran from {first} to {last} UTC."
+
+
+def taken_up_late(late: timedelta) -> str:
+    return (
+        f"The bot got this request {format_duration(late)} after it was made: it was not running, or GitHub and the "
+        "bot did not reach each other."
     )
 
 

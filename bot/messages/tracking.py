@@ -28,6 +28,10 @@ EntryState = Literal["pending", "in_progress", "completed"]
 
 ANSWER_URL = "%ANSWER_URL%"
 """Placeholder for the address of a comment that is not posted yet."""
+HANDED_BACK = (
+    "Waiting. The bot is being restarted. This request continues when its machine is back, or after a minute on "
+    "another one."
+)
 READING = "Reading the thread."
 RULE = "---"
 SETTING_UP = "Running `.threadtree/setup`."

@@ -240,6 +240,15 @@ def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
     return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again later.'}"
 
 
+def node_silent(verb: WorktreeVerb, node: str) -> str:
+    """`node` is the name of the machine that has the thread's worktree."""
+    return (
+        f"{_NOT[verb]}: the machine {inline_code(node)}, which has this thread's worktree, does not answer. Write the "
+        "command again when it is back. A request does not wait for it: it runs on another machine, from what is on "
+        "GitHub."
+    )
+
+
 def refused(verb: WorktreeVerb, why: str) -> str:
     """`why` is a sentence that ends with the next step."""
     return f"{_NOT[verb]}. {truncate(why)}"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import structlog
 
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
+from bot.messages import notices
 from bot.node.process_lock import any_alive
 from bot.node.transactions import persist
 from bot.store import nodes
@@ -31,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class NodeInUseError(Exception):
-    """Another process has this node's id or its DATA_DIR; the message names the next step."""
+    """Another process has this node's id or its DATA_DIR. No process may go on; the message names the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +145,18 @@ async def registered(
 ) -> AsyncIterator[None]:
     """Give the first sign of life; take it back at the end. Raises NodeInUseError where a copy of DATA_DIR runs."""
     before = None
-    for look in range(LOOKS):
-        if await persist(pool, lambda connection: nodes.heartbeat(connection, node, timeout_seconds)):
+    for look in range(LOOKS + 1):
+        appear = partial(
+            _appear, node=node, timeout_seconds=timeout_seconds, instead_of=before if look == LOOKS else None
+        )
+        if await persist(pool, appear):
             break
         last = await persist(pool, lambda connection: nodes.last_heartbeat(connection, node.id))
-        if look and last != before:
-            raise NodeInUseError(
-                f"A process with a copy of this DATA_DIR runs already (node {node.id}): stop it, or delete {FILE} in "
-                "the copy, which makes it a node of its own."
-            )
+        if look == LOOKS or (look and last != before):
+            raise in_use_elsewhere(node)
         before = last
         _log.info("node-seen-elsewhere", node=node.id, last=str(last))
         await sleep(LOOK_SECONDS)
-    else:
-        silent = partial(nodes.heartbeat, node=node, timeout_seconds=timeout_seconds, instead_of=before)
-        await persist(pool, silent)
     try:
         yield
     finally:
@@ -166,3 +165,24 @@ async def registered(
                 await nodes.leave(connection, node)
         except DATABASE_AWAY:
             _log.info("node-not-left", node=node.id)
+
+
+def in_use_elsewhere(node: NodeSelf) -> NodeInUseError:
+    """Return the error of a process whose node's id another DATA_DIR has."""
+    return NodeInUseError(
+        f"A process with a copy of this DATA_DIR runs (node {node.id}): stop it, or delete {FILE} in the copy, which "
+        "makes it a node of its own."
+    )
+
+
+async def _appear(
+    connection: Connection, node: NodeSelf, timeout_seconds: float, instead_of: datetime | None = None
+) -> bool:
+    """Give a sign of life, in the caller's transaction; tell the requests that waited while no node gave any."""
+    last, now = await nodes.absence(connection)
+    if not await nodes.heartbeat(connection, node, timeout_seconds, instead_of):
+        return False
+    if last is not None and now - last > notices.LATE:
+        _log.info("nodes-were-absent", since=last.isoformat())
+        await nodes.note_absence(connection, notices.not_running(last, now))
+    return True

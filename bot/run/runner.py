@@ -43,6 +43,8 @@ class Runner:
         # Between a claim and its entry above, the claim looks like that of a dead process.
         self._claiming = asyncio.Lock()
         self._bell = asyncio.Event()
+        self.draining = False
+        """Nothing more is claimed: the process ends."""
 
     def ring(self) -> None:
         """Look for work: something of this node may be due."""
@@ -75,7 +77,9 @@ class Runner:
                 rung.cancel()
         finally:
             stop.cancel()
-            await self._wind_down(grace_seconds)
+            self.draining = True
+            # Without a request to end, something else of this process failed: it ends now.
+            await self._wind_down(grace_seconds if stopping.is_set() else 0)
 
     async def _claim_all(self) -> None:
         ctx = self._ctx

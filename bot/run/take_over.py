@@ -3,16 +3,21 @@
 import structlog
 
 from bot.handlers.choose_worktree import choose_node
-from bot.messages import notices
+from bot.messages import notices, worktree_replies
+from bot.messages.formatting import plain
+from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.run.runner import interrupt
-from bot.store import claims, nodes, takeover, turns
+from bot.store import claims, nodes, operations, takeover, turns
 
 _log = structlog.get_logger()
 
 
 async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -> None:
-    """Move requests that wait for a silent node, and let go of this node's lost worktrees, except the `busy` ones."""
+    """Move requests that wait for a silent node, and end its operations with an answer.
+
+    Of this node, let go of the lost worktrees, except the `busy` ones.
+    """
     async with ctx.pool.acquire() as connection:
         for worktree in await takeover.let_go(connection, ctx.node, busy):
             _log.warning("lost-worktree-let-go", worktree=worktree)
@@ -20,6 +25,12 @@ async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -
     for worktree, node in stranded:
         if node != ctx.node:
             await _move(ctx, worktree, node, timeout_seconds)
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        for asked in await takeover.unanswered(connection, timeout_seconds):
+            words = worktree_replies.node_silent(asked.kind, asked.node_name)
+            await operations.abandon(connection, asked.id, plain(words))
+            await thread_comments.reply(connection, asked.thread_ref, asked.target, words, instead_of=asked.reply_id)
+            _log.warning("operation-not-answered", operation=asked.id, name=asked.node_name)
 
 
 async def _move(ctx: TurnContext, worktree: int, node: str, timeout_seconds: float) -> None:

@@ -23,6 +23,7 @@ from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.network.usage_limit import UsageLimit, reset_in_words
 from bot.node.transactions import persist
+from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
 from bot.run.ending import finish
@@ -404,8 +405,10 @@ class TurnRun:
 
     async def _hand_back(self) -> None:
         """Requeue the turn: this process stops, and another run continues it."""
-        async with self._ctx.pool.acquire() as connection:
-            if await turns.requeue(connection, self._turn.claim):
+        turn, words = self._turn, tracking.HANDED_BACK
+        async with self._ctx.pool.acquire() as connection, connection.transaction():
+            if await turns.requeue(connection, turn.claim):
+                await thread_comments.track(connection, self._thread_ref, turn.id, turn.target, words)
                 _log.info("turn-requeued")
 
     async def _persist(self, write: Callable[[Connection], Awaitable[T]]) -> T:

@@ -10,20 +10,30 @@ from bot.store.database import Connection
 HEARTBEAT = """
 -- A node is at one place at a time: another one may have its id only when it has been silent for so long, or when its
 -- last heartbeat is still that of $5.
-insert into nodes (id, name, place) values ($1, $2, $3)
-on conflict (id) do update set name = excluded.name, place = excluded.place, claimed = true, heartbeat_at = now()
+insert into nodes (id, name, place, draining) values ($1, $2, $3, $6)
+on conflict (id) do update set name = excluded.name, place = excluded.place, draining = excluded.draining,
+                               claimed = true, heartbeat_at = now()
 where nodes.place is null or nodes.place = excluded.place or nodes.heartbeat_at = $5
    or nodes.heartbeat_at < now() - make_interval(secs => $4)
 returning id
 """
 
 LIVE_NODES = """
--- With what waits or runs there, and what it has.
+-- With what waits or runs there, and what it has. One that ends gets nothing new.
 select n.id, n.name,
        (select count(*) from turns where queue_node = n.id and state = 'queued')
        + (select count(*) from turns where queue_node = n.id and state = 'running') as turns,
        (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees
-from nodes n where n.place is not null and n.heartbeat_at > now() - make_interval(secs => $1) order by n.id
+from nodes n
+where n.place is not null and not n.draining and n.heartbeat_at > now() - make_interval(secs => $1) order by n.id
+"""
+
+NOTE_ABSENCE = """
+update turns set notices = notices || $1::text where state in ('queued', 'running')
+"""
+
+LAST_SIGN_OF_LIFE = """
+select max(heartbeat_at), now() from nodes where heartbeat_at > '-infinity'
 """
 
 LAST_HEARTBEAT = """
@@ -108,13 +118,26 @@ async def heartbeat(
     node: NodeSelf,
     timeout_seconds: float,
     instead_of: datetime | None = None,
+    *,
+    draining: bool = False,
 ) -> bool:
     """Record that this node is alive; False where a process with another DATA_DIR has its id.
 
-    `instead_of`: the other's heartbeat, which was its last one.
+    `instead_of`: the other's heartbeat, which was its last one. `draining`: it ends, and gets nothing new.
     """
-    beat = await connection.fetchval(HEARTBEAT, node.id, node.name, node.place, timeout_seconds, instead_of)
+    beat = await connection.fetchval(HEARTBEAT, node.id, node.name, node.place, timeout_seconds, instead_of, draining)
     return beat is not None
+
+
+async def absence(connection: Connection) -> tuple[datetime | None, datetime]:
+    """Return when the last node was alive, and now, by the database's clock."""
+    last, now = await connection.fetchrow(LAST_SIGN_OF_LIFE)
+    return last, now
+
+
+async def note_absence(connection: Connection, notice: str) -> None:
+    """Add the notice to every request that waits: no node was alive for a while."""
+    await connection.execute(NOTE_ABSENCE, notice)
 
 
 async def live_nodes(connection: Connection, timeout_seconds: float) -> list[NodeLoad]:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from bot.model import EndReason, Repository
+from bot.model import EndReason, Repository, Target, ThreadRef
 from bot.store.database import Connection, repository_of
 from bot.store.jobs import defer, turns_bell
+from bot.store.operations import OperationKind
 from bot.store.turns import Claim
 
 STRANDED = """
@@ -70,6 +71,18 @@ update turns set worktree_id = $3, head_before = null, answer = null, resuming =
 where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigint[])
 """
 
+UNANSWERED = """
+-- What threads asked of a silent node, where no turn waits that takes it along to another one. Locked: the node may be
+-- back.
+select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
+       b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
+from operations o
+join worktrees w on w.id = o.worktree_id join nodes n on n.id = w.node join codebases b using (platform, repository_id)
+where o.state = 'queued' and o.source_kind is not null and n.heartbeat_at < now() - make_interval(secs => $1)
+  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+order by o.id for no key update of o skip locked
+"""
+
 LET_GO = """
 -- The node is back. One that could not be removed is tried again a minute later.
 update worktrees set state = 'removing', removal = 'lost', updated_at = now()
@@ -85,6 +98,33 @@ class Stranded:
     repository: Repository
     node_name: str
     running: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """An operation that a thread asked of a silent node."""
+
+    id: int
+    kind: OperationKind
+    thread_ref: ThreadRef
+    target: Target
+    reply_id: int | None
+    node_name: str
+
+
+async def unanswered(connection: Connection, timeout_seconds: float) -> list[Unanswered]:
+    """Return the queued operations of threads whose node has been silent for so long, locked by the transaction."""
+    return [
+        Unanswered(
+            row["id"],
+            row["kind"],
+            ThreadRef(repository_of(row), row["conversation_id"]),
+            Target(row["source_kind"], row["source_id"]),
+            row["reply_id"],
+            row["node_name"],
+        )
+        for row in await connection.fetch(UNANSWERED, timeout_seconds)
+    ]
 
 
 async def stranded(connection: Connection, timeout_seconds: float) -> list[tuple[int, str]]:

@@ -21,6 +21,7 @@ from bot.store import nodes
 from bot.store.database import Pool, database
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, usable_cage
 from tests.support.node import Node, prepared_node
+from tests.support.turn_rows import TurnRows
 
 
 @pytest.fixture
@@ -96,6 +97,31 @@ async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
         async with registered(pool, copied, 60, killed):
             assert len(looks) == LOOKS
             assert await pool.fetchval("select place from nodes") == place_of(copy)
+
+            # The original was only suspended, and starts again: in the last look the other one gives a sign of life.
+            async def beats_late(seconds: float) -> None:
+                looks.append(seconds)
+                if len(looks) == LOOKS:
+                    assert await nodes.heartbeat(pool, copied, 60)
+
+            looks.clear()
+            with pytest.raises(NodeInUseError, match="copy of this DATA_DIR"):
+                async with registered(pool, original, 60, beats_late):
+                    pass
+
+
+async def test_requests_that_waited_while_no_node_ran_are_told_and_no_others(pool: Pool, data_dir: Path) -> None:
+    node = (await identify(pool, data_dir, "host")).node
+    async with pool.acquire() as connection:
+        rows = TurnRows(connection)
+        conversation, _ = await rows.home(node=node.id)
+        turn = await rows.ask(conversation)
+        for seconds, told in ((0, 0), (240, 0), (360, 1)):
+            await pool.execute("update nodes set heartbeat_at = now() - make_interval(secs => $1)", seconds)
+            async with registered(pool, node, 60), registered(pool, node, 60):
+                said = (await rows.row(turn))["notices"]
+                assert len(said) == told
+    assert said[0].startswith("This request waited: no machine of the bot ran from ")
 
 
 @pytest.mark.parametrize(

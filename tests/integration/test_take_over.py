@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from bot.store import conversations, removals, takeover, turns
+from bot.model import Target
+from bot.store import conversations, operations, removals, takeover, turns
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
 from bot.store.database import Pool
+from bot.store.operations import RequestedBy
 from tests.support.turn_rows import NOON, TurnRows
 
 TIMEOUT = 60
@@ -96,6 +98,31 @@ async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world
         1,
     )
     assert await world.db.fetchval("select end_reason from sessions") == "node-lost"
+
+
+async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it_along(world: TurnRows) -> None:
+    await world.worktree(node="here")
+    (alone, idle), (asking, busy) = [await world.home(node="there") for _ in range(2)]
+    asked = [
+        await operations.enqueue(
+            world.db, worktree, "reset", RequestedBy("ada", NOON, conversation, Target("comment", 11))
+        )
+        for conversation, worktree in ((alone, idle), (asking, busy))
+    ]
+    by_operator = await operations.enqueue(world.db, idle, "reset", RequestedBy("the operator", NOON))
+    await world.ask(asking)
+    assert await takeover.unanswered(world.db, TIMEOUT) == []
+    await silent(world, "there")
+
+    [found] = await takeover.unanswered(world.db, TIMEOUT)
+    assert (found.id, found.thread_ref.conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
+    successor = await moved(world, busy)
+    rows = await world.db.fetch("select id, worktree_id, state from operations order by id")
+    assert [tuple(row) for row in rows] == [
+        (asked[0], idle, "queued"),
+        (asked[1], successor, "queued"),
+        (by_operator, idle, "queued"),
+    ]
 
 
 async def test_a_node_that_is_back_in_time_keeps_its_work(world: TurnRows) -> None:
