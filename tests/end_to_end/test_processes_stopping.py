@@ -57,12 +57,16 @@ async def test_a_turn_that_exceeds_the_grace_is_requeued_and_resumed_after_the_r
             "queued0",
             "queued0",
         ]
-        assert not any("interrupted" in comment.body for comment in here.answers(issue))
+        [told] = here.answers(issue)
+        assert told.body.startswith("Waiting. The bot is being restarted.")
+        await here.value("update nodes set heartbeat_at = now() - interval '1 hour'")
 
         (worktree / "go").touch()
         await here.start_listening()
         answer = await here.answered(issue, "cut off before it ended")
-        await here.answered(waiting, "From the queue.")
+        later = await here.answered(waiting, "From the queue.")
+        for reply in (answer, later):
+            assert "This request waited: no machine of the bot ran from" in reply.body
         assert here.answers(issue) == [answer]
         assert (worktree / "started").read_text() == "once\nonce\n"
         assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [

@@ -1,8 +1,10 @@
 """Two workers of one node: each leaves the other's turns alone, until the other process is gone."""
 
+import shutil
 import signal
 from pathlib import Path
 
+from bot.node.identity import known_id
 from bot.simulated.github.faults import Latency
 from tests.support.patience import until_exists
 from tests.support.processes import deployment, parent_of
@@ -68,6 +70,33 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
         assert (tree / "started").read_text() == "once\n"
         states = await here.value("select array_agg(state || cut_offs order by id) from turns")
         assert states == ["done0", "done0", "done0"]
+
+
+async def test_a_worker_whose_node_a_copy_took_while_it_was_suspended_ends_with_one_line(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        await here.start_listening("web")
+        original = await here.start("worker")
+        issue = await here.ask("append started: once\nwait go\nsay Done.")
+        tree = await here.at_work(issue)
+        original.send(signal.SIGSTOP)
+        await here.value("update nodes set heartbeat_at = now() - interval '2 minutes'")
+        copy = tmp_path / "copy"
+        shutil.copytree(here.data_dir, copy, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+        await here.start("worker", DATA_DIR=str(copy))
+        await here.until("select count(*) = 1 from turns where cut_offs = 1 and state = 'running'")
+
+        original.send(signal.SIGCONT)
+        assert await original.ended() == 1
+        assert [line for line in original.lines if line.startswith("threadtree: ")] == [
+            f"threadtree: A process with a copy of this DATA_DIR runs (node {known_id(copy)}): stop it, or delete "
+            "node.json in the copy, which makes it a node of its own."
+        ]
+        assert here.agents_in(tree) == []
+        (copy / tree.relative_to(here.data_dir) / "go").touch()
+        answer = await here.answered(issue, "Done.")
+        assert here.answers(issue) == [answer]
 
 
 async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it_rescues_and_lets_go(
