@@ -35,7 +35,12 @@ def configure_logs(form: LogFormat = "auto", level: LogLevel = "info") -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if json
+        # A plain traceback: another shows the values of variables.
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
 
     def render(logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:

@@ -4,6 +4,8 @@ Errors are one line on stderr: status 2 for what the operator gave wrongly, else
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -42,6 +44,15 @@ def main() -> None:
         sys.exit(tell(error))
 
 
+@contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    sys.modules[package] = None  # type: ignore[assignment]  # makes its import an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
@@ -57,6 +68,9 @@ def root(
     ] = False,
 ) -> None:
     """A chat-ops bot for GitHub that runs a coding agent per conversation."""
+    # structlog loads rich, if it can, for tracebacks that are printed plain here: a tenth of a second and 6 MB.
+    with _hidden("rich"):
+        import structlog  # noqa: F401 -- for all modules that follow
 
 
 # Processes
