@@ -104,6 +104,7 @@ def _families(figures: Measures) -> Iterator["Metric"]:
     yield _counted(counted, "github_rate_remaining", "Requests left by GitHub's last answer", "resource", gauge=True)
     yield _rows("worktrees", "Worktrees by node and state", figures.worktrees, ("node", "state"), "worktrees")
     yield _rows("bytes", "Bytes on the disk", figures.bytes, ("kind",), "bytes")
+    yield _rows("disk_bytes", "Bytes in DATA_DIR at the last sweep", figures.disk, ("kind", "node"), "bytes")
     yield _counted(counted, "disk_free_bytes", "Bytes free where DATA_DIR is", "node", gauge=True)
     yield _rows("node_silent_seconds", "Age of a node's last heartbeat", figures.nodes, ("node",), "seconds")
     yield _rows("jobs", "Jobs of the engine", figures.jobs, ("queue", "status"), "jobs")

@@ -22,6 +22,7 @@ from bot.maintenance.retention_rules import Policy, policy_for
 from bot.maintenance.room import make_room
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.process_lock import is_alive
+from bot.node.room import disk_use
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -80,7 +81,7 @@ async def keep_house(
         database_answered()
 
     async def sweep() -> None:
-        """Delete what has expired, and pack the clones.
+        """Delete what has expired, pack the clones, and measure what takes the space.
 
         WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
         """
@@ -97,6 +98,9 @@ async def keep_house(
             await expire(ctx, policy)
         unused = timedelta(days=settings.worktree_orphan_expiry_days)
         await care_for_clones(ctx, unused)
+        kinds = await asyncio.to_thread(disk_use, ctx.data_dir)
+        async with ctx.pool.acquire() as connection:
+            await nodes.save_disk(connection, node.id, kinds)
         counters.count("sweeps_total", "done")
 
     async def watch_disk() -> None:

@@ -167,14 +167,14 @@ def _in_path(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _in_query(endpoint: Endpoint) -> list[dict[str, Any]]:
-    if not endpoint.is_list:
-        return []
     known = {
         "after": (schemas.TEXT, "`next` of the page before"),
         "limit": (schemas.INTEGER, "the rows of a page, at most 200"),
+        "days": (schemas.INTEGER, "up to today, at most 366"),
         "repo": (schemas.TEXT, "only this repository's, as owner/name"),
         "state": (schemas.one_of(*endpoint.states), "only those in this state"),
     }
     return [
-        {"name": name, "in": "query", "schema": schema, "description": words} for name, (schema, words) in known.items()
+        {"name": name, "in": "query", "schema": known[name][0], "description": known[name][1]}
+        for name in endpoint.query
     ]

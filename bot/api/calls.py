@@ -21,6 +21,9 @@ CALL_SECONDS: Final = 5.0
 UNANSWERED: Final[tuple[type[BaseException], ...]] = (TimeoutError, *DATABASE_AWAY)
 MOST_ROWS: Final = 200
 USUAL_ROWS: Final = 50
+MOST_DAYS: Final = 366
+USUAL_DAYS: Final = 30
+LIST_QUERY: Final = ("after", "limit", "repo", "state")
 LARGEST_BODY_BYTES: Final = 4096
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
 
@@ -30,6 +33,7 @@ _PATTERNS: Final = {
     "guid": re.compile(r"[A-Za-z0-9-]{1,64}"),
     "after": re.compile(r"[0-9]{1,18}"),
     "limit": re.compile(r"[0-9]{1,6}"),
+    "days": re.compile(r"[0-9]{1,6}"),
     "repo": re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"),
 }
 
@@ -62,6 +66,7 @@ class Asked:
     after: int | None = None
     repository: str | None = None
     state: str | None = None
+    days: int = USUAL_DAYS
     body: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +96,8 @@ class Endpoint:
     handler: Handler
     answer: Schema
     status: int = 200
-    is_list: bool = False
+    query: tuple[str, ...] = ()
+    """The parameters of the query that it knows."""
     states: tuple[str, ...] = ()
     """The values of `?state=`."""
     body: Mapping[str, str] = field(default_factory=dict)
@@ -135,14 +141,14 @@ def check_address(endpoint: Endpoint, path: Mapping[str, str], items: Iterable[t
         after=int(query["after"]) if "after" in query else None,
         repository=query.get("repo"),
         state=query.get("state"),
+        days=int(query.get("days", USUAL_DAYS)),
     )
 
 
 def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    known = ("after", "limit", "repo", "state") if endpoint.is_list else ()
     query: dict[str, str] = {}
     for name, value in items:
-        if name not in known:
+        if name not in endpoint.query:
             raise CallError(400, f"There is no parameter {name[:64]!r} here.")
         if name in query:
             raise CallError(400, f"{name} is given twice.")
@@ -155,6 +161,8 @@ def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str,
             raise CallError(400, f"{value[:64]!r} cannot be {name}.")
     if not 1 <= int(query.get("limit", 1)) <= MOST_ROWS:
         raise CallError(400, f"limit must be between 1 and {MOST_ROWS}.")
+    if not 1 <= int(query.get("days", 1)) <= MOST_DAYS:
+        raise CallError(400, f"days must be between 1 and {MOST_DAYS}.")
     return query
 
 

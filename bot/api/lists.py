@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bot.api import schemas
-from bot.api.calls import Call, CallError, Endpoint, Handler
+from bot.api.calls import LIST_QUERY, Call, CallError, Endpoint, Handler
+from bot.api.waiting import tell_why
 from bot.store import listings, operations
 
 
-def _page(rows: Sequence[dict[str, object]], limit: int, key: str) -> dict[str, object]:
+def _page(rows: Sequence[dict[str, object]], limit: int, key: str) -> dict[str, Any]:
     """Return a page of the `limit` first of the rows, of which one more was read than is shown."""
     shown = rows[:limit]
     after = str(shown[-1][key]) if len(rows) > limit else None
@@ -21,17 +23,21 @@ def _page(rows: Sequence[dict[str, object]], limit: int, key: str) -> dict[str, 
 
 def _list(statement: str, key: str = "id") -> Handler:
     async def handler(call: Call) -> object:
-        rows = await listings.newest(
-            call.connection,
-            statement,
-            call.asked.limit + 1,
-            before=call.asked.after,
-            repository=call.asked.repository,
-            state=call.asked.state,
-        )
-        return _page([dict(row) for row in rows], call.asked.limit, key)
+        return await _rows(call, statement, key)
 
     return handler
+
+
+async def _rows(call: Call, statement: str, key: str) -> dict[str, Any]:
+    rows = await listings.newest(
+        call.connection,
+        statement,
+        call.asked.limit + 1,
+        before=call.asked.after,
+        repository=call.asked.repository,
+        state=call.asked.state,
+    )
+    return _page([dict(row) for row in rows], call.asked.limit, key)
 
 
 async def _worktrees(call: Call) -> object:
@@ -66,11 +72,24 @@ def _look(rows: Sequence[listings.Worktree], data_dir: Path) -> list[dict[str, o
     return found
 
 
+async def _turns(call: Call) -> object:
+    page = await _rows(call, listings.LIST_TURNS, "id")
+    await tell_why(call.connection, page["items"], call.ctx.clock())
+    return page
+
+
 async def _turn(call: Call) -> object:
     row = await listings.turn(call.connection, call.id)
     if row is None:
         raise CallError(404, f"There is no turn {call.id}.")
+    await tell_why(call.connection, [row], call.ctx.clock())
     return row
+
+
+async def _costs(call: Call) -> object:
+    since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=call.asked.days - 1)
+    rows = await listings.costs(call.connection, since, call.asked.repository)
+    return {"items": [dict(row) for row in rows], "next": None}
 
 
 async def _delivery(call: Call) -> object:
@@ -81,7 +100,7 @@ async def _delivery(call: Call) -> object:
 
 
 async def _nodes(call: Call) -> object:
-    return {"items": [dict(row) for row in await listings.nodes(call.connection, call.asked.state)], "next": None}
+    return {"items": await listings.nodes(call.connection, call.asked.state), "next": None}
 
 
 async def _operation(call: Call) -> object:
@@ -93,7 +112,7 @@ async def _operation(call: Call) -> object:
 
 def _listed(name: str, summary: str, handler: Handler, answer: schemas.Schema, *states: str) -> Endpoint:
     page = schemas.page_of(answer)
-    return Endpoint("GET", f"/{name}", summary, handler, page, is_list=True, states=states)
+    return Endpoint("GET", f"/{name}", summary, handler, page, query=LIST_QUERY, states=states)
 
 
 READ: Final[tuple[Endpoint, ...]] = (
@@ -114,7 +133,7 @@ READ: Final[tuple[Endpoint, ...]] = (
         "open",
         "closed",
     ),
-    _listed("turns", "The requests, newest first", _list(listings.LIST_TURNS), schemas.TURN, *schemas.TURN_STATES),
+    _listed("turns", "The requests, newest first", _turns, schemas.TURN, *schemas.TURN_STATES),
     Endpoint(
         "GET",
         "/turns/{id}",
@@ -139,5 +158,13 @@ READ: Final[tuple[Endpoint, ...]] = (
         "restored",
     ),
     _listed("nodes", "The nodes and their work", _nodes, schemas.NODE, "alive", "silent"),
+    Endpoint(
+        "GET",
+        "/costs",
+        "What ended turns cost, by day (UTC) and repository, the latest day first",
+        _costs,
+        schemas.page_of(schemas.COSTS),
+        query=("days", "repo"),
+    ),
     Endpoint("GET", "/operations/{id}", "What was asked of a worktree", _operation, schemas.OPERATION),
 )

@@ -90,6 +90,7 @@ _TURN: Final[dict[str, Schema]] = {
     "conversation": TEXT,
     "state": one_of(*TURN_STATES),
     "reason": maybe(TEXT),
+    "waiting": maybe(TEXT),
     "requested_by": TEXT,
     "comment_url": maybe(TEXT),
     "agent": maybe(TEXT),
@@ -108,6 +109,14 @@ WHOLE_TURN: Final = record(
     plan=list_of(record(state=one_of(*get_args(EntryState)), text=TEXT)),
     latest_words=TEXT,
     steps=list_of(record(at=TIME, words=TEXT)),
+)
+COSTS: Final = record(
+    day={"type": "string", "format": "date"},
+    codebase=TEXT,
+    turns=INTEGER,
+    untold=INTEGER,
+    cost_usd=maybe(NUMBER),
+    tokens=maybe(INTEGER),
 )
 DELIVERY: Final = record(
     guid=TEXT,
@@ -143,6 +152,8 @@ NODE: Final = record(
     worktrees=INTEGER,
     running=INTEGER,
     queued=INTEGER,
+    disk={"type": "object", "additionalProperties": INTEGER},
+    disk_measured_at=maybe(TIME),
 )
 OPERATION: Final = record(
     id=INTEGER,

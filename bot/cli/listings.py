@@ -1,26 +1,27 @@
 """`threadtree worktrees|sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
 import typer
-from asyncpg import Record
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from bot.api.waiting import tell_why
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.clones.clone import reading
 from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
 from bot.store import listings, rescues
+from bot.store.database import Connection
 from bot.store.rescues import Rescue
 from bot.worktrees.summary import Summary, summarize
 
@@ -41,12 +42,21 @@ class _Listing:
     statement: str
     whole: int
     """The number of columns, from the left, that are never wrapped, so that they can be copied."""
-    columns: dict[str, Callable[[Record], object]]
+    columns: dict[str, Callable[[Mapping[str, Any]], object]]
+    add: Callable[[Connection, Sequence[dict[str, Any]], datetime], Awaitable[None]] | None = None
+    """What else the rows tell."""
 
     def show(self, name: str, *, json: bool, limit: int | None) -> None:
         """Print the newest rows: a table of at most ROWS_FOR_PEOPLE, or all fields of all rows as JSON."""
         wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
-        rows = run_on_database(lambda connection: listings.newest(connection, self.statement, wanted))
+
+        async def read(connection: Connection) -> list[dict[str, Any]]:
+            rows = [dict(row) for row in await listings.newest(connection, self.statement, wanted)]
+            if self.add is not None:
+                await self.add(connection, rows, datetime.now(UTC))
+            return rows
+
+        rows = run_on_database(read)
         if json:
             _print_json([{name: value for name, value in row.items() if name != "seq"} for row in rows])
         elif rows:
@@ -58,14 +68,14 @@ class _Listing:
             typer.echo(f"No {name} yet.", err=True)
 
 
-def _duration(row: Record) -> str | None:
+def _duration(row: Mapping[str, Any]) -> str | None:
     """Return how long a turn took, or has run until now."""
     if row["started_at"] is None:
         return None
     return format_duration((row["finished_at"] or datetime.now(UTC)) - row["started_at"])
 
 
-def _cost(row: Record) -> str | None:
+def _cost(row: Mapping[str, Any]) -> str | None:
     return None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
 
 
@@ -90,8 +100,9 @@ TURNS = _Listing(
         "CONVERSATION": lambda row: row["conversation"],
         "BY": lambda row: row["requested_by"],
         "TOOK": lambda row: _joined(_duration(row), _cost(row), row["agent"]),
-        "REASON": lambda row: row["reason"],
+        "REASON": lambda row: row["waiting"] or row["reason"],
     },
+    add=tell_why,
 )
 DELIVERIES = _Listing(
     listings.LIST_DELIVERIES,

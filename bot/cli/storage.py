@@ -18,22 +18,12 @@ from bot.clones import trash
 from bot.maintenance.expire import drop_kept, drop_now
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
-from bot.node.room import free_bytes
+from bot.node.room import BY_REPOSITORY, FOLDERS, free_bytes
 from bot.settings import load
 from bot.store import rescues
 from bot.store.rescues import Rescue
 
 _ID = re.compile(r"[0-9]{1,18}")
-# The folders in DATA_DIR with a folder for each repository, and those without.
-_BY_REPOSITORY = {"clone": "repos", "worktrees": "worktrees", "spares": "spares"}
-_OTHERS = {
-    "kept whole": "kept",
-    "agents' HOMEs": "homes",
-    "sandboxes": "private",
-    "attachments": "attachments",
-    "trash": "trash",
-    "database": "postgres",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +128,14 @@ def print_disk(*, json: bool) -> None:
 
 
 def _measured(data_dir: Path) -> Iterator[_Space]:
-    for what, folder in _BY_REPOSITORY.items():
+    for what, folder in BY_REPOSITORY.items():
         for place in sorted((data_dir / folder).glob("*/*")):
             if place.is_dir() and not place.is_symlink():
                 name = f"{place.parent.name}/{place.name.removesuffix('.git')}"
                 yield _Space(what, name, trash.size_of(place))
-    for what, folder in _OTHERS.items():
-        yield _Space(what, None, trash.size_of(data_dir / folder))
+    for what, folder in (FOLDERS | {"database": "postgres"}).items():
+        if what not in BY_REPOSITORY:
+            yield _Space(what, None, trash.size_of(data_dir / folder))
 
 
 async def _find(ctx: NodeContext, rescue: str) -> Rescue:

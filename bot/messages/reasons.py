@@ -68,6 +68,13 @@ def waits(why: WaitReason, until: datetime, now: datetime, step: WaitStep = "sta
             assert_never(step)
 
 
+def node_is_silent(node: str) -> str:
+    return f"The node {node} gives no sign of life. A live node takes over its requests, if there is one."
+
+
+WORKTREE_IS_BUSY = "Its worktree is being removed, reset or restored."
+
+
 # Refusals
 
 

@@ -140,6 +140,17 @@ def waiting(why: str) -> str:
     return f"Waiting. {why}"
 
 
+def behind(thread: str) -> str:
+    """Name the thread, `owner/repo#1`, whose request goes before one of another thread: they share a worktree."""
+    return f"The next is of {thread}, in the same worktree."
+
+
+def needs_room(node: str, running: int, of_repository: int) -> str:
+    """`running` are the requests on which the `node` works, `of_repository` those of the same repository."""
+    works_on = f"works on {format_count(running, 'request')}, {of_repository} of this repository"
+    return f"Queued. This starts when the node {node} has room. It {works_on}."
+
+
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
     """Show the agent's plan as a checklist and its last step; before it starts, the `phase` that takes so long."""
     lines = [f"Working on it, for {format_duration(elapsed)} so far."]

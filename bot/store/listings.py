@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
+import orjson
 from asyncpg import Record
 
 from bot.model import WorktreeState
@@ -103,6 +104,17 @@ STEPS = """
 select at, words from steps where turn_id = $1 order by place
 """
 
+COSTS = """
+-- `untold`: the turns that ran, and whose agents told no cost.
+select (t.finished_at at time zone 'UTC')::date as day, b.owner || '/' || b.name as codebase, count(*) as turns,
+       count(*) filter (where t.cost_usd is null and t.started_at is not null) as untold,
+       sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens
+from turns t join conversations c on c.id = t.conversation_id join codebases b using (platform, repository_id)
+where t.finished_at >= $1::date::timestamp at time zone 'UTC'
+  and ($2::text is null or lower(b.owner || '/' || b.name) = lower($2))
+group by 1, 2 order by 1 desc, cost_usd desc nulls last, 2
+"""
+
 REQUEST = """
 select request, plan, latest_words from turns where id = $1
 """
@@ -120,7 +132,7 @@ select n.id, n.name,
        case when n.heartbeat_at > now() - make_interval(secs => $1) then 'alive' else 'silent' end as state,
        n.started_at, nullif(n.heartbeat_at, '-infinity') as heartbeat_at,
        (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees,
-       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued
+       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued, n.disk, n.disk_measured_at
 from nodes n left join (
     select w.node, count(*) filter (where t.state = 'running') as running,
            count(*) filter (where t.state = 'queued') as queued
@@ -235,7 +247,13 @@ async def delivery(connection: Connection, guid: str) -> dict[str, object] | Non
     return dict(row) if row else None
 
 
-async def nodes(connection: Connection, state: str | None) -> list[Record]:
-    """Return the nodes, or only those that are `alive` or `silent`, with what waits and runs there."""
+async def costs(connection: Connection, since: date, repository: str | None) -> list[Record]:
+    """Return what the turns cost that ended on that day (UTC) or later, by day and repository."""
+    rows: list[Record] = await connection.fetch(COSTS, since, repository)
+    return rows
+
+
+async def nodes(connection: Connection, state: str | None) -> list[dict[str, object]]:
+    """Return the nodes, or only those that are `alive` or `silent`, with what waits, runs and takes space there."""
     rows = await connection.fetch(NODES, SILENT_AFTER_SECONDS)
-    return [row for row in rows if state in (None, row["state"])]
+    return [{**row, "disk": orjson.loads(row["disk"])} for row in rows if state in (None, row["state"])]

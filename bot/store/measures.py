@@ -77,9 +77,15 @@ select 'rescues' as kind, coalesce(sum(bytes), 0)::float8 as bytes from rescues
 union all select 'database', pg_database_size(current_database())::float8
 """
 
+DISK = """
+select n.name as node, d.key as kind, sum(d.value::float8) as bytes
+from nodes n cross join jsonb_each_text(n.disk) d group by 1, 2
+"""
+
 NODES = """
-select name as node, extract(epoch from now() - heartbeat_at)::float8 as seconds
-from nodes where heartbeat_at > '-infinity'
+-- Names are labels, and two nodes may have one: the figure is that of the one that was alive last.
+select name as node, extract(epoch from now() - max(heartbeat_at))::float8 as seconds
+from nodes where heartbeat_at > '-infinity' group by name
 """
 
 JOBS = """
@@ -105,6 +111,7 @@ class Measures:
     writers: Sequence[Record]
     worktrees: Sequence[Record]
     bytes: Sequence[Record]
+    disk: Sequence[Record]
     nodes: Sequence[Record]
     jobs: Sequence[Record]
 
@@ -147,6 +154,7 @@ async def read(connection: Connection) -> Measures:
         writers=await connection.fetch(WRITERS),
         worktrees=await connection.fetch(WORKTREES),
         bytes=await connection.fetch(BYTES),
+        disk=await connection.fetch(DISK),
         nodes=await connection.fetch(NODES),
         jobs=await connection.fetch(JOBS),
     )

@@ -1,8 +1,10 @@
 """Rows of nodes: a node is its DATA_DIR, with an id that is stored there; its name is a label."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+import orjson
 
 from bot.model import NodeLoad
 from bot.store.database import Connection
@@ -38,6 +40,13 @@ select max(heartbeat_at), now() from nodes where heartbeat_at > '-infinity'
 
 LAST_HEARTBEAT = """
 select heartbeat_at from nodes where id = $1
+"""
+
+SAVE_DISK = """
+update nodes set disk_measured_at = now(), disk = $2::text::jsonb || jsonb_build_object('rescues', (
+    select coalesce(sum(r.bytes), 0) from rescues r join worktrees w on w.id = r.worktree_id
+    where w.node = $1 and r.ref is not null))
+where id = $1
 """
 
 LEAVE = """
@@ -149,6 +158,11 @@ async def last_heartbeat(connection: Connection, node: str) -> datetime | None:
     """Return when a node was last alive."""
     at: datetime | None = await connection.fetchval(LAST_HEARTBEAT, node)
     return at
+
+
+async def save_disk(connection: Connection, node: str, kinds: Mapping[str, int]) -> None:
+    """Write the bytes that each kind takes on the node's disk, and those of its rescues in the clones."""
+    await connection.execute(SAVE_DISK, node, orjson.dumps(kinds).decode())
 
 
 async def leave(connection: Connection, node: NodeSelf) -> None:

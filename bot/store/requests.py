@@ -1,8 +1,11 @@
 """The queue of turns from the side of the requests: enqueueing, places in line, stopping."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from asyncpg import Record
 
 from bot.model import Target
 from bot.store.database import Connection
@@ -38,15 +41,42 @@ TURNS_OF_PERSON_TODAY = """
 select count(*) from turns where requested_by_id = $1 and state <> 'refused' and created_at > now() - interval '1 day'
 """
 
-PLACE_IN_LINE = """
--- How many turns run or wait before this one in its worktree, and what the first of them waits for at $2.
+_LINE = """
+-- How many turns run or wait before `me` in its worktree or thread, the first one's thread, and its wait at $2.
 select count(*) as ahead,
        (array_agg(case when ahead.state = 'queued' and ahead.not_before > $2 then ahead.reason end
-                  order by ahead.id))[1] as wait
-from turns ahead join turns me on me.id = $1
+                  order by ahead.id))[1] as wait,
+       (array_agg(ahead.conversation_id order by ahead.id))[1] as behind
+from turns ahead
 where ahead.id < me.id and ahead.state in ('queued', 'running')
   and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
 """
+
+PLACE_IN_LINE = f"""
+select line.ahead, line.wait from turns me cross join lateral ({_LINE}) line where me.id = $1
+"""  # noqa: S608 - of constants
+
+HELD_UP = f"""
+-- What may keep the claim from these turns, of those that are queued; see `claims.CLAIM`.
+with running as materialized (
+    select queue_node, queue_platform, queue_repository_id from turns where state = 'running'
+)
+select me.id, case when me.not_before > $2 then me.reason end as put_back, line.ahead, line.wait,
+       (select conversation from conversation_names where id = line.behind and id <> me.conversation_id) as behind,
+       h.held_until, coalesce(n.name, '') as node, n.heartbeat_at < now() - make_interval(secs => $3) as node_is_silent,
+       w.state = 'removing' or exists (select from operations p where p.worktree_id = me.worktree_id
+                                       and (p.state = 'running' or (p.state = 'queued' and p.after_turn < me.id)))
+       as worktree_is_busy,
+       (select count(*) from running r where r.queue_node = me.queue_node) as running,
+       (select count(*) from running r
+        where (r.queue_node, r.queue_platform, r.queue_repository_id)
+              = (me.queue_node, me.queue_platform, me.queue_repository_id)) as running_here
+from turns me cross join lateral ({_LINE}) line
+left join worktrees w on w.id = me.worktree_id left join nodes n on n.id = me.queue_node
+left join codebases b on (b.platform, b.repository_id) = (me.queue_platform, me.queue_repository_id)
+left join writers h on h.writer = b.platform || '/' || coalesce(b.installation_id::text, 'token') and h.held_until > $2
+where me.id = any ($1::bigint[]) and me.state = 'queued'
+"""  # noqa: S608 - of constants
 
 LAST_NOT_DONE = """
 -- None once its text has expired.
@@ -171,6 +201,14 @@ async def place_in_line(connection: Connection, turn_id: int, now: datetime) -> 
     """Return how many turns go before this one (0: it is next), and what the first waits for, in plain text."""
     row = await connection.fetchrow(PLACE_IN_LINE, turn_id, now)
     return row["ahead"], row["wait"]
+
+
+async def held_up(
+    connection: Connection, turn_ids: Sequence[int], silent_after_seconds: float, now: datetime
+) -> list[Record]:
+    """Return what keeps those of the turns from running that are queued, by their id."""
+    rows: list[Record] = await connection.fetch(HELD_UP, list(turn_ids), now, silent_after_seconds)
+    return rows
 
 
 async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
         assert json.loads((await command(here, "rescues", "list", "--json")).stdout) == []
         assert not (here.data_dir / "kept" / name).exists()
         rows = json.loads((await command(here, "disk", "--json")).stdout)
-        assert {("clone", "acme/shop"), ("worktrees", "acme/shop"), ("trash", None)} <= {
+        assert {("clones", "acme/shop"), ("worktrees", "acme/shop"), ("trash", None)} <= {
             (row["what"], row["codebase"]) for row in rows
         }
         assert "clone" in (await command(here, "disk")).stdout.decode()

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,11 @@ TOKEN = "a token of the tests, long enough".replace(" ", "-")
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
 VALUES = {"id": "1", "guid": FAILED}
 OPERATIONS = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]
-LISTS = [path for method, path in OPERATIONS if method == "GET" and "{" not in path and path != "/api/events"]
+LISTS = [
+    path
+    for method, path in OPERATIONS
+    if method == "GET" and "{" not in path and path not in ("/api/events", "/api/costs")
+]
 CHANGED = """
 select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
        (select max(updated_at) from worktrees)
@@ -184,6 +188,53 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
     assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 1, 0.25)
 
 
+async def test_the_cost_is_told_by_day_and_repository(api: Api, pool: Pool) -> None:
+    await pool.execute("update turns set finished_at = date_trunc('day', now(), 'UTC') where id = 1")
+    await pool.execute("update turns set finished_at = date_trunc('day', now(), 'UTC') - interval '1 s' where id = 2")
+    today = datetime.now(UTC).date()
+    one = {"codebase": "octo/hello", "turns": 1, "untold": 0, "cost_usd": 0.25, "tokens": 1200}
+    other = {"codebase": "octo/hello", "turns": 1, "untold": 1, "cost_usd": None, "tokens": None}
+    both = [{"day": today.isoformat(), **one}, {"day": (today - timedelta(days=1)).isoformat(), **other}]
+    assert (await api("GET", "/api/costs"))["items"] == both
+    assert (await api("GET", "/api/costs?days=1&repo=Octo/hello"))["items"] == both[:1]
+    assert (await api("GET", "/api/costs?repo=octo/world"))["items"] == []
+
+
+async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(api: Api, pool: Pool) -> None:
+    async def waits() -> str:
+        [item] = (await api("GET", "/api/turns?state=queued"))["items"]
+        assert (await api("GET", "/api/turns/3"))["waiting"] == item["waiting"]
+        return str(item["waiting"])
+
+    done = (await api("GET", "/api/turns/1"))["waiting"]
+    assert done is None
+    await pool.execute("update turns set worktree_id = 1 where id = 3")
+    assert await waits() == "Queued. This starts in a moment."
+    await pool.execute(
+        "insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now())"
+    )
+    assert await waits() == "Waiting. Its worktree is being removed, reset or restored."
+    await pool.execute("update nodes set heartbeat_at = now() - interval '1 hour'")
+    assert await waits() == (
+        "Waiting. The node here gives no sign of life. A live node takes over its requests, if there is one."
+    )
+    await pool.execute("insert into writers values ('github.com/token', now() + interval '1 hour')")
+    assert (await waits()).startswith("Waiting. GitHub's limit of requests for the bot is used up. The next try is ")
+    await pool.execute("update turns set state = 'running', claim = gen_random_uuid(), finished_at = null where id = 2")
+    await pool.execute("update turns set worktree_id = 1 where id = 2")
+    assert await waits() == (
+        "Queued. One request is ahead of this one. The next is of octo/hello#4, in the same worktree."
+    )
+    await pool.execute("update turns set not_before = now() + interval '1 h', reason = 'GitHub is away.' where id = 3")
+    assert await waits() == "Waiting. GitHub is away."
+    await pool.execute("update turns set not_before = null, worktree_id = null where id = 3")
+    await pool.execute("delete from writers")
+    await pool.execute("update nodes set heartbeat_at = now()")
+    assert await waits() == (
+        "Queued. This starts when the node here has room. It works on 1 request, 1 of this repository."
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -200,6 +251,11 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
         ("GET", "/api/turns?repo='or+1=1--/x", 400),
         ("GET", "/api/turns?nonsense=1", 400),
         ("GET", "/api/turns/1?limit=1", 400),
+        ("GET", "/api/turns?days=1", 400),
+        ("GET", "/api/costs?days=0", 400),
+        ("GET", "/api/costs?days=367", 400),
+        ("GET", "/api/costs?days=x", 400),
+        ("GET", "/api/costs?limit=1", 400),
         ("GET", "/api/turns/99", 404),
         ("GET", "/api/turns/x", 404),
         ("GET", "/api/turns/%00", 404),

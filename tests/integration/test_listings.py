@@ -145,6 +145,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "conversation": "octo/hello#1",
         "state": "done",
         "reason": None,
+        "waiting": None,
         "requested_by": "ada",
         "comment_url": "https://github.com/octo/hello/issues/1#c1",
         "agent": "custom",
@@ -158,6 +159,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
     assert (failed["comment_url"], failed["conversation"]) == (None, "octo/hello#4")
     assert failed["reason"] == "The agent ended without an answer. Ask again with /retry."
     assert (queued["conversation"], queued["started_at"], queued["finished_at"]) == ("octo/world#9", None, None)
+    assert queued["waiting"] == "Queued. This starts in a moment."
 
 
 @pytest.mark.usefixtures("a_past")

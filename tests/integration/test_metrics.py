@@ -28,6 +28,7 @@ values ('github.com/token', 1, 'comment', 0, 'issue', 'late', 'failed', now() - 
 insert into writers (writer, held_until) values ('github.com/token', now() + interval '10 minutes');
 insert into rescues (worktree_id, ref, conversations, bytes) values (2, 'refs/threadtree/rescue/2/1', '{9}', 4096);
 insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now());
+update nodes set disk = '{"clones": 7000, "homes": 0}';
 insert into procrastinate_jobs (task_name, queue_name, args) values ('decide', 'decide', '{}')
 """
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -88,6 +89,8 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "worktrees", node="here", state="removed") == 1
     assert of(found, "bytes", kind="rescues") == 4096
     assert of(found, "bytes", kind="database") > 1_000_000
+    assert of(found, "disk_bytes", node="here", kind="clones") == 7000
+    assert of(found, "disk_bytes", node="here", kind="homes") == 0
     assert of(found, "node_silent_seconds", node="here") < 100
 
 

@@ -1,7 +1,7 @@
 """The frequent statements find their rows by index, for any size of the history."""
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from bot.store import (
     claims,
     conversations,
     deliveries,
+    listings,
     operations,
     outbox,
     pull_requests,
@@ -74,6 +75,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
     "place in line": (requests.PLACE_IN_LINE, (99, NOON)),
+    "what keeps turns waiting": (requests.HELD_UP, ([99, 599], NOON, 30)),
+    "cost of a day": (listings.COSTS, (date(2099, 1, 1), None)),
     "last request not done": (requests.LAST_NOT_DONE, (5,)),
     "asked today": (requests.TURNS_OF_PERSON_TODAY, (7,)),
     "asked just now": (requests.SAME_TEXT_WITHIN_A_MINUTE, (5, "do it", NOON)),
