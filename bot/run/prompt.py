@@ -14,7 +14,7 @@ from bot.messages.commit_message import is_conventional
 from bot.prompt import attachments
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Link, Source
 from bot.prompt.builder import Attachment, Task, build_prompt
-from bot.prompt.collect import collect
+from bot.prompt.collect import Collected, collect
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope, select, select_description
@@ -34,15 +34,29 @@ class Prompt:
     whole_thread: bool
 
 
-async def read_thread(
-    ctx: TurnContext, turn: ClaimedTurn, ready: Ready, remarks: Sequence[str], session: int | None
+async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
+    """Read the thread on GitHub as it was when the turn was asked for.
+
+    None if it cannot be read, or the agent is done already.
+    """
+    if turn.answer is not None:
+        return None
+    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha)
+    return await collect(ctx.github, turn.worktree.repository, turn.number, moment)
+
+
+async def make_prompt(
+    ctx: TurnContext,
+    turn: ClaimedTurn,
+    ready: Ready,
+    remarks: Sequence[str],
+    session: int | None,
+    collected: Collected | None,
 ) -> Prompt:
-    """Read the thread on GitHub and return the prompt; what cannot be read is named in it.
+    """Return the prompt with the thread that was `collected`; what could not be read is named in it.
 
     `session` is the resumed session's id, None for a new one. Raises GitError.
     """
-    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha)
-    collected = await collect(ctx.github, turn.worktree.repository, turn.number, moment)
     async with ctx.pool.acquire() as connection:
         since = await turns.last_read_in(connection, session, turn.id) if session is not None else None
         answers = await turns.earlier_answers(connection, turn, since)

@@ -2,11 +2,11 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -15,6 +15,7 @@ from bot import counters, failpoints
 from bot.agents.driver import Cancelled, Completed, Failed, OpenFailed, Outcome, TimedOut, Usage
 from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
+from bot.beside import beside
 from bot.clones.clone import StoppedError, reading
 from bot.clones.metadata import record_use
 from bot.messages import commit_message, notices, reasons, tracking
@@ -23,12 +24,13 @@ from bot.messages.tracking import Changes, TurnResult
 from bot.model import Actor, ThreadRef
 from bot.network.usage_limit import UsageLimit, reset_in_words
 from bot.node.transactions import persist
+from bot.prompt.collect import Collected
 from bot.reply import thread_comments
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.context import TurnContext
 from bot.run.ending import finish
 from bot.run.progress import Progress
-from bot.run.prompt import Prompt, read_thread
+from bot.run.prompt import Prompt, make_prompt, read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of
 from bot.run.setup_script import prepare_checkout
@@ -45,6 +47,7 @@ NEARLY_NO_BYTES = 4 << 20
 NAMES_ARE_NEW = timedelta(minutes=1)
 """How long after the request the names in its payload are taken as GitHub's."""
 T = TypeVar("T")
+ReadThread = asyncio.Task[Collected | None]
 _log = structlog.get_logger()
 
 
@@ -181,18 +184,23 @@ class TurnRun:
     async def _work(self) -> TurnResult | Wait:
         await self._follow_rename()
         turn = self._turn
-        if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
-            return TurnResult("refused", reason)
-        async with self._progress.shown(self._ctx.pool, self._thread_ref, turn, self._ctx.clock):
+        # GitHub takes longest to answer, and the worktree is prepared meanwhile.
+        async with beside(read_thread(self._ctx, turn)) as thread:
+            if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
+                return TurnResult("refused", reason)
+            return await self._work_with(thread)
+
+    async def _work_with(self, thread: ReadThread) -> TurnResult | Wait:
+        async with self._progress.shown(self._ctx.pool, self._thread_ref, self._turn, self._ctx.clock):
             outside = self._ctx
-            async with reading(outside.clone(turn.worktree.folder)) as clone:
+            async with reading(outside.clone(self._turn.worktree.folder)) as clone:
                 self._ctx = replace(outside, opened=clone)
                 try:
-                    return await self._work_in_its_worktree()
+                    return await self._work_in_its_worktree(thread)
                 finally:
                     self._ctx = outside
 
-    async def _work_in_its_worktree(self) -> TurnResult | Wait:
+    async def _work_in_its_worktree(self, thread: ReadThread) -> TurnResult | Wait:
         turn = self._turn
         ready = await self._prepared()
         if ready is None:
@@ -222,7 +230,7 @@ class TurnRun:
             await self._set_up()
             if self._stop.is_set():
                 return await self._stopped()
-        outcome = await self._ask_agent(ready)
+        outcome = await self._ask_agent(ready, thread)
         reset = self._limit.until
         if reset is None and isinstance(outcome, Failed):
             reset = reset_in_words(outcome.reason, self._ctx.clock())  # no proxy sees an agent with a login of its own
@@ -260,9 +268,9 @@ class TurnRun:
         progress.enter(fetching(None))
         return await self._until_stopped(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def _until_stopped(self, work: Awaitable[T]) -> T | None:
         """Return the result of `work`, or None if the turn is to stop before it is there."""
-        working = asyncio.create_task(work)
+        working = asyncio.ensure_future(work)
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -309,16 +317,22 @@ class TurnRun:
             await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
         return before
 
-    async def _ask_agent(self, ready: Ready) -> Outcome | TurnResult:
+    async def _ask_agent(self, ready: Ready, thread: ReadThread) -> Outcome | TurnResult:
         turn, ctx = self._turn, self._ctx
         stored = await self._persist(lambda connection: turns.active_session(connection, turn.conversation_id))
-        async with ctx.launching(turn, limit=self._limit) as (launch, disk), driver_for(ctx.agent, launch) as agent:
+        async with (
+            ctx.launching(turn, limit=self._limit) as (launch, disk),
+            driver_for(ctx.agent, launch) as agent,
+            # Most sessions are resumed, and the prompt is ready before most agents are.
+            beside(self._prompt(ready, thread, stored[0] if stored else None)) as prompting,
+        ):
             opened = await agent.open(stored[1] if stored else None)
             if isinstance(opened, OpenFailed):
                 _log.warning("agent-not-started", reason=opened.reason)
                 words = reasons.agent_not_started(opened.reason, opened.next_step)
                 return TurnResult("failed", words, last_words=opened.stderr_tail)
-            if stored is not None and not opened.resumed:
+            is_lost = stored is not None and not opened.resumed
+            if is_lost:
                 _log.warning("context-lost", why=opened.lost)
                 self._notices.append(notices.CONTEXT_LOST)
             await self._persist(
@@ -326,8 +340,9 @@ class TurnRun:
                     connection, stored[0] if stored else None, opened.assistant_session_id, resumed=opened.resumed
                 )
             )
-            session = stored[0] if stored is not None and opened.resumed else None
-            prompt = await self._until_stopped(self._prompt(ready, session))
+            prompt = await self._until_stopped(prompting)
+            if prompt is not None and is_lost:
+                prompt = await self._until_stopped(self._prompt(ready, thread, None))
             if prompt is None:
                 return await self._stopped()
             if ctx.opened is not None and ctx.opened.objects is not None:
@@ -347,11 +362,11 @@ class TurnRun:
             session = await turns.start_session(connection, turn.claim, self._ctx.agent, assistant_session_id)
         await turns.use_session(connection, turn.claim, session)
 
-    async def _prompt(self, ready: Ready, session: int | None) -> Prompt:
-        """Fetch the thread and build the prompt; `session` is the resumed session's id."""
+    async def _prompt(self, ready: Ready, thread: ReadThread, session: int | None) -> Prompt:
+        """Build the prompt once the thread was read; `session` is the resumed session's id."""
         self._progress.enter(tracking.READING)
         remarks = (*ready.remarks, *self._remarks)
-        prompt = await read_thread(self._ctx, self._turn, ready, remarks, session)
+        prompt = await make_prompt(self._ctx, self._turn, ready, remarks, session, await thread)
         if not prompt.read:
             self._notices.append(notices.THREAD_NOT_READ)
         self._read, claim = prompt.read, self._turn.claim
