@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -15,6 +16,7 @@ from typing import Unpack
 import structlog
 
 from bot import failpoints
+from bot.beside import beside
 from bot.clones import holding, trash
 from bot.clones.admin import (
     Missing,
@@ -162,25 +164,6 @@ class Clone:
 
 
 @dataclass(frozen=True, slots=True)
-class CloneLock:
-    """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one."""
-
-    clone: Clone
-
-
-@dataclass(frozen=True, slots=True)
-class Updated:
-    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept."""
-
-    replaced: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NoAccess:
-    """The remote refuses the bot's credentials, or shows it no such repository."""
-
-
-@dataclass(frozen=True, slots=True)
 class DefaultBranch:
     """The branch that the remote's HEAD names, and its commit."""
 
@@ -193,6 +176,33 @@ class NoDefaultBranch:
     """The remote has no commit to start from; `next_step` tells a person what to do."""
 
     next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloneLock:
+    """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one.
+
+    `default` is the remote's answer under this lock, where it was asked.
+    """
+
+    clone: Clone
+    default: DefaultBranch | NoDefaultBranch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept.
+
+    `default` is the remote's default branch, if that was asked for.
+    """
+
+    replaced: str | None
+    default: DefaultBranch | NoDefaultBranch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoAccess:
+    """The remote refuses the bot's credentials, or shows it no such repository."""
 
 
 def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
@@ -251,27 +261,31 @@ def _try_lock(descriptor: int) -> bool:
 
 
 async def update(
-    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None
+    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None, *, ask_default: bool = False
 ) -> Updated | NoAccess:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
-    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
+    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). With `ask_default` the remote is asked
+    for its default branch meanwhile. Raises GitError, OSError.
     """
     try:
         replaced = await _ensure(lock, remote_url, on_progress)
-        try:
-            await fetch(lock, on_progress)
-        except GitError as error:
-            if error.problem is not GitProblem.CORRUPT:
-                raise
-            replaced = await replace_if_damaged(lock, on_progress)
-            if replaced is None:
-                raise
+        async with AsyncExitStack() as meanwhile:
+            asking = await meanwhile.enter_async_context(beside(remote_default_branch(lock))) if ask_default else None
+            try:
+                await fetch(lock, on_progress)
+            except GitError as error:
+                if error.problem is not GitProblem.CORRUPT:
+                    raise
+                replaced = await replace_if_damaged(lock, on_progress)
+                if replaced is None:
+                    raise
+            default = await asking if asking is not None else None
     except GitError as error:
         if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND) and not is_unauthenticated(error.stderr):
             return NoAccess()
         raise
-    return Updated(replaced)
+    return Updated(replaced, default)
 
 
 async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None) -> str | None:
@@ -341,7 +355,9 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
 
 
 async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBranch:
-    """Ask the remote for its default branch. Raises GitError."""
+    """Ask the remote for its default branch, once under a lock. Raises GitError."""
+    if lock.default is not None:
+        return lock.default
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):

@@ -17,6 +17,8 @@ FORMAT = "%(objectname) %(objecttype) %(objectsize)"
 ANSWER_SECONDS = 60.0
 # A larger object is read by a process of its own.
 MOST_BYTES = 4 << 20
+# https://git-scm.com/docs/git-commit-tree#_commit_information
+_TIME = re.compile(r"> (\d{1,12}) [+-]\d{4}$")
 _FOUND = re.compile(rb"([0-9a-f]{40,64}) ([a-z]+) (\d+)\n")
 
 
@@ -56,11 +58,22 @@ class Objects:
 
     async def parents(self, commit: str) -> tuple[str, ...]:
         """Return the parents of a commit. Raises GitError."""
+        header = await self._header(commit)
+        return tuple(line.removeprefix("parent ") for line in header if line.startswith("parent "))
+
+    async def committed_at(self, commit: str) -> int:
+        """Return the committer's time of a commit in seconds. Raises GitError."""
+        lines = [line for line in await self._header(commit) if line.startswith("committer ")]
+        found = _TIME.search(lines[0]) if lines else None
+        if found is None:
+            raise GitError(GitProblem.CORRUPT, "cat-file", f"{commit} has no time")
+        return int(found[1])
+
+    async def _header(self, commit: str) -> list[str]:
         found = await self.content(commit)
         if found is None or found[0].kind != "commit":
             raise GitError(GitProblem.CORRUPT, "cat-file", f"{commit} is no commit")
-        header = found[1].partition(b"\n\n")[0].decode(errors="replace").splitlines()
-        return tuple(line.removeprefix("parent ") for line in header if line.startswith("parent "))
+        return found[1].partition(b"\n\n")[0].decode(errors="replace").split("\n")
 
     async def line(self, commit: str, ends: Set[str], most: int) -> tuple[list[str], str] | None:
         """Return the commits from `commit` down to the first of `ends`, without it, and that end.

@@ -25,6 +25,9 @@ MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
 _CHUNK_BYTES = 1 << 16
+# What is kept of answers that never change: so many, each of at most this size.
+_MOST_KEPT = 200
+_MOST_KEPT_BYTES = 1 << 16
 # Two writes within one tick of the kernel's clock have the same time.
 _CLOCK_TICK_NS = 20_000_000
 T = TypeVar("T")
@@ -155,6 +158,7 @@ class Git:
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Cage | None = None
     configurations: dict[Path, "Configuration"] = field(default_factory=dict, compare=False, repr=False)
+    answers: dict[tuple[Path, tuple[str, ...]], Completed] = field(default_factory=dict, compare=False, repr=False)
 
     async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
         """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
@@ -191,6 +195,21 @@ class Git:
         state = _state_of(clone / "config")
         if known is not None and state is not None:
             self.configurations[clone] = Configuration(state, {**known.values, key: values})
+
+    async def settled(
+        self, clone: Path, *args: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> Completed:
+        """Run a command that names all its objects by their ids: its answer never changes, and the last ones are kept.
+
+        Raises GitError.
+        """
+        known = self.answers.pop((clone, args), None)
+        answer = known or await self.on_clone(clone, *args, environment=environment)
+        if len(answer.stdout) <= _MOST_KEPT_BYTES:
+            self.answers[clone, args] = answer  # the newest stands last
+        while len(self.answers) > _MOST_KEPT:
+            del self.answers[next(iter(self.answers))]
+        return answer
 
     def objects(self, clone: Path) -> Objects:
         """Return a reader of the clone's objects, which the caller closes."""

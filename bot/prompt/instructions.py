@@ -1,12 +1,14 @@
 """The repository's instructions for agents, always as they are on the default branch."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import PurePosixPath
 
 from bot.clones.checkout import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
+from bot.git.errors import GitError
 from bot.prompt.builder import InstructionFile, Instructions
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
@@ -36,7 +38,7 @@ async def read_instructions(
     here = await _files(clone, tip, head, names, there)
     before = {}
     if since is not None:
-        known = (await clone.run("rev-list", "-1", "--first-parent", f"--before={int(since.timestamp())}", tip)).text
+        known = await _tip_at(clone, tip, int(since.timestamp()))
         before = await _files(clone, tip, known, names, there) if known else {}
     found: list[InstructionFile] = []
     elsewhere, told, room = list[str](), set[str](), TOTAL_BYTES
@@ -49,7 +51,7 @@ async def read_instructions(
             elsewhere.append(path)
             continue
         told.add(blob)
-        content = (await clone.run("cat-file", "blob", blob)).stdout
+        content = (await clone.git.settled(clone.path, "cat-file", "blob", blob)).stdout
         kept = content[: min(FILE_BYTES, room)]
         room -= len(kept)
         text = kept.decode(errors="replace").strip()
@@ -61,6 +63,15 @@ async def read_instructions(
     if not (found or elsewhere or added):
         return None
     return Instructions(default_branch, tuple(found), tuple(elsewhere[:MOST_LISTED]), added)
+
+
+async def _tip_at(clone: Clone, tip: str, seconds: int) -> str:
+    """Return the commit of the default branch at that time, from its commit `tip` now; empty if there was none."""
+    if clone.objects is not None:
+        with suppress(GitError):
+            if await clone.objects.committed_at(tip) <= seconds:
+                return tip
+    return (await clone.run("rev-list", "-1", "--first-parent", f"--before={seconds}", tip)).text
 
 
 def _applies(path: str, changed: Iterable[str]) -> bool:
@@ -77,7 +88,7 @@ async def _files(
         return dict(known)
     wanted = [f":(glob)**/{name}" for name in names]
     listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", before, after, "--", *wanted)
-    shown = await clone.git.on_clone(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
+    shown = await clone.git.settled(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
     fields, blobs = iter(shown.fields), dict(known)
     # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
     for facts, path in zip(fields, fields, strict=True):

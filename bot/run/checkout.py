@@ -67,10 +67,11 @@ async def prepare(
     """
     full_name = turn.worktree.repository.full_name
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
-        updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress)
+        is_new = not turn.worktree.is_made and isinstance(turn.worktree.start, IssueBranch)
+        updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress, ask_default=is_new)
         if isinstance(updated, NoAccess):
             return NotReady(reasons.cannot_fetch(full_name))
-        replaced = updated.replaced
+        lock, replaced = replace(lock, default=updated.default), updated.replaced
         try:
             ready = await _prepare(ctx, lock, turn, on_progress)
         except GitError as error:

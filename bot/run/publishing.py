@@ -1,11 +1,14 @@
 """After a turn that is done: commit what the agent left and push the worktree's branch."""
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import assert_never
 
 import structlog
 
+from bot.beside import beside
 from bot.clones.clone import Clone, CloneLock, StoppedError, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
@@ -42,14 +45,14 @@ async def publish(
     turn: ClaimedTurn,
     ready: Ready,
     head_before: str,
-    guard: Guard,
+    guard: Awaitable[Guard],
     subject: str | None,
     stop: asyncio.Event,
 ) -> tuple[Changes | str | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread.
 
     `subject` is what the agent asks for as the subject of the commit. Raises StoppedError if a stop was accepted before
-    the push, ClaimLostError, GitError, OSError.
+    the push, ClaimLostError, GitError, OSError, what `guard` raises.
     """
     told: list[str] = []
     path = ctx.directory(turn.worktree.path)
@@ -62,7 +65,7 @@ async def publish(
             told.append(notices.stray_work(stray.ref, stray.uncovered))
         elif not await _commit(ctx, lock, turn, path, subject, told):
             return None, told
-        branch = await _push(ctx, lock, turn, path, ready.branch, guard, told)
+        branch = await _push(ctx, lock, turn, path, ready.branch, head_before, await guard, told)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
         return changed, told
 
@@ -91,6 +94,7 @@ async def _push(
     turn: ClaimedTurn,
     path: Path,
     branch: str,
+    head_before: str,
     guard: Guard,
     told: list[str],
 ) -> str | None:
@@ -102,9 +106,12 @@ async def _push(
         # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
         if await persist(ctx.pool, lambda connection: turns.stop_requested(connection, turn.claim)) is not None:
             raise StoppedError
+        # GitHub takes longest: what the answer says of the commit is found out meanwhile, and kept.
+        await meanwhile.enter_async_context(beside(changes(lock.clone, head_before, commit)))
 
     try:
-        result = await push(lock, path, branch, park_as, ctx.author, check)
+        async with AsyncExitStack() as meanwhile:
+            result = await push(lock, path, branch, park_as, ctx.author, check)
     except PushWithheldError as withheld:
         told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
         return None
@@ -170,10 +177,11 @@ async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: s
 async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...]:
     """Return the last subjects on the worktree's base branch, newest first; none where the clone lacks it."""
     base = worktree.repository.default_branch or worktree.base_branch
-    if base is None or not refs.is_branch(base) or await clone.commit_at(refs.remote(base)) is None:
+    tip = await clone.commit_at(refs.remote(base)) if base is not None and refs.is_branch(base) else None
+    if tip is None:
         return ()
     newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
-    listed = await clone.run("log", "--no-merges", "--format=%s", "-z", newest, refs.remote(base), "--")
+    listed = await clone.git.settled(clone.path, "log", "--no-merges", "--format=%s", "-z", newest, tip, "--")
     return tuple(listed.fields)
 
 

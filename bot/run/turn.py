@@ -386,8 +386,8 @@ class TurnRun:
             return await self._stopped()
         changes: Changes | str | None = None
         try:
-            guard = await guard_of(self._ctx, self._turn, ready)
-            changes, told = await publish(self._ctx, self._turn, ready, head_before, guard, subject, self._stop)
+            async with beside(guard_of(self._ctx, self._turn, ready)) as guard:
+                changes, told = await publish(self._ctx, self._turn, ready, head_before, guard, subject, self._stop)
             self._notices += told
             if changes is None and not told:
                 text = answer  # nothing was committed, so the line is part of what the agent says

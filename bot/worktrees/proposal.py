@@ -54,7 +54,7 @@ async def proposal_of(
         return NothingNew(into, tip)
     new = (tip, f"^{onto}")
     shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
-    listed = await clone.run("log", *shown, *new, "--")
+    listed = await clone.git.settled(clone.path, "log", *shown, *new, "--")
     subjects = tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
     return Proposal(into, tip, subjects, await _template(clone, default_branch or into))
 
@@ -68,10 +68,10 @@ async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:
 
 async def _template(clone: Clone, default_branch: str) -> str | None:
     """Return the first template; the default of a folder of templates, or the only one in it."""
-    revision = refs.remote(default_branch)
-    if await clone.commit_at(revision) is None:
+    tip = await clone.commit_at(refs.remote(default_branch))
+    if tip is None:
         return None
-    top = await _entries(clone, revision)
+    top = await _entries(clone, tip)
     listings = [
         top if not folder else await _entries(clone, top[1][folder]) for folder in _FOLDERS if folder in {"", *top[1]}
     ]
@@ -93,7 +93,7 @@ async def _template(clone: Clone, default_branch: str) -> str | None:
 async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the small regular files and the folders in a tree, by name in lower case. No links."""
     files, folders = dict[str, str](), dict[str, str]()
-    for entry in (await clone.run("ls-tree", "--long", "-z", "--full-tree", tree)).fields:
+    for entry in (await clone.git.settled(clone.path, "ls-tree", "--long", "-z", "--full-tree", tree)).fields:
         facts, _, path = entry.partition("\t")
         mode, kind, name, size = facts.split()
         if kind == "tree":
@@ -104,4 +104,4 @@ async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, s
 
 
 async def _text(clone: Clone, blob: str) -> str:
-    return (await clone.run("cat-file", "blob", blob)).stdout.decode("utf-8", "replace")
+    return (await clone.git.settled(clone.path, "cat-file", "blob", blob)).stdout.decode("utf-8", "replace")

@@ -106,7 +106,8 @@ async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     base = before
     if steps is None or steps < 0:
         base = (await clone.run("merge-base", before, after, check=False)).text or before
-    shown = await clone.run("diff", "--shortstat", "--no-renames", "--no-ext-diff", "--no-textconv", base, after, "--")
+    as_it_is = ("--no-renames", "--no-ext-diff", "--no-textconv")
+    shown = await clone.git.settled(clone.path, "diff", "--shortstat", *as_it_is, base, after, "--")
     return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from bot.simulated.github.faults import Latency
 from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
 
-@pytest.mark.parametrize(("sandbox", "most"), [("off", 23), ("bwrap", 27)])
+@pytest.mark.parametrize(("sandbox", "most"), [("off", (18, 15)), ("bwrap", (22, 19))])
 async def test_a_turn_starts_few_processes(
-    a_world: Worlds, sandbox: str, most: int, request: pytest.FixtureRequest
+    a_world: Worlds, sandbox: str, most: tuple[int, int], request: pytest.FixtureRequest
 ) -> None:
     settings = request.getfixturevalue("caged_settings") if sandbox == "bwrap" else {}
     async with a_world(settings) as world:
@@ -21,11 +22,16 @@ async def test_a_turn_starts_few_processes(
             await issue.says("@threadtree-bot write hello.txt: hello")
             await issue.hears("1 file +")
             await world.quiet()
+        known = len(world.github.requests)
+        world.github.faults.add(Latency(0.5), path="*/info/refs")
         with processes_started() as following:
             await issue.says("@threadtree-bot append hello.txt: again")
             await issue.hears("1 file +")
             await world.quiet()
 
         # The agent is one of them.
-        assert len(new) <= most, "\n".join(new)
-        assert len(following) <= most, "\n".join(following)
+        assert len(new) <= most[0], "\n".join(new)
+        assert len(following) <= most[1], "\n".join(following)
+        # The thread is read while the clone is fetched.
+        paths = [request.path for request in world.github.requests[known:]]
+        assert paths.index("/graphql") < next(at for at, path in enumerate(paths) if path.endswith("/info/refs"))

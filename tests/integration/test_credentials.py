@@ -173,7 +173,7 @@ async def test_the_socket_belongs_to_the_user_and_is_removed_with_the_server(tmp
         [path] = tmp_path.iterdir()
         assert path.is_socket()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert shlex.quote(str(path)) in dict(credentials)[f"credential.{SERVER}.helper"]
+        assert shlex.quote(f"--socket={path}") in dict(credentials)[f"credential.{SERVER}.helper"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,7 +184,7 @@ async def test_a_client_that_disconnects_early_disturbs_no_one(tmp_path: Path, m
         with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as torn:
             silent.connect(path.name)
             torn.connect(path.name)
-            torn.sendall(b"get\nprotocol=https\n")
+            torn.sendall(b"action=get\nprotocol=https\n")
             torn.close()
             assert await fill(tmp_path, credentials, f"{SERVER}/octo-org/hello.world") == TOKEN
 
@@ -263,7 +263,7 @@ async def test_ls_remote_authenticates_without_showing_the_token(
             tmp_path, credentials, "ls-remote", f"{address}/octo-org/hello.world.git", trace=True
         )
     assert (status, out) == (0, f"{'1' * 40}\trefs/heads/main\n"), trace
-    assert "credential_client.py" in trace
+    assert "credential-cache" in trace
     assert TOKEN not in trace
     assert leaks == []
     assert list(tmp_path.iterdir()) == []
@@ -294,17 +294,17 @@ async def test_a_refused_token_is_replaced_once(tmp_path: Path, demanding_server
 
 @given(st.binary())
 def test_no_malformed_request_names_a_repository(request: bytes) -> None:
-    assert requested_repository(b"get\n" + request, SERVER) is None
+    assert requested_repository(b"action=get\n" + request, SERVER) is None
 
 
 @pytest.mark.parametrize("server", ["protocol=https\nhost=evil.example", "protocol=http\nhost=github.example"])
 def test_a_request_for_another_server_names_no_repository(server: str) -> None:
-    assert requested_repository(f"get\n{server}\npath=octo-org/hello\n\n".encode(), SERVER) is None
+    assert requested_repository(f"action=get\n{server}\npath=octo-org/hello\n\n".encode(), SERVER) is None
 
 
 @given(st.text(alphabet="abc-._/%\0 \r:@?#", max_size=30))
 def test_a_repository_is_always_an_owner_and_a_name(path: str) -> None:
-    request = f"get\nprotocol=https\nhost=github.example\npath={path}\n\n".encode()
+    request = f"action=get\nprotocol=https\nhost=github.example\npath={path}\n\n".encode()
     repository = requested_repository(request, SERVER)
     if repository is not None:
         owner, name = repository.split("/")
