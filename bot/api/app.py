@@ -62,8 +62,8 @@ class _Api:
         return _json(answer, endpoint.status)
 
 
-def api_routes(calls: Calls, token: str | None, news: News) -> list[BaseRoute]:
-    """Return the routes of the API for those who have the `token`; without one, there is no API."""
+def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
+    """Return the routes of the API for those who have the `token`."""
     routes = [
         *_Api(calls).routes(),
         Route("/events", news.stream, methods=["GET"]),
@@ -77,22 +77,20 @@ def api_routes(calls: Calls, token: str | None, news: News) -> list[BaseRoute]:
 class _Guarded:
     """An app for those who send the token: `Authorization: Bearer TOKEN`."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._digest = None if token is None else _digest(token.encode())
+        self._digest = _digest(token.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: ASGIApp = self._app
-        if self._digest is None:
-            answer = _refusal(404, "There is no API here: ADMIN_TOKEN is not set.")
-        elif scope["type"] == "http" and not self._may(dict(scope["headers"]).get(b"authorization", b"")):
+        if scope["type"] == "http" and not self._may(dict(scope["headers"]).get(b"authorization", b"")):
             answer = _refusal(401, "Send the ADMIN_TOKEN as a bearer token.", {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
 
     def _may(self, given: bytes) -> bool:
         scheme, _, token = given.partition(b" ")
         # Of digests, so that the time tells nothing of the token, not even its length.
-        fits = hmac.compare_digest(_digest(token.strip()), self._digest or b"")
+        fits = hmac.compare_digest(_digest(token.strip()), self._digest)
         return fits and scheme.lower() == b"bearer"
 
 

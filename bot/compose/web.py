@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 import structlog
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Mount
 
-from bot.api.app import api_routes
-from bot.api.calls import ApiContext, Calls
-from bot.api.events import News
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
 from bot.metrics import metrics_route
@@ -27,6 +26,7 @@ from bot.store.measures import save_counts
 
 CONNECTIONS = 6
 SAVE_COUNTS_SECONDS = 3.0
+NO_API = Mount("/api", JSONResponse({"error": "There is no API here: ADMIN_TOKEN is not set."}, 404))
 _log = structlog.get_logger()
 
 
@@ -53,15 +53,22 @@ async def _serve(
     settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
 ) -> None:
     async with Inbox(pool) as inbox:
-        news = News(dsn)
-        ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC))
-        token = settings.admin_token.get_secret_value() if settings.admin_token else None
-        calls = Calls(pool, ctx)
-        routes = [*health_routes(pool), metrics_route(pool), *api_routes(calls, token, news)]
-        if token is not None:
-            from bot.dashboard.app import dashboard_routes  # its templates take memory
+        routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
+        news = None
+        if settings.admin_token is None:
+            routes.append(NO_API)
+        else:
+            # Imported here, for they take memory.
+            from bot.api.app import api_routes
+            from bot.api.calls import ApiContext, Calls
+            from bot.api.events import News
+            from bot.dashboard.app import dashboard_routes
 
-            routes += dashboard_routes(calls, token, news)
+            ctx = ApiContext(
+                settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC)
+            )
+            calls, token, news = Calls(pool, ctx), settings.admin_token.get_secret_value(), News(dsn)
+            routes += [*api_routes(calls, token, news), *dashboard_routes(calls, token, news)]
         others = Starlette(routes=routes)
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
@@ -95,7 +102,8 @@ async def _serve(
             stop.cancel()
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
-            await news.close()
+            if news is not None:
+                await news.close()
             server.should_exit = True
             await serving
             with contextlib.suppress(*DATABASE_AWAY):

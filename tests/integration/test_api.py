@@ -18,6 +18,7 @@ from starlette.requests import Request
 from bot.api.app import api_routes, openapi
 from bot.api.calls import ApiContext, Calls
 from bot.api.events import NAMES, News
+from bot.compose.web import NO_API
 from bot.node import identity
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
@@ -80,9 +81,9 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
         yield opened
 
 
-def app(pool: Pool, database_url: str, directory: Path, token: str | None = TOKEN) -> Starlette:
+def app(pool: Pool, database_url: str, directory: Path) -> Starlette:
     ctx = ApiContext("github.com", "https://github.com", directory, lambda: datetime.now(UTC))
-    return Starlette(routes=api_routes(Calls(pool, ctx), token, News(database_url)))
+    return Starlette(routes=api_routes(Calls(pool, ctx), TOKEN, News(database_url)))
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ async def test_each_endpoint_wants_the_token(
     pool: Pool, database_url: str, tmp_path: Path, method: str, path: str
 ) -> None:
     before = await pool.fetchrow(CHANGED)
-    closed, opened = Api(app(pool, database_url, tmp_path, None)), Api(app(pool, database_url, tmp_path))
+    closed, opened = Api(Starlette(routes=[NO_API])), Api(app(pool, database_url, tmp_path))
     for token in (None, TOKEN, ""):
         await closed(method, address(path), 404, token)
     for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
