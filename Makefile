@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-agents lint bench lock clean payloads
+.PHONY: help venv demo test test-agents chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -45,6 +45,9 @@ test-agents: venv ## install the real agents (about 1 GB) and test them against 
 
 payloads: venv # GitHub's recorded webhooks, which tests send
 	@$(BIN)/python tests/recorded/install.py
+
+chaos: venv ## kill, suspend and cut off processes at random and check every promise: ARGS="--kills 1000 --seed 7 --nodes 2"
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: venv ## run ruff, mypy and the import rules
 	$(BIN)/ruff check

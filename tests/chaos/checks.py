@@ -1,0 +1,277 @@
+"""The promises after a round, from GitHub's side, the database's and the disk's. Each check returns what is wrong."""
+
+import asyncio
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import orjson
+
+from bot.simulated.github.model import Comment, Issue
+from tests.chaos.stream import Asked, Stream
+from tests.support.world import PROGRESS
+
+LOST, DOUBLED, ORDER, TOGETHER = "lost", "doubled", "out of order", "two in a directory"
+COMMITS, ORPHANS, LEAKED, STUCK = "lost commits", "orphans", "leaked", "stuck"
+KINDS = (LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK)
+
+_LINK = re.compile(r"request\]\([^)]*#issuecomment-(\d+)\)")
+_MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
+_MOVED = "[Go to the answer]"
+
+TURNS = """
+select t.id, t.state, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
+"""
+WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"
+STUCK_ROWS = """
+-- What is left where nothing should be: the queues are empty, and nothing is claimed.
+select 'delivery ' || guid || ' is ' || state || ': ' || coalesce(error, '') from deliveries
+where state in ('received', 'failed', 'dead')
+union all select 'turn ' || id || ' is ' || state from turns where state in ('queued', 'running') or claim is not null
+union all select 'operation ' || id || ' (' || kind || ') is ' || state from operations
+where state in ('queued', 'running') or claim is not null
+union all select 'outbox row ' || id || ' is ' || state || ': ' || coalesce(error, '') from outbox
+where state in ('waiting', 'sending', 'failed')
+union all select 'worktree ' || id || ' is ' || state || ', claim ' || coalesce(claim::text, 'none') from worktrees
+where state in ('removing', 'lost') or claim is not null
+union all select 'job ' || id || ' (' || task_name || ') is ' || status from procrastinate_jobs
+where status <> 'succeeded'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise: one of `KINDS`, and what shows it."""
+
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the three sides say after a round."""
+
+    stream: Stream
+    turns: Sequence[asyncpg.Record]
+    worktrees: Sequence[asyncpg.Record]
+    stuck: Sequence[str]
+    lines: Sequence[dict[str, Any]]
+    """The agents' journal."""
+    data_dirs: dict[str, Path]
+    """By the node's name."""
+
+    @classmethod
+    async def of(cls, stream: Stream, journal: Path, data_dirs: dict[str, Path]) -> "Evidence":
+        """Read the rows and the agents' journal."""
+        connection = await asyncpg.connect(stream.here.dsn)
+        try:
+            turns, worktrees = await connection.fetch(TURNS), await connection.fetch(WORKTREES)
+            stuck = [row[0] for row in await connection.fetch(STUCK_ROWS)]
+        finally:
+            await connection.close()
+        lines = journal.read_bytes().splitlines() if journal.exists() else []
+        return cls(stream, turns, worktrees, stuck, [orjson.loads(line) for line in lines], data_dirs)
+
+    @cached_property
+    def turn_of(self) -> dict[int, asyncpg.Record]:
+        """The last turn that each comment asked for."""
+        return {turn["source_id"]: turn for turn in self.turns}
+
+    def first_starts(self) -> dict[str, float]:
+        """When an agent first began with each request."""
+        starts: dict[str, float] = {}
+        for line in self.lines:
+            if line["event"] == "start":
+                starts.setdefault(line["tag"], line["at"])
+        return starts
+
+    def bot_comments(self, thread: Issue) -> list[Comment]:
+        return thread.comments_by(self.stream.here.github.bot)
+
+
+def finals_of(thread: Issue, bot: Any) -> dict[int, list[Comment]]:
+    """Return the bot's final answers on the thread, by the id of the comment that asked."""
+    found: dict[int, list[Comment]] = defaultdict(list)
+    for comment in thread.comments_by(bot):
+        if not comment.body.startswith(PROGRESS) and _MOVED not in comment.body:
+            for asked in _LINK.findall(comment.body)[-1:]:
+                found[int(asked)].append(comment)
+    return found
+
+
+def unanswered(stream: Stream) -> list[Asked]:
+    """Return the requests without a final answer."""
+    bot = stream.here.github.bot
+    finals = {thread: finals_of(thread, bot) for thread in stream.threads}
+    return [asked for asked in stream.requests if not finals[asked.thread].get(asked.comment.id)]
+
+
+async def violations(evidence: Evidence) -> list[Violation]:
+    """Return all that is wrong."""
+    return [
+        *answers(evidence),
+        *markers(evidence),
+        *order(evidence),
+        *together(evidence),
+        *await work_kept(evidence),
+        *leaks(evidence),
+        *(Violation(STUCK, what) for what in evidence.stuck),
+    ]
+
+
+def answers(evidence: Evidence) -> Iterable[Violation]:
+    """Exactly one final answer for each request, and one reply for each `/help`."""
+    stream = evidence.stream
+    bot = stream.here.github.bot
+    for thread in stream.threads:
+        finals = finals_of(thread, bot)
+        for asked in (one for one in stream.requests if one.thread is thread):
+            match finals.get(asked.comment.id, []):
+                case []:
+                    turn = evidence.turn_of.get(asked.comment.id)
+                    yield Violation(LOST, f"{asked.tag} on {thread!r} has no answer; its turn: {turn and dict(turn)}")
+                case [_]:
+                    pass
+                case more:
+                    yield Violation(DOUBLED, f"{asked.tag} on {thread!r} has {len(more)} answers: {more}")
+        shown = sum("Mention `@" in comment.body for comment in evidence.bot_comments(thread))
+        wanted = sum(one.thread is thread for one in stream.helps)
+        if shown != wanted:
+            yield Violation(LOST if shown < wanted else DOUBLED, f"{wanted} /help on {thread!r}, {shown} replies")
+    asked_twice = Counter(turn["source_id"] for turn in evidence.turns)
+    for comment, times in asked_twice.items():
+        if times > 1:
+            yield Violation(DOUBLED, f"comment {comment} made {times} turns")
+
+
+def markers(evidence: Evidence) -> Iterable[Violation]:
+    """No comment was posted twice: each marker is on one comment."""
+    seen = Counter(
+        (thread.repository.full_name, marker)
+        for thread in evidence.stream.threads
+        for comment in evidence.bot_comments(thread)
+        for marker in _MARKER.findall(comment.body)
+    )
+    for (repository, marker), times in seen.items():
+        if times > 1:
+            yield Violation(DOUBLED, f"{times} comments in {repository} have the marker {marker}")
+
+
+def order(evidence: Evidence) -> Iterable[Violation]:
+    """Within a thread requests are queued as they came in, begun as they are queued, and answered in that order."""
+    stream, starts = evidence.stream, evidence.first_starts()
+    accepted = _accepted_at(stream)
+    bot = stream.here.github.bot
+    for thread in stream.threads:
+        asked = [one for one in stream.requests if one.thread is thread and one.comment.id in evidence.turn_of]
+        asked.sort(key=lambda one: evidence.turn_of[one.comment.id]["id"])
+        finals = finals_of(thread, bot)
+        for before, after in pairwise(asked):
+            pair = f"{before.tag} before {after.tag} on {thread!r}"
+            if before.tag in starts and after.tag in starts and starts[before.tag] > starts[after.tag]:
+                yield Violation(ORDER, f"{pair}: their agents began in another order")
+            first, second = finals.get(before.comment.id), finals.get(after.comment.id)
+            if first and second and first[0].id > second[0].id:
+                yield Violation(ORDER, f"{pair}: their answers stand in another order")
+        for early in asked:
+            for late in asked:
+                taken = accepted.get(early.comment.id)
+                was_first = taken is not None and taken < late.comment.created_at
+                if was_first and evidence.turn_of[early.comment.id]["id"] > evidence.turn_of[late.comment.id]["id"]:
+                    yield Violation(ORDER, f"{early.tag} came in before {late.tag} was written, but waits after it")
+
+
+def _accepted_at(stream: Stream) -> dict[int, Any]:
+    """Return when GitHub had the first 202 for each comment."""
+    accepted: dict[int, Any] = {}
+    for delivery in stream.here.github.deliveries:
+        if delivery.event == "issue_comment" and delivery.action == "created" and delivery.succeeded:
+            at = delivery.delivered_at + timedelta(seconds=delivery.duration_seconds)
+            accepted.setdefault(delivery.payload["comment"]["id"], at)
+    return accepted
+
+
+def together(evidence: Evidence) -> Iterable[Violation]:
+    """No two agents at work in one directory."""
+    for line in evidence.lines:
+        if line["event"] == "not-alone":
+            yield Violation(TOGETHER, f"agent {line['pid']} began in {line['cwd']} beside another")
+
+
+async def work_kept(evidence: Evidence) -> list[Violation]:
+    """Every file and commit that an agent said it made is on GitHub, in a clone's refs or in a kept directory."""
+    found: list[Violation] = []
+    written: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in evidence.lines:
+        if line["event"] in ("wrote", "commit"):
+            written["/".join(Path(line["cwd"]).parts[-3:-1])].append(line)
+    for repository in evidence.stream.repositories:
+        lines = written.get(repository.full_name, [])
+        clones = [path / "repos" / f"{repository.full_name}.git" for path in evidence.data_dirs.values()]
+        blobs, commits = await _contents([repository.git.path, *(clone for clone in clones if clone.exists())])
+        for directory in evidence.data_dirs.values():
+            for top in (directory / "worktrees" / repository.full_name, directory / "kept"):
+                blobs |= {(file.name, _blob(file.read_bytes())) for file in top.rglob("*.txt") if file.is_file()}
+        for line in lines:
+            if line["event"] == "commit" and line["sha"] not in commits:
+                found.append(Violation(COMMITS, f"commit {line['sha']} made in {line['cwd']} is nowhere"))
+            if line["event"] == "wrote" and line["mode"] == "w" and not _is_kept(line, blobs):
+                found.append(Violation(COMMITS, f"{line['name']} written in {line['cwd']} is nowhere"))
+    return found
+
+
+def _is_kept(line: dict[str, Any], blobs: set[tuple[str, str]]) -> bool:
+    return (line["name"], _blob(line["text"].encode())) in blobs
+
+
+def _blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
+
+
+async def _contents(stores: Iterable[Path]) -> tuple[set[tuple[str, str]], set[str]]:
+    """Return (name, blob) of all files in all commits, and all commits, that refs and worktrees' HEADs reach."""
+    blobs, commits = set[tuple[str, str]](), set[str]()
+    for store in stores:
+        heads = [one.read_text().strip() for one in store.glob("worktrees/*/HEAD")]
+        detached = [head for head in heads if not head.startswith("ref:")]
+        commits |= set((await _git(store, "rev-list", "--all", *detached)).split())
+        for line in (await _git(store, "rev-list", "--all", "--objects", *detached)).splitlines():
+            sha, _, path = line.partition(" ")
+            if path:
+                blobs.add((Path(path).name, sha))
+    return blobs, commits
+
+
+async def _git(store: Path, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *("git", f"--git-dir={store}", *arguments), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, arguments
+    return said.decode()
+
+
+def leaks(evidence: Evidence) -> Iterable[Violation]:
+    """Each ready worktree has one directory, metadata and entry of git, and there are no others."""
+    for name, data_dir in evidence.data_dirs.items():
+        rows = [row for row in evidence.worktrees if row["node_name"] == name]
+        ready = {str(row["path"]) for row in rows if row["state"] == "ready"}
+        unstarted = {str(row["path"]) for row in rows if row["state"] == "reserved"}
+        top = data_dir / "worktrees"
+        directories = {str(one.relative_to(data_dir)) for one in top.glob("*/*/*") if one.is_dir()}
+        described = {str(one.relative_to(data_dir).with_suffix("")) for one in top.glob("*/*/*.json")}
+        entries = {Path(one.read_text().strip()).parent for one in data_dir.glob("repos/*/*.git/worktrees/*/gitdir")}
+        registered = {str(one.relative_to(data_dir)) for one in entries if one.is_relative_to(top)}
+        for what, found in (("directory", directories), ("metadata", described), ("entry of git", registered)):
+            for path in ready - found:
+                yield Violation(LEAKED, f"{name}: the ready worktree {path} has no {what}")
+            for path in found - ready - unstarted:
+                yield Violation(LEAKED, f"{name}: {path} has a {what} and no row")

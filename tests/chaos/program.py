@@ -1,0 +1,80 @@
+"""Run `threadtree COMMAND …` with short waits, killed at the failpoint that FILE names: arguments FILE COMMAND …"""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+from bot import failpoints, settings, worker
+from bot.cli import processes
+from bot.cli.main import main
+from bot.decide import decider
+from bot.github import transport
+from bot.node import identity, transactions
+from bot.reply import outbox, pacing
+from bot.run import turn, waiting
+from bot.settings import Settings
+from bot.store import engine
+
+NODE_TIMEOUT_SECONDS = 4.0
+"""Shorter than the settings allow."""
+NO_LIMIT = 1_000_000
+
+SHORT: tuple[tuple[ModuleType, str, object], ...] = (
+    (worker, "TICK_SECONDS", 0.5),
+    (engine, "HEARTBEAT_SECONDS", 0.5),
+    (engine, "STALLED_AFTER_SECONDS", 3.0),
+    (engine, "POLL_SECONDS", 0.5),
+    (pacing, "SPACING", timedelta()),
+    (pacing, "MOST_A_MINUTE", NO_LIMIT),
+    (pacing, "MOST_AN_HOUR", NO_LIMIT),
+    (pacing, "_FIRST_BACKOFF", timedelta(seconds=0.3)),
+    (pacing, "_LONGEST_BACKOFF", timedelta(seconds=2)),
+    (outbox, "SECOND_LOOK_SECONDS", 0.3),
+    (outbox, "LANE_TAKEN_SECONDS", 0.3),
+    (waiting, "SHORTEST", timedelta(seconds=0.5)),
+    (waiting, "LONGEST", timedelta(seconds=2)),
+    (turn, "LOOK_AGAIN_SECONDS", 0.5),
+    (transactions, "_PAUSE_SECONDS", 0.3),
+    (identity, "LOOK_SECONDS", 1.0),
+    (transport, "_READ_BACKOFF_SECONDS", (0.2, 0.5, 1.0)),
+    (decider, "backoff_seconds", lambda _attempts: 1.0),
+)
+"""What the bot waits for, with seconds instead of minutes. Relations between them stay as they are."""
+
+
+def hurry() -> None:
+    """Shorten the waits of this process."""
+    for module, name, value in SHORT:
+        if not hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has no {name}")
+        setattr(module, name, value)
+    load = settings.load
+
+    def load_with_short_timeout(*args: object, **needs: object) -> Settings:
+        return load(*args, **needs).model_copy(update={"node_timeout_seconds": NODE_TIMEOUT_SECONDS})  # type: ignore[arg-type]  # passed on
+
+    setattr(processes, "load", load_with_short_timeout)  # noqa: B010 - a function of the module is replaced
+
+
+def arm(armed: Path) -> None:
+    """End the process with SIGKILL where it first reaches the failpoint that `armed` names."""
+
+    def kill(reached: str) -> None:
+        try:
+            if armed.read_text() == reached:
+                armed.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        except FileNotFoundError:
+            return
+
+    failpoints.listener = kill
+
+
+if __name__ == "__main__":
+    hurry()
+    arm(Path(sys.argv[1]))
+    del sys.argv[1]
+    main()

@@ -1,0 +1,423 @@
+"""One round: processes, a stream of comments, faults at random moments, quiet, and the checks."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import orjson
+
+from bot.demo.pair import SCRIPTED_AGENT
+from bot.postgres.embedded import embedded_postgres
+from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
+from bot.store.migrate import migrate
+from tests.chaos import agent as chaos_agent
+from tests.chaos.bot_processes import Place, Places, end_agent, none_left_over
+from tests.chaos.checks import ORPHANS, STUCK, Evidence, Violation, unanswered, violations
+from tests.chaos.program import NODE_TIMEOUT_SECONDS
+from tests.chaos.stream import Stream
+from tests.support.postgres import execute, with_database
+from tests.support.processes import SECRET, Deployment, deployment
+from tests.support.world import NOTHING_LEFT
+
+TEMPLATE = "chaos_template"
+FAILPOINTS = (
+    *("clone-initialised", "clone-fetched", "worktree-registered", "worktree-checked-out", "worktree-locked"),
+    *("branch-pushed", "branch-pushed", "turn-end-written", "turn-end-written", "operation-carried-out"),
+    *("rescue-committed", "rescued", "reset-rescued", "reset-checked-out", "reset-done"),
+    *("trashed", "entry-dropped", "branch-deleted", "metadata-deleted", "restore-begun", "files-restored"),
+)
+"""Those that the stream reaches; frequent ones twice."""
+WEIGHTS = {
+    "worker": 30,
+    "web": 12,
+    "agent": 18,
+    "failpoint": 20,
+    "postgres": 4,
+    "suspended worker": 6,
+    "suspended web": 3,
+    "cut off": 7,
+}
+KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
+PAUSE_SECONDS = (0.05, 0.5)
+FAILPOINT_SECONDS = 1.5
+CUT_SECONDS = (0.2, 2.0)
+QUIET_SECONDS = 300.0
+PROGRESS_SECONDS = 15.0
+CUTS: tuple[tuple[Fault, str, str], ...] = (
+    (DropBefore(), "*", "*"),
+    (DropBefore(), "*", "*"),
+    (DropAfter(), "POST", "*/comments"),
+    (DropAfter(), "POST", "*/git-receive-pack"),
+    (FailAfter(502), "POST", "*/comments"),
+    (FailAfter(502), "PATCH", "*"),
+    (FailBefore(503), "*", "/repos/*"),
+    (Latency(1.0), "*", "*"),
+    (SecondaryRateLimit(1), "POST", "*/comments"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a round consists of; everything random in it follows from the seed."""
+
+    seed: int
+    number: int
+    kills: int
+    nodes: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The figures of a finished round."""
+
+    plan: Plan
+    faults: dict[str, int] = field(default_factory=dict)
+    deliveries: int = 0
+    requests: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    quiet_seconds: float = 0.0
+    violations: list[Violation] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """Errors that the processes logged, and ends that nobody caused: to be read, they break no promise."""
+    directory: str = ""
+
+    @property
+    def kills(self) -> int:
+        return sum(self.faults.get(kind, 0) for kind in KILLS)
+
+    def count(self, fault: str) -> None:
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The Postgres of a run; a supervisor starts it again when it was killed."""
+
+    url: str
+    directory: Path
+
+    def kill(self) -> bool:
+        """Kill the server with SIGKILL; False while it is starting."""
+        try:
+            postmaster = int((self.directory / "data" / "postmaster.pid").read_text().splitlines()[0])
+            os.kill(postmaster, signal.SIGKILL)
+        except (FileNotFoundError, IndexError, ValueError, ProcessLookupError):
+            return False
+        return True
+
+
+@asynccontextmanager
+async def postgres(directory: Path) -> AsyncIterator[Server]:
+    """Yield a server with an empty database to copy. It keeps its commits when it is killed."""
+    async with embedded_postgres(directory, None, {"fsync": "off"}) as url:
+        await execute(url, f"create database {TEMPLATE}")
+        await migrate(with_database(url, TEMPLATE))
+        yield Server(url, directory)
+
+
+async def play(directory: Path, server: Server, plan: Plan, say: Callable[[str], None]) -> Outcome:
+    """Play a round in `directory`, which goes at the end unless a promise was broken."""
+    outcome, began = Outcome(plan), time.monotonic()
+    # Unique, so that a process of it is known by its name.
+    directory.mkdir(parents=True)
+    name = f"chaos_{plan.seed}_{plan.number}_{os.getpid()}"
+    await _reachable(server)
+    await execute(server.url, f"create database {name} template {TEMPLATE}")
+    async with deployment(directory, with_database(server.url, name)) as here:
+        here.tolerated = ""
+        try:
+            await Round(here, directory, server, plan, outcome, say).play()
+        except Exception:  # noqa: BLE001 - a round that cannot be judged counts as broken
+            outcome.violations.append(Violation(STUCK, traceback.format_exc()))
+        finally:
+            for process in here.processes:
+                outcome.errors += process.errors
+            outcome.seconds = time.monotonic() - began
+            if outcome.violations:
+                await _keep(here, directory, outcome)
+    if outcome.violations:
+        outcome.directory = str(directory)
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    await _reachable(server)
+    await execute(server.url, f"drop database {name} with (force)")
+    return outcome
+
+
+class Round:
+    """The tasks of one round."""
+
+    def __init__(
+        self,
+        here: Deployment,
+        directory: Path,
+        server: Server,
+        plan: Plan,
+        outcome: Outcome,
+        say: Callable[[str], None],
+    ) -> None:
+        self._here, self._server, self._plan, self._outcome, self._say = here, server, plan, outcome, say
+        self._directory = directory
+        self._rng = random.Random(f"{plan.seed}/{plan.number}")
+        self._journal = directory / "agents"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._calm = False
+
+    async def play(self) -> None:
+        self._journal.mkdir()
+        here, plan, outcome = self._here, self._plan, self._outcome
+        here.github.webhook_timeout_seconds = 1.5
+        repositories = [here.repository]
+        for name in ("acme/lamp", "octo/desk"):
+            repositories.append(await here.github.create_repository(name))
+            repositories[-1].allow(here.maria, "write")
+        # There the bot may read the log of webhooks; elsewhere it reads the threads to find what it missed.
+        repositories[-1].allow(here.github.bot, "admin")
+        stream = Stream(here, random.Random(self._rng.random()), repositories)
+        places = Places(here, self._places(), random.Random(self._rng.random()))
+        places.start()
+        await places.ready()
+        await stream.open_threads(3)
+        # A repository of which the bot has not heard is not looked through for missed deliveries.
+        for repository in repositories:
+            await stream.ask(next(thread for thread in stream.threads if thread.repository is repository))
+        await here.github.wait_for(lambda: not unanswered(stream), QUIET_SECONDS)
+
+        writing = asyncio.create_task(stream.run(max(5, plan.kills * 3 // 4)))
+        await self._disturb(places)
+        await writing
+        self._calm = True
+        here.github.faults.clear()
+        here.github.faults.release()
+        await asyncio.gather(*self._tasks)
+        places.wake()
+        ended = time.monotonic()
+        await self._quiet(stream)
+        outcome.quiet_seconds = time.monotonic() - ended
+        data_dirs = {place.settings["NODE_NAME"]: place.data_dir for place in places.workers}
+        evidence = await Evidence.of(stream, self._journal / "lines", data_dirs)
+        outcome.violations += await violations(evidence)
+        outcome.violations += [Violation(STUCK, problem) for problem in await places.stop()]
+        outcome.errors += places.ended
+        left = await none_left_over(self._directory, 10)
+        outcome.violations += [Violation(ORPHANS, process) for process in left]
+        outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
+        outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
+
+    def _places(self) -> list[Place]:
+        """Return the web process and the workers: one or two on the first node, one on each other."""
+        agent = f"{SCRIPTED_AGENT.rpartition(' -m ')[0]} {chaos_agent.__file__} {self._journal}"
+        common = {
+            "AGENT_COMMAND": agent,
+            "PORT": str(_free_port()),
+            "MAX_CONCURRENT_TURNS": "3",
+            "MAX_TURNS_PER_REPOSITORY": "3",
+            "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
+            "RECOVER_INTERVAL_SECONDS": "1",
+            "SHUTDOWN_GRACE_SECONDS": "5",
+            "GITHUB_WEBHOOK_SECRET": SECRET,
+            "LOG_FORMAT": "json",
+        }
+        self._here.github.set_webhook(f"http://127.0.0.1:{common['PORT']}/webhooks/github", SECRET)
+        names = ["node-1"] * self._rng.choice((1, 2)) + [f"node-{n}" for n in range(2, self._plan.nodes + 1)]
+
+        def place(name: str, command: str, node: str) -> Place:
+            settings = {**common, "NODE_NAME": node, "DATA_DIR": str(self._directory / "data" / node)}
+            Path(settings["DATA_DIR"]).mkdir(parents=True, exist_ok=True)
+            return Place(name, command, settings, self._directory / f"armed-{name}")
+
+        workers = [place(f"worker-{n}", "worker", node) for n, node in enumerate(names, 1)]
+        return [place("web", "web", "node-1"), *workers]
+
+    async def _disturb(self, places: Places) -> None:
+        """Cause faults until there were enough kills."""
+        kinds = dict(WEIGHTS) | ({"node": 4} if self._plan.nodes > 1 else {})
+        while self._outcome.kills < self._plan.kills:
+            await asyncio.sleep(self._rng.uniform(*PAUSE_SECONDS))
+            kind = self._rng.choices(tuple(kinds), tuple(kinds.values()))[0]
+            if self._cause(kind, places):
+                self._outcome.count(kind)
+
+    def _cause(self, kind: str, places: Places) -> bool:
+        """Cause one fault; False if it cannot be now, or counts later."""
+        place = self._rng.choice(places.workers)
+        match kind:
+            case "worker":
+                return place.send(signal.SIGKILL)
+            case "web":
+                return places.all[0].send(signal.SIGKILL)
+            case "agent":
+                agents = places.agents()
+                return bool(agents) and end_agent(self._rng.choice(agents))
+            case "failpoint":
+                self._later(self._kill_at_failpoint(place, self._rng.choice(FAILPOINTS)))
+            case "postgres":
+                return self._server.kill()
+            case "suspended worker":
+                span = NODE_TIMEOUT_SECONDS * self._rng.uniform(0.2, 1.6)
+                return self._suspend(place, span)
+            case "suspended web":
+                return self._suspend(places.all[0], self._rng.uniform(0.3, 2.5))
+            case "cut off":
+                self._later(self._cut_off())
+                return True
+            case "node":
+                return self._lose_node(places)
+            case _:
+                raise ValueError(kind)
+        return False
+
+    def _lose_node(self, places: Places) -> bool:
+        """Kill all processes of one node, for longer than the others wait for it."""
+        node = self._rng.choice(places.workers).settings["NODE_NAME"]
+        down = NODE_TIMEOUT_SECONDS * self._rng.uniform(0.8, 2)
+        killed = False
+        for place in places.workers:
+            if place.settings["NODE_NAME"] == node:
+                place.restart_seconds = down
+                killed |= place.send(signal.SIGKILL)
+        return killed
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+
+    async def _kill_at_failpoint(self, place: Place, name: str) -> None:
+        """Let the process kill itself at the failpoint, if it reaches it soon."""
+        process = place.process
+        if process is None or not place.runs or place.armed.exists():
+            return
+        place.armed.write_text(name)
+        until = time.monotonic() + FAILPOINT_SECONDS
+        while process.is_running and place.armed.exists() and time.monotonic() < until and not self._calm:
+            await asyncio.sleep(0.02)
+        if place.armed.exists():
+            place.armed.unlink(missing_ok=True)
+        else:
+            self._outcome.count("failpoint")
+            self._outcome.count(f"at {name}")
+
+    def _suspend(self, place: Place, seconds: float) -> bool:
+        if not place.runs or not place.send(signal.SIGSTOP):
+            return False
+        place.suspended = True
+        self._later(self._resume(place, seconds))
+        return True
+
+    async def _resume(self, place: Place, seconds: float) -> None:
+        process, until = place.process, time.monotonic() + seconds
+        while time.monotonic() < until and not self._calm:
+            await asyncio.sleep(0.05)
+        if place.process is process:
+            place.send(signal.SIGCONT)
+            place.suspended = False
+
+    async def _cut_off(self) -> None:
+        fault, method, path = self._rng.choice(CUTS)
+        until = time.monotonic() + self._rng.uniform(*CUT_SECONDS)
+        self._here.github.faults.add(fault, method=method, path=path, times=None)
+        while time.monotonic() < until and not self._calm:
+            await asyncio.sleep(0.05)
+        self._here.github.faults.clear()
+
+    async def _quiet(self, stream: Stream) -> None:
+        """Wait until nothing is left to do. What is left after QUIET_SECONDS shows in the checks."""
+        began = said = time.monotonic()
+        calm = 0
+        while calm < 3:
+            now = time.monotonic()
+            if now - began > QUIET_SECONDS:
+                self._outcome.violations.append(Violation(STUCK, f"not quiet within {QUIET_SECONDS} s"))
+                return
+            if now - said > PROGRESS_SECONDS:
+                said = now
+                waiting = ", ".join(asked.tag for asked in unanswered(stream))
+                self._say(f"  quiet for {now - began:.0f} s: waiting for {waiting or 'rows'}")
+            calm = calm + 1 if await self._nothing_left(stream) else 0
+            await asyncio.sleep(0.15)
+
+    async def _nothing_left(self, stream: Stream) -> bool:
+        with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+            connection = await asyncpg.connect(self._here.dsn, timeout=5)
+            try:
+                # A lost worktree is let go a minute after its node is back.
+                await connection.execute(
+                    "update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'"
+                )
+                lost = await connection.fetchval("select exists (select from worktrees where state = 'lost')")
+                settled = self._here.maria.acts.webhooks.settled
+                return settled and not lost and not unanswered(stream) and bool(await connection.fetchval(NOTHING_LEFT))
+            finally:
+                await connection.close()
+        return False
+
+
+async def _reachable(server: Server) -> None:
+    """Wait until Postgres answers."""
+    while True:
+        with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+            connection = await asyncpg.connect(server.url, timeout=5)
+            await connection.close()
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
+    """Write down what shows why a promise was broken."""
+    (directory / "violations").write_text("\n".join(f"{one.kind}: {one.what}" for one in outcome.violations))
+    for n, process in enumerate(here.processes):
+        (directory / f"log-{n:03}-{process.command}").write_text(process.stderr)
+    tables = (
+        "deliveries",
+        "turns",
+        "operations",
+        "worktrees",
+        "conversations",
+        "outbox",
+        "sessions",
+        "rescues",
+        "nodes",
+    )
+    with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+        connection = await asyncpg.connect(here.dsn, timeout=5)
+        for table in (*tables, "procrastinate_jobs"):
+            rows = await connection.fetch(f"select to_jsonb(t)::text from {table} t")  # noqa: S608 -- names above
+            (directory / f"rows-{table}").write_text("\n".join(row[0] for row in rows))
+        await connection.close()
+    said = [
+        f"{comment.id} {comment.created_at:%H:%M:%S.%f} {comment.updated_at:%H:%M:%S.%f} {comment!r}"
+        for repository in here.github.world.repositories.values()
+        for thread in repository.threads.values()
+        for comment in thread.comments
+    ]
+    (directory / "comments").write_text("\n\n".join(said))
+    sent = [
+        orjson.dumps(
+            (d.delivered_at.isoformat(), d.guid, d.event, d.action, d.redelivery, d.status_code, d.status)
+        ).decode()
+        for d in here.github.deliveries
+    ]
+    (directory / "webhooks").write_text("\n".join(sent))
+    asked = [f"{r.at:%H:%M:%S.%f} {r.method} {r.path} {r.query} {r.status}" for r in here.github.requests]
+    (directory / "requests").write_text("\n".join(asked))
+    sys.stderr.flush()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
