@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import orjson
 
-from bot.simulated.github.model import Comment, Issue
+from bot.simulated.github.model import Comment, Issue, User
 from tests.chaos.stream import Asked, Stream
 from tests.support.world import PROGRESS
 
@@ -97,14 +97,30 @@ class Evidence:
         return thread.comments_by(self.stream.here.github.bot)
 
 
-def finals_of(thread: Issue, bot: Any) -> dict[int, list[Comment]]:
+def finals_of(thread: Issue, bot: User) -> dict[int, list[Comment]]:
     """Return the bot's final answers on the thread, by the id of the comment that asked."""
     found: dict[int, list[Comment]] = defaultdict(list)
     for comment in thread.comments_by(bot):
-        if not comment.body.startswith(PROGRESS) and _MOVED not in comment.body:
-            for asked in _LINK.findall(comment.body)[-1:]:
-                found[int(asked)].append(comment)
+        if (asked := _answered_by(comment.body)) is not None:
+            found[asked].append(comment)
     return found
+
+
+def _answered_by(body: str) -> int | None:
+    """Return the id of the comment that asked for this final answer, None for any other text of the bot."""
+    links = _LINK.findall(body)
+    return int(links[-1]) if links and not body.startswith(PROGRESS) and _MOVED not in body else None
+
+
+def _shown(stream: Stream) -> dict[int, int]:
+    """Return the place of each first final text among all events of GitHub, by the id of the comment that asked."""
+    places: dict[int, int] = {}
+    for place, delivery in enumerate(stream.here.github.deliveries):
+        if delivery.event == "issue_comment" and delivery.payload["sender"]["id"] == stream.here.github.bot.id:
+            asked = _answered_by(delivery.payload["comment"]["body"])
+            if asked is not None:
+                places.setdefault(asked, place)
+    return places
 
 
 def unanswered(stream: Stream) -> list[Asked]:
@@ -168,7 +184,7 @@ def markers(evidence: Evidence) -> Iterable[Violation]:
 def order(evidence: Evidence) -> Iterable[Violation]:
     """Within a thread requests are queued as they came in, begun as they are queued, and answered in that order."""
     stream, starts = evidence.stream, evidence.first_starts()
-    accepted = _accepted_at(stream)
+    accepted, shown = _accepted_at(stream), _shown(stream)
     bot = stream.here.github.bot
     for thread in stream.threads:
         asked = [one for one in stream.requests if one.thread is thread and one.comment.id in evidence.turn_of]
@@ -181,6 +197,10 @@ def order(evidence: Evidence) -> Iterable[Violation]:
             first, second = finals.get(before.comment.id), finals.get(after.comment.id)
             if first and second and first[0].id > second[0].id:
                 yield Violation(ORDER, f"{pair}: their answers stand in another order")
+            # What waits is stopped at once, before what runs.
+            stopped = "stopped" in [evidence.turn_of[one.comment.id]["state"] for one in (before, after)]
+            if first and second and not stopped and shown[before.comment.id] > shown[after.comment.id]:
+                yield Violation(ORDER, f"{pair}: their answers came in another order")
         for early in asked:
             for late in asked:
                 taken = accepted.get(early.comment.id)

@@ -23,10 +23,10 @@ NODE_TIMEOUT_SECONDS = 4.0
 NO_LIMIT = 1_000_000
 
 SHORT: tuple[tuple[ModuleType, str, object], ...] = (
-    (worker, "TICK_SECONDS", 0.5),
-    (engine, "HEARTBEAT_SECONDS", 0.5),
+    (worker, "TICK_SECONDS", 0.8),
+    (engine, "HEARTBEAT_SECONDS", 0.8),
     (engine, "STALLED_AFTER_SECONDS", 3.0),
-    (engine, "POLL_SECONDS", 0.5),
+    (engine, "POLL_SECONDS", 0.7),
     (pacing, "SPACING", timedelta()),
     (pacing, "MOST_A_MINUTE", NO_LIMIT),
     (pacing, "MOST_AN_HOUR", NO_LIMIT),

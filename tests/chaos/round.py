@@ -197,7 +197,7 @@ class Round:
             await stream.ask(next(thread for thread in stream.threads if thread.repository is repository))
         await here.github.wait_for(lambda: not unanswered(stream), QUIET_SECONDS)
 
-        writing = asyncio.create_task(stream.run(max(5, plan.kills * 3 // 4)))
+        writing = asyncio.create_task(stream.run(max(5, plan.kills * 3 // 5)))
         await self._disturb(places)
         await writing
         self._calm = True
@@ -227,7 +227,7 @@ class Round:
             "MAX_CONCURRENT_TURNS": "3",
             "MAX_TURNS_PER_REPOSITORY": "3",
             "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
-            "RECOVER_INTERVAL_SECONDS": "1",
+            "RECOVER_INTERVAL_SECONDS": "3",
             "SHUTDOWN_GRACE_SECONDS": "5",
             "GITHUB_WEBHOOK_SECRET": SECRET,
             "LOG_FORMAT": "json",
