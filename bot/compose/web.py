@@ -26,7 +26,8 @@ from bot.store.measures import save_counts
 
 CONNECTIONS = 6
 SAVE_COUNTS_SECONDS = 3.0
-NO_API = Mount("/api", JSONResponse({"error": "There is no API here: ADMIN_TOKEN is not set."}, 404))
+_WITHOUT_TOKEN = {"error": "There is no API here: ADMIN_TOKEN is not set."}
+NO_API = Mount("/api", JSONResponse(_WITHOUT_TOKEN, 404, {"Cache-Control": "no-store"}))
 _log = structlog.get_logger()
 
 
