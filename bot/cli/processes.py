@@ -205,7 +205,8 @@ def recover(*, json: bool) -> None:
             database(dsn, size=2, redactor=redactor) as pool,
             open_github(settings, around, redactor) as github,
         ):
-            await require_current_schema(pool)
+            async with pool.acquire() as connection:
+                await require_current_schema(connection)
             name = settings.bot_name or (await github.identity()).mention
             return await recover_missed(pool, github, settings.platform, name, around.clock())
 

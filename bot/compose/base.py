@@ -3,7 +3,7 @@
 from bot import logs
 from bot.redaction import Redactor
 from bot.settings import Settings, known_secrets
-from bot.store.database import Pool
+from bot.store.database import Connection
 from bot.store.migrate import MigrationError, missing_migrations
 
 
@@ -18,12 +18,11 @@ def redactor_of(settings: Settings) -> Redactor:
     return redactor
 
 
-async def require_current_schema(pool: Pool) -> None:
+async def require_current_schema(connection: Connection) -> None:
     """Raise CannotStartError unless the database has this version's schema."""
-    async with pool.acquire() as connection:
-        try:
-            missing = await missing_migrations(connection)
-        except MigrationError as problem:
-            raise CannotStartError(str(problem)) from problem
+    try:
+        missing = await missing_migrations(connection)
+    except MigrationError as problem:
+        raise CannotStartError(str(problem)) from problem
     if missing:
         raise CannotStartError(f"The database's schema is old, {missing[0]} is missing; run `threadtree migrate`.")

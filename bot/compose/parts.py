@@ -18,6 +18,7 @@ from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.move_in import move_in
+from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.settings import Settings
@@ -51,7 +52,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     cage = await open_cage(settings)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
-        await require_current_schema(pool)
+        await persist(pool, require_current_schema)
         identified = await identify(pool, settings.data_dir, settings.node_name)
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:

@@ -70,7 +70,7 @@ async def run_worker(
     Raises CannotStartError; NodeInUseError, also later.
     """
     async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
-        await require_current_schema(pool)
+        await persist(pool, require_current_schema)
         await _run_worker(settings, dsn, pool, redactor, stopping, around)
 
 

@@ -43,9 +43,9 @@ async def run_web(
     It needs no GitHub: what arrives while GitHub is away is stored.
     """
     async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
-        await require_current_schema(pool)
-        if (name := settings.bot_name) is not None:
-            async with pool.acquire() as connection:
+        async with pool.acquire() as connection:
+            await require_current_schema(connection)
+            if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
         await _serve(settings, dsn, pool, stopping, on_listening)
 

@@ -12,7 +12,9 @@ from bot.git.refs import InvalidNameError
 from bot.model import worktree_path
 from bot.node.context import NodeContext
 from bot.node.identity import record
+from bot.node.transactions import persist
 from bot.store import nodes
+from bot.store.database import Connection
 from bot.worktrees.relocate import relocate
 
 _log = structlog.get_logger()
@@ -21,11 +23,12 @@ _log = structlog.get_logger()
 async def move_in(ctx: NodeContext, was_at: Path) -> None:
     """Make absolute paths of an older version relative, and connect the worktrees of a DATA_DIR that was moved.
 
-    What fails is logged: such a worktree is made again by its next turn. Raises what a database raises that is away.
+    What fails is logged: such a worktree is made again by its next turn.
     """
     here = await asyncio.to_thread(ctx.data_dir.resolve)
-    moved: list[tuple[str, Path, Path]] = []
-    async with ctx.pool.acquire() as connection, connection.transaction():
+
+    async def follow(connection: Connection) -> list[tuple[str, Path, Path]]:
+        moved: list[tuple[str, Path, Path]] = []
         for worktree, path, folder in await nodes.absolute_paths(connection, ctx.node):
             relative = await asyncio.to_thread(relative_path, ctx.data_dir, Path(path), folder)
             if relative is not None and await nodes.set_path(connection, worktree, relative):
@@ -34,7 +37,9 @@ async def move_in(ctx: NodeContext, was_at: Path) -> None:
         if was_at != here:
             live = await nodes.live_paths(connection, ctx.node)
             moved += [(folder, was_at / path, here / path) for folder, path in live]
-    for folder, old, new in moved:
+        return moved
+
+    for folder, old, new in await persist(ctx.pool, follow):
         if old == new:
             continue
         try:

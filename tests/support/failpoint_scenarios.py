@@ -293,6 +293,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "branch-pushed": Create,
     "clone-fetched": Create,
     "clone-initialised": Create,
+    "clone-pruned": Create,
     "clone-remade": BrokenClone,
     "clone-set-aside": BrokenClone,
     "commits-restored": Restore,
