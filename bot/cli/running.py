@@ -83,6 +83,8 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
         return error.lines, 2
     if isinstance(error, (CannotStartError, NodeInUseError, EmbeddedPostgresError, MigrationError, GitHubError)):
         return [str(error)], 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename} cannot be used: {error.strerror}"], 1
     if isinstance(error, (asyncpg.PostgresError, *DATABASE_AWAY)):
         return [f"DATABASE_URL cannot be used: {str(error) or type(error).__name__}"], 1
     return None

@@ -47,11 +47,17 @@ async def run_web(
             await require_current_schema(connection)
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
-        await _serve(settings, dsn, pool, stopping, on_listening)
+        with _listener(settings) as listener:
+            await _serve(settings, dsn, pool, listener, stopping, on_listening)
 
 
 async def _serve(
-    settings: Settings, dsn: str, pool: Pool, stopping: asyncio.Event, on_listening: Callable[[str], None]
+    settings: Settings,
+    dsn: str,
+    pool: Pool,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    on_listening: Callable[[str], None],
 ) -> None:
     async with Inbox(pool) as inbox:
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
@@ -88,7 +94,6 @@ async def _serve(
             timeout_graceful_shutdown=10,
         )
         server = _Server(config)
-        listener = _listener(settings)
         serving = asyncio.create_task(server.serve([listener]))
         stop = asyncio.create_task(stopping.wait())
         counting = asyncio.create_task(_save_counts(pool), name="counts")
@@ -112,7 +117,6 @@ async def _serve(
             # uvicorn closes nothing where it was told to exit while it started.
             for started in getattr(server, "servers", ()):
                 started.close()
-            listener.close()
 
 
 async def _save_counts(pool: Pool) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bot.messages.formatting import code_block, details
+from bot.messages.formatting import code_block, details, one_line
 from bot.messages.marker import without_markers
 from bot.messages.sanitize import WORD_JOINER, closed, code_lines, sanitize
 from bot.messages.split import COMMENT_CHARACTERS, split
@@ -107,7 +107,7 @@ def _end_of_fold(lines: list[str], code: frozenset[int], first: int) -> int:
 
 def _summary(words: str) -> str:
     """Return the words for raw HTML, where Markdown is not read but mentions, references and addresses are."""
-    line = " ".join(without_markers(words).split())[:_LONGEST_SUMMARY].replace("&", "&amp;")
+    line = one_line(without_markers(words))[:_LONGEST_SUMMARY].replace("&", "&amp;")
     return _LIVE_IN_HTML.sub(lambda live: f"{live[0]}{WORD_JOINER}", line) or "Details"
 
 

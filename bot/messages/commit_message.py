@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from bot.messages.formatting import one_line
 from bot.redaction import Redactor
 
 LONGEST_SUBJECT = 72
@@ -72,7 +73,7 @@ def plain(words: str, number: int, redactor: Redactor) -> str:
 
     It closes no other issue than `number`.
     """
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    line = one_line("".join(c if c.isprintable() else " " for c in words))
     line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
     line = _without_closing(_MENTION.sub("", line), number)
     return line if re.search(r"\w", line) else ""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # it takes a moment, and the dashboard has no use for it
 LONGEST_LINE = 300
 MOST_LISTED = 10
 
-_WHITESPACE = re.compile(r"\s+")
 # Only what is live inside a line: notification mails show the backslashes.
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~]|^[+=-]|(?<=^\d)[.)]|:(?=\S)|&(?=[#A-Za-z]))")
 _PLAIN_NAME = re.compile(r"(?!www\.)[A-Za-z0-9][A-Za-z0-9.-]{0,99}(?:\[bot\])?", re.IGNORECASE)
@@ -69,7 +68,7 @@ def truncate(text: str) -> str:
 
 def inline_code(value: str) -> str:
     """Return the value as one code span on one line, whatever backticks it holds."""
-    line = _one_line(value)
+    line = _printable_line(value)
     if not line:
         return "` `"
     longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
@@ -80,7 +79,7 @@ def inline_code(value: str) -> str:
 
 def inline_text(value: str) -> str:
     """Return the value as words on one line, its code spans as code: no other markup, no link, no mention."""
-    line, done, out = _one_line(value), 0, []
+    line, done, out = _printable_line(value), 0, []
     for span in _CODE_SPAN.finditer(line):
         out += [_escaped(line[done : span.start()]), inline_code(span["code"])]
         done = span.end()
@@ -101,7 +100,7 @@ def plain_name(name: str) -> str:
 
 def clause(words: str) -> str:
     """Return foreign words within a sentence of ours, which brings the full stop: as code where Markdown reads them."""
-    line = _one_line(truncate(words.rstrip(" .")))
+    line = _printable_line(truncate(words.rstrip(" .")))
     if _escaped(line) == line:
         return line
     head, colon, rest = line.partition(": ")
@@ -136,5 +135,10 @@ def url_target(url: str) -> str:
     return url.replace("(", "%28").replace(")", "%29").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
 
 
-def _one_line(value: str) -> str:
-    return _WHITESPACE.sub(" ", "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in value)).strip()
+def one_line(text: str) -> str:
+    """Return the text on one line, with single spaces."""
+    return " ".join(text.split())
+
+
+def _printable_line(value: str) -> str:
+    return one_line("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in value))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bot.messages import commit_message
 from bot.messages.agent_answer import answer_parts
-from bot.messages.formatting import format_count, inline_code, plain_name, truncate, url_target
+from bot.messages.formatting import format_count, inline_code, one_line, plain_name, truncate, url_target
 from bot.redaction import Redactor
 
 LONGEST_TITLE = 256
@@ -95,7 +95,7 @@ def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str
     later = [_safe(_first_paragraph(text), server_url, _LONGEST_LATER_ANSWER) for text in texts[1:]]
     sections = [text for text in safe if text]
     if any(later):
-        sections.append("Later changes:\n\n" + "\n".join(f"- {' '.join(text.split())}" for text in later if text))
+        sections.append("Later changes:\n\n" + "\n".join(f"- {one_line(text)}" for text in later if text))
     if len(subjects) > 1 or not sections:
         lines = [f"- {inline_code(truncate(subject))}" for subject in subjects[:_MOST_LISTED]]
         more = len(subjects) - len(lines)

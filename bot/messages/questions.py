@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.messages.formatting import truncate
+from bot.messages.formatting import one_line, truncate
 
 _MOST_QUESTIONS = 10
 _MOST_OPTIONS = 20
@@ -25,7 +25,7 @@ def question_back(questions: Sequence[Question], said_before: str) -> str:
     lines: list[str] = []
     for number, question in enumerate(asked, 1):
         start = f"{number}. " if len(asked) > 1 else ""
-        lines += [f"**{start}{_one_line(question.text)}**", ""]
+        lines += [f"**{start}{_line(question.text)}**", ""]
         if question.options:
             lines += [*(f"- {_option(*option)}" for option in question.options[:_MOST_OPTIONS]), ""]
             if question.many:
@@ -37,8 +37,8 @@ def question_back(questions: Sequence[Question], said_before: str) -> str:
 
 
 def _option(name: str, meaning: str) -> str:
-    return f"{_one_line(name)}: {_one_line(meaning)}" if meaning.strip() else _one_line(name)
+    return f"{_line(name)}: {_line(meaning)}" if meaning.strip() else _line(name)
 
 
-def _one_line(text: str) -> str:
-    return truncate(" ".join(text.split()))
+def _line(text: str) -> str:
+    return truncate(one_line(text))

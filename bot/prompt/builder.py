@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
 from bot.github.thread import ChangedFile, FailedCheck, PullRequest, ReviewThread, Text, Thread
-from bot.messages.formatting import format_count
+from bot.messages.formatting import format_count, one_line
 from bot.prompt.hidden import drop_invisible
 from bot.prompt.selection import LeftOut, Scope, select, select_description
 
@@ -206,7 +206,7 @@ def _paths(paths: Iterable[str]) -> str:
 
 
 def _attachments(task: Task) -> str:
-    lines = [f"- {PurePosixPath(one.path).name}, from {_one_line(one.source)}: {one.path}" for one in task.attachments]
+    lines = [f"- {PurePosixPath(one.path).name}, from {_line(one.source)}: {one.path}" for one in task.attachments]
     lines += [f"- not fetched: {number} ({why})" for why, number in Counter(task.unfetched).items()]
     shown = (
         " Images that you can be shown follow, in this order."
@@ -237,7 +237,7 @@ def _thread_block(task: Task, thread: Thread, scope: Scope, budget: int) -> tupl
         if kept < len(section.entries):
             read.append(f"{len(section.entries) - kept} {section.unit} did not fit")
     if thread.missing:
-        missing = _shortened("; ".join(map(_one_line, thread.missing)), _FACTS_CHARACTERS // 4)
+        missing = _shortened("; ".join(map(_line, thread.missing)), _FACTS_CHARACTERS // 4)
         parts.append(f"Some parts of the thread could not be read: {missing}.")
         read.append(f"could not be read: {missing}")
     if scope.since is not None and not any(section.entries for section in sections):
@@ -249,14 +249,14 @@ def _thread_block(task: Task, thread: Thread, scope: Scope, budget: int) -> tupl
 
 def _facts(thread: Thread, scope: Scope) -> Iterable[str]:
     if scope.since is None:
-        yield f"Title: {_one_line(thread.title)}"
+        yield f"Title: {_line(thread.title)}"
         if thread.labels:
-            yield f"Labels: {', '.join(map(_one_line, thread.labels))}"
+            yield f"Labels: {', '.join(map(_line, thread.labels))}"
         if thread.milestone:
-            yield f"Milestone: {_one_line(thread.milestone)}"
+            yield f"Milestone: {_line(thread.milestone)}"
     if thread.pull is not None:
-        yield f"Base: {_one_line(thread.pull.base)}"
-        yield f"Head: {_one_line(thread.pull.head)} at {thread.pull.head_sha}"
+        yield f"Base: {_line(thread.pull.base)}"
+        yield f"Head: {_line(thread.pull.head)} at {thread.pull.head_sha}"
         if thread.pull.pushed_since:
             yield "The head was pushed to after the request. What is told here is as it was before."
 
@@ -321,7 +321,7 @@ def _pull_sections(pull: PullRequest, scope: Scope, read: list[str]) -> Iterable
     if fresh or files:
         read.append(f"head {pull.head_sha[:7]}" + (" (there is a newer one)" if pull.pushed_since else ""))
     checks_entries = [_Entry(f'check="{_attribute(one.name)}"', _check_text(one)) for one in checks]
-    subjects = [_Entry(f'commit="{one.sha[:12]}"', _one_line(one.subject)) for one in reversed(commits)]
+    subjects = [_Entry(f'commit="{one.sha[:12]}"', _line(one.subject)) for one in reversed(commits)]
     names = [_Entry('from="GitHub"', "\n".join(map(_file_line, files)))] if files else []
     diff = [_Entry(f'file="{_attribute(one.path)}"', drop_invisible(one.patch)) for one in files if one.patch]
     return (
@@ -366,7 +366,7 @@ def _linked_entries(thread: Thread, scope: Scope) -> Iterable[_Entry]:
                 assert_never(linked.kind)
         for text in texts:
             head = f'{linked.kind}="#{linked.number}" state="{linked.state}" {_trust(text, scope)}'
-            title = _one_line(linked.title)
+            title = _line(linked.title)
             yield _Entry(head, title if linked.kind == "pull" else f"{title}\n\n{text.body}")
 
 
@@ -421,7 +421,7 @@ def _fenced(task: Task, entry: _Entry) -> str:
 
 
 def _file_line(file: ChangedFile) -> str:
-    return f"{file.status} {_one_line(file.path)} +{file.additions} -{file.deletions}"
+    return f"{file.status} {_line(file.path)} +{file.additions} -{file.deletions}"
 
 
 def _counted(number: int, noun: str, left_out: LeftOut) -> str:
@@ -429,11 +429,11 @@ def _counted(number: int, noun: str, left_out: LeftOut) -> str:
     return format_count(number, noun) + (f" ({', '.join(clauses)})" if clauses else "")
 
 
-def _one_line(text: str) -> str:
+def _line(text: str) -> str:
     """Return a title, a name or a path on one line, without invisible characters."""
-    return drop_invisible(" ".join(text.split()))
+    return drop_invisible(one_line(text))
 
 
 def _attribute(text: str) -> str:
     """Return foreign text for the opening tag of a fence: on one line, and it cannot end the tag."""
-    return _one_line(text).replace('"', "'").replace("<", "(").replace(">", ")")
+    return _line(text).replace('"', "'").replace("<", "(").replace(">", ")")

@@ -19,6 +19,8 @@ def is_transient(problem: BaseException) -> bool:
     match problem:
         case asyncpg.DataError():
             return False  # a value that Postgres cannot hold
+        case OSError(filename=str()):
+            return False  # a file of ours
         case ConnectorException(__cause__=BaseException() as cause):
             return is_transient(cause)
         case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):

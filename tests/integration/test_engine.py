@@ -28,12 +28,6 @@ HERE = WorkerProcess("first", "alive")
 Handle = Callable[[str, int], Awaitable[None]]
 
 
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
-        yield pool
-
-
 def job(guid: str, lock: str | None = "thread") -> NewJob:
     return NewJob(QUEUE, "decide", lock, {"guid": guid})
 

@@ -23,12 +23,6 @@ from tests.support.webhook_sender import comment, jobs, rows, sending_to
 SAFE_FROM_KILLS = {"fsync": "off"}  # only a crash of the machine could make a difference
 
 
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
-
-
 def delivery(guid: str, conversation: str = "1") -> NewDelivery:
     return NewDelivery(guid, "issue_comment", "received", lock_key=f"github.com/99#{conversation}", body=b"{}")
 

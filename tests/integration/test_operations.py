@@ -1,7 +1,6 @@
 """An operation on a worktree is queued in line with its turns, runs once, and survives its worker."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -18,18 +17,6 @@ from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, unti
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(hours=1)
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=6) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[TurnRows]:
-    async with pool.acquire() as db:
-        yield TurnRows(db)
 
 
 async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", conversation: int | None = None) -> int:

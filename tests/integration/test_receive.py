@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-import asyncpg
 import httpx
 import orjson
 import pytest
@@ -28,12 +27,6 @@ from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jo
 
 NAMED = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1", "X-Hub-Signature-256": "sha256=" + "0" * 64}
 """The headers of a request by a stranger, who guesses the signature."""
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
 
 
 @pytest.fixture

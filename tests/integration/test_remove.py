@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -27,12 +26,6 @@ from tests.support.turn_rows import NODE, TurnRows
 WORKER = "0123456789abcdef"
 BRANCH = "threadtree/issue-1"
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
 
 
 @dataclass(frozen=True)

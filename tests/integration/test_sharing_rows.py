@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from bot.authority import Policy
@@ -22,12 +21,6 @@ from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, requ
 
 SHA = "a" * 40
 ISSUE, PULL = 1, 9
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -1,32 +1,16 @@
 """Rows of the take-over: what moves off a silent node, and what a node that is back lets go (DESIGN.md §4, nodes)."""
 
-from collections.abc import AsyncIterator
-
-import asyncpg
 import pytest
 
 from bot.model import Target
 from bot.store import conversations, operations, removals, takeover, turns
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
-from bot.store.database import Pool
 from bot.store.operations import RequestedBy
 from tests.support.turn_rows import NOON, TurnRows
 
 TIMEOUT = 60
 NOTICE = "The machine is silent."
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[TurnRows]:
-    async with pool.acquire() as db:
-        yield TurnRows(db)
 
 
 async def silent(world: TurnRows, node: str, seconds: int = TIMEOUT + 1) -> None:

@@ -1,7 +1,7 @@
 """The rights of a claim, its loss, and the end of a turn (DESIGN.md §2 and §3.9)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,18 +20,6 @@ from tests.support.turn_rows import NODE, NOON, TurnRows, held, request
 
 LATER = NOON + timedelta(hours=1)
 STOPPED = "Stopped by @ada."
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[TurnRows]:
-    async with pool.acquire() as db:
-        yield TurnRows(db)
 
 
 @pytest.fixture

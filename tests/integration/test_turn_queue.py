@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,19 +14,6 @@ from bot.model import IssueBranch, Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[TurnRows]:
-    async with pool.acquire() as db:
-        yield TurnRows(db)
-
 
 # Order
 

@@ -1,11 +1,9 @@
 """The worktree of a thread, and its removal, also with simultaneous acts (DESIGN.md §3.6 and §4)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
@@ -17,18 +15,6 @@ from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, requ
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[TurnRows]:
-    async with pool.acquire() as db:
-        yield TurnRows(db)
 
 
 async def bells(world: TurnRows) -> int:

@@ -6,13 +6,16 @@ import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from typer.testing import CliRunner
 
 from bot.cli import processes
 from bot.cli.main import app
+from bot.cli.running import explained
 from bot.settings import Settings
 
 ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
@@ -77,3 +80,14 @@ def test_a_flag_keeps_old_worktrees(monkeypatch: pytest.MonkeyPatch, flags: list
     assert CliRunner().invoke(app, ["worker", *flags]).exit_code == 0
 
     assert pruning == [not kept]
+
+
+async def test_an_error_names_the_file_or_the_database_that_cannot_be_used(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError) as no_file:
+        missing.read_bytes()
+    with pytest.raises(FileNotFoundError) as no_socket:
+        await asyncpg.connect(f"postgresql://bot@/bot?host={missing}")
+
+    assert explained(no_file.value) == ([f"{missing} cannot be used: No such file or directory"], 1)
+    assert explained(no_socket.value) == (["DATABASE_URL cannot be used: [Errno 2] No such file or directory"], 1)

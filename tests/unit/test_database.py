@@ -70,5 +70,6 @@ def test_errors_of_the_job_engine_are_told_apart_by_their_cause(cause: psycopg.E
     assert is_transient(error) == passes
 
 
-def test_other_errors_are_bugs() -> None:
-    assert not is_transient(KeyError("x"))
+@pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "No such file or directory", "a-file-of-ours")])
+def test_other_errors_are_bugs(error: Exception) -> None:
+    assert not is_transient(error)
