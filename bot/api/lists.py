@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.api import schemas
-from bot.api.calls import LIST_QUERY, Call, CallError, Endpoint, Handler
+from bot.api.calls import LIST_QUERY, MOST_ROWS, Call, CallError, Endpoint, Handler
 from bot.api.waiting import tell_why
 from bot.store import listings, operations
 
@@ -92,6 +92,14 @@ async def _costs(call: Call) -> object:
     return {"items": [dict(row) for row in rows], "next": None}
 
 
+async def _conversation(call: Call) -> object:
+    row = await listings.conversation(call.connection, call.id, MOST_ROWS)
+    if row is None:
+        raise CallError(404, f"There is no conversation {call.id}.")
+    await tell_why(call.connection, row["requests"], call.ctx.clock())
+    return row
+
+
 async def _delivery(call: Call) -> object:
     row = await listings.delivery(call.connection, call.asked.path["guid"])
     if row is None:
@@ -132,6 +140,13 @@ READ: Final[tuple[Endpoint, ...]] = (
         schemas.CONVERSATION,
         "open",
         "closed",
+    ),
+    Endpoint(
+        "GET",
+        "/conversations/{id}",
+        "A thread with its newest requests and sessions",
+        _conversation,
+        schemas.WHOLE_CONVERSATION,
     ),
     _listed("turns", "The requests, newest first", _turns, schemas.TURN, *schemas.TURN_STATES),
     Endpoint(

@@ -60,31 +60,32 @@ WORKTREE: Final = record(
     created_at=TIME,
     updated_at=TIME,
 )
-SESSION: Final = record(
-    id=INTEGER,
-    conversation=TEXT,
-    agent=TEXT,
-    assistant_session_id=maybe(TEXT),
-    active=TRUTH,
-    created_at=TIME,
-    last_active_at=TIME,
-    ended_at=maybe(TIME),
-    end_reason=maybe(one_of(*get_args(EndReason))),
-)
-CONVERSATION: Final = record(
-    id=INTEGER,
-    conversation=TEXT,
-    kind=one_of("issue", "pull"),
-    title=TEXT,
-    state=one_of("open", "closed"),
-    worktree=maybe(INTEGER),
-    branch=maybe(TEXT),
-    session=maybe(INTEGER),
-    turns=INTEGER,
-    cost_usd=maybe(NUMBER),
-    created_at=TIME,
-    updated_at=TIME,
-)
+_SESSION: Final[dict[str, Schema]] = {
+    "id": INTEGER,
+    "agent": TEXT,
+    "active": TRUTH,
+    "created_at": TIME,
+    "last_active_at": TIME,
+    "ended_at": maybe(TIME),
+    "end_reason": maybe(one_of(*get_args(EndReason))),
+}
+SESSION: Final = record(**_SESSION, conversation=TEXT, assistant_session_id=maybe(TEXT))
+_CONVERSATION: Final[dict[str, Schema]] = {
+    "id": INTEGER,
+    "conversation": TEXT,
+    "kind": one_of("issue", "pull"),
+    "title": TEXT,
+    "state": one_of("open", "closed"),
+    "worktree": maybe(INTEGER),
+    "branch": maybe(TEXT),
+    "pull_requests": list_of(TEXT),
+    "session": maybe(INTEGER),
+    "turns": INTEGER,
+    "cost_usd": maybe(NUMBER),
+    "created_at": TIME,
+    "updated_at": TIME,
+}
+CONVERSATION: Final = record(**_CONVERSATION)
 _TURN: Final[dict[str, Schema]] = {
     "id": INTEGER,
     "conversation": TEXT,
@@ -117,6 +118,12 @@ COSTS: Final = record(
     untold=INTEGER,
     cost_usd=maybe(NUMBER),
     tokens=maybe(INTEGER),
+)
+_NOT_OF_A_THREAD: Final = ("conversation", "comment_url", "agent", "model", "tokens")
+WHOLE_CONVERSATION: Final = record(
+    **_CONVERSATION,
+    requests=list_of(record(**{name: schema for name, schema in _TURN.items() if name not in _NOT_OF_A_THREAD})),
+    sessions=list_of(record(**_SESSION)),
 )
 DELIVERY: Final = record(
     guid=TEXT,

@@ -1,10 +1,12 @@
 """What an operator can do on the pages: a call of the API that changes something, with a page that asks first."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
 
+from bot.api.calls import CallError
 from bot.dashboard.visits import ENDPOINTS, View, Visit
 
 
@@ -23,12 +25,8 @@ class _Action:
     async def confirm(self, visit: Visit) -> Response:
         """Show what will happen."""
         names = visit.asked(ENDPOINTS[self.call]).path
-        return visit.page(
-            "confirm.html",
-            action=self,
-            title=self.title.format(**names),
-            back=self.path.rpartition("/")[0].replace("/worktrees/{id}", "/worktrees").format(**names),
-        )
+        back, about = await _subject(visit, self.path.split("/")[1], names)
+        return visit.page("confirm.html", action=self, title=self.title.format(**names), back=back, about=about)
 
     async def carry_out(self, visit: Visit) -> Response:
         """Ask for it, and show the page on which its end will be seen."""
@@ -44,6 +42,24 @@ class _Action:
             case _:
                 address = "/worktrees"
         return visit.redirect(address, self.asked.format(**visit.request.path_params))
+
+
+async def _subject(visit: Visit, kind: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """Return the page of what is to be changed, and what it is in a few words. Raises CallError if it is not there."""
+    match kind:
+        case "turns":
+            turn = await visit.ask("GET /turns/{id}", path=names)
+            return f"/turns/{turn['id']}", f"{turn['conversation']}, asked by {turn['requested_by']}"
+        case "deliveries":
+            delivery = await visit.ask("GET /deliveries/{guid}", path=names)
+            return f"/deliveries/{delivery['guid']}", f"{delivery['event']} {delivery['conversation'] or ''}"
+        case _:
+            page = await visit.ask("GET /worktrees", after=int(names["id"]) + 1, limit=1)
+            trees = [tree for tree in page["items"] if str(tree["id"]) == names["id"]]
+            if not trees:
+                raise CallError(404, f"There is no worktree {names['id']}.")
+            users = ", ".join(trees[0]["conversations"]) or trees[0]["codebase"]
+            return "/worktrees", f"{users}, branch {trees[0]['branch'] or '(detached)'}, {trees[0]['state']}"
 
 
 ACTIONS: Final = (

@@ -69,18 +69,18 @@ class _Dashboard:
                     await _check_form(visit)
                 return await view.answer(visit)
         except CallError as problem:
-            return visit.page("problem.html", status=problem.status, sentence=problem.sentence)
+            return visit.problem(problem.status, problem.sentence)
         except ClientDisconnect:
             return Response(status_code=400)  # the browser is gone
         except UNANSWERED:
-            return visit.page("problem.html", status=503, sentence="The database does not answer in time.")
+            return visit.problem(503, "The database does not answer in time.")
 
     async def _problem(self, request: Request, problem: Exception) -> Response:
         """Answer an unknown path or a wrong method with a page."""
         if not isinstance(problem, HTTPException):
             raise problem
         sentence = "There is no such page." if problem.status_code == 404 else f"{problem.detail}."
-        answer = self._visit(request).page("problem.html", status=problem.status_code, sentence=sentence)
+        answer = self._visit(request).problem(problem.status_code, sentence)
         answer.headers.update(problem.headers or {})
         return answer
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from bot.api.calls import CallError
+from bot.api.calls import THREAD, CallError
 from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
 from bot.dashboard.visits import ENDPOINTS, View, Visit
+from bot.store import listings
 
 MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
@@ -24,7 +25,13 @@ async def _overview(visit: Visit) -> Response:
     nodes = await visit.ask("GET /nodes")
     turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
     return visit.page(
-        "overview.html", running=turns, more_run=running["next"], queued=queued, failed=failed, nodes=nodes["items"]
+        "overview.html",
+        running=turns,
+        more_run=running["next"],
+        queued=queued,
+        failed=failed,
+        nodes=nodes["items"],
+        silent=sum(node["state"] == "silent" for node in nodes["items"]),
     )
 
 
@@ -34,7 +41,6 @@ class _List:
 
     name: str
     call: str
-    is_live: bool = False
 
     async def answer(self, visit: Visit) -> Response:
         endpoint = ENDPOINTS[self.call]
@@ -51,6 +57,24 @@ class _List:
 
 async def _turn(visit: Visit) -> Response:
     return await _one(visit, "turn.html", "GET /turns/{id}")
+
+
+async def _thread(visit: Visit) -> Response:
+    return await _one(visit, "thread.html", "GET /conversations/{id}")
+
+
+async def _thread_named(visit: Visit) -> Response:
+    """Lead from a thread's name to its page."""
+    names = visit.request.path_params
+    thread = THREAD.fullmatch(f"{names['owner']}/{names['name']}#{names['number']}")
+    if thread is None:
+        raise CallError(404, "This names no thread.")
+    async with visit.calls.connection() as connection:
+        repository = f"{thread['owner']}/{thread['name']}"
+        found = await listings.conversation_named(connection, repository, int(thread["number"]))
+    if found is None:
+        raise CallError(404, f"Nothing was asked on {thread[0]} yet.")
+    return visit.redirect(f"/threads/{found}")
 
 
 async def _delivery(visit: Visit) -> Response:
@@ -100,6 +124,8 @@ async def _sign_out(visit: Visit) -> Response:
 PAGES: Final = (
     View("GET", "/", _overview),
     View("GET", "/threads", _List("threads", "GET /conversations").answer),
+    View("GET", "/threads/{id}", _thread),
+    View("GET", "/threads/{owner}/{name}/{number}", _thread_named),
     View("GET", "/turns", _List("turns", "GET /turns").answer),
     View("GET", "/turns/{id}", _turn),
     View("GET", "/worktrees", _List("worktrees", "GET /worktrees").answer),

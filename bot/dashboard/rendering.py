@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.filesize import decimal
 
 from bot.api.calls import THREAD
+from bot.api.events import NAMES
 from bot.messages.formatting import format_count, format_duration
 
 _HERE: Final = Path(__file__).parent
@@ -22,6 +23,13 @@ MEDIA_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+CHANGES: Final = ", ".join(
+    [
+        *(f"sse:{name} throttle:1s" for name in NAMES if name.startswith(("turn", "operation", "worktree-failed"))),
+        "every 10s",
+    ]
+)
+"""When a page that is shown loads its content again, as htmx reads it."""
 _BRANCH: Final = re.compile(r"[^\x00-\x20\x7f]{1,255}")
 
 
@@ -49,8 +57,17 @@ def environment() -> Environment:
         "money": _money,
         "moment": _moment,
         "iso": lambda at: at.astimezone(UTC).isoformat(),
+        "clock": lambda at: at.astimezone(UTC).strftime("%H:%M:%S"),
     }
-    made.globals |= {"static": _static, "thread_url": _thread_url, "branch_url": _branch_url, "query": _query}
+    made.globals |= {
+        "changes": CHANGES,
+        "static": _static,
+        "thread_url": _thread_url,
+        "thread_page": lambda conversation: f"/threads/{conversation.replace('#', '/')}",
+        "branch_url": _branch_url,
+        "is_ours": lambda server_url, url: url is not None and url.startswith(f"{server_url}/"),
+        "query": _query,
+    }
     return made
 
 

@@ -72,6 +72,11 @@ class Visit:
             self.drop(answer, FLASH)
         return answer
 
+    def problem(self, status: int, sentence: str) -> Response:
+        """Return a page that says what went wrong."""
+        heading = {404: "Not found", 503: "Not available now"}.get(status, "That did not work")
+        return self.page("problem.html", status=status, heading=heading, sentence=sentence)
+
     def redirect(self, address: str, flash: str | None = None) -> Response:
         """Return the way to another page, which says the `flash` once."""
         answer = RedirectResponse(address, 303)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Any
 
 import orjson
 from asyncpg import Record
@@ -74,6 +75,9 @@ limit $1
 LIST_CONVERSATIONS = """
 select thread.id, owner || '/' || name || '#' || number as conversation, thread.kind, title, thread.state,
        worktree_id as worktree, branch,
+       array(select owner || '/' || name || '#' || other.number from conversations other
+             where (other.id = thread.id or other.worktree_id = thread.worktree_id) and other.kind = 'pull'
+             order by other.number) as pull_requests,
        (select id from sessions where conversation_id = thread.id and active) as session,
        (select count(*) from turns where conversation_id = thread.id) as turns,
        (select sum(cost_usd) from turns where conversation_id = thread.id) as cost_usd,
@@ -98,6 +102,21 @@ where ($2::bigint is null or id < $2)
   and ($4::text is null or case when restored_at is null then 'kept' else 'restored' end = $4)
 order by id desc
 limit $1
+"""
+
+CONVERSATION_NAMED = """
+select c.id from conversations c join codebases b using (platform, repository_id)
+where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
+"""
+
+TURNS_OF_CONVERSATION = """
+select id, state, reason, requested_by, cost_usd, created_at, started_at, finished_at
+from turns where conversation_id = $1 order by id desc limit $2
+"""
+
+SESSIONS_OF_CONVERSATION = """
+select id, agent, active, created_at, last_active_at, ended_at, end_reason
+from sessions where conversation_id = $1 order by id desc limit $2
 """
 
 STEPS = """
@@ -239,6 +258,22 @@ async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
 def _progress(row: Record) -> dict[str, object]:
     plan = [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in row["plan"]]
     return {"plan": plan, "latest_words": row["latest_words"]}
+
+
+async def conversation_named(connection: Connection, repository: str, number: int) -> int | None:
+    """Return the id of a thread of the repository `owner/name`, or None."""
+    found: int | None = await connection.fetchval(CONVERSATION_NAMED, repository, number)
+    return found
+
+
+async def conversation(connection: Connection, conversation_id: int, limit: int) -> dict[str, Any] | None:
+    """Return a thread as in the list, with the newest `limit` of its turns and of its sessions; None without one."""
+    rows = await newest(connection, LIST_CONVERSATIONS, 1, before=conversation_id + 1)
+    if not rows or rows[0]["id"] != conversation_id:
+        return None
+    asked = [dict(row) for row in await connection.fetch(TURNS_OF_CONVERSATION, conversation_id, limit)]
+    contexts = [dict(row) for row in await connection.fetch(SESSIONS_OF_CONVERSATION, conversation_id, limit)]
+    return {**rows[0], "requests": asked, "sessions": contexts}
 
 
 async def delivery(connection: Connection, guid: str) -> dict[str, object] | None:

@@ -21,7 +21,7 @@ from tests.support.postgres import execute
 
 TOKEN = "a-token-of-the-tests-long-enough"
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
-VALUES = {"id": "1", "guid": FAILED}
+VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number": "1"}
 SCRIPT = "<script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
@@ -130,7 +130,7 @@ async def test_a_stranger_is_sent_to_the_login_from_every_page_and_changes_nothi
 
 @pytest.mark.parametrize("path", READS)
 async def test_a_page_shows_foreign_text_as_text_and_has_safe_headers(inside: Browser, path: str) -> None:
-    answer = await inside.get(address(path))
+    answer = await inside.get(address(path), follow_redirects=True)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert headers_are_safe(answer)
