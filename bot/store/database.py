@@ -18,6 +18,7 @@ Pool: TypeAlias = asyncpg.Pool
 TRANSIENT_SQLSTATES = (
     "08",  # connection
     "25006",  # read-only transaction: a fail-over, or a full disk
+    "25P03",  # idle in a transaction for too long: this process was suspended
     "28",  # login refused: the password is being changed
     "3D000",  # no such database: it is being replaced
     "40",  # serialization failure, deadlock
@@ -47,6 +48,8 @@ _WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.Invali
 """At the start these are mistakes in DATABASE_URL; later they pass."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+IDLE_IN_TRANSACTION = "15s"
+"""After so long Postgres ends the transaction of a suspended process: others wait for its locks."""
 _log = structlog.get_logger()
 
 
@@ -99,8 +102,11 @@ async def database(
                 timeout=CONNECT_TIMEOUT_SECONDS,
                 command_timeout=60,
                 connection_class=_clean_connection(redactor or Redactor()),
-                # A 202 means that the delivery is on the disk, whatever the server's default is.
-                server_settings={"synchronous_commit": "on"},
+                server_settings={
+                    # A 202 means that the delivery is on the disk, whatever the server's default is.
+                    "synchronous_commit": "on",
+                    "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,
+                },
             )
         except DATABASE_AWAY as problem:
             if loop.time() > deadline or isinstance(problem, _WRONG_ADDRESS):

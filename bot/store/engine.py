@@ -96,6 +96,11 @@ class _Retry(BaseRetryStrategy):
         return RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})
 
 
+async def _commit_each_statement(connection: psycopg.AsyncConnection) -> None:
+    """Let no transaction stay open between two messages: a process that is suspended there would hold its locks."""
+    await connection.set_autocommit(True)
+
+
 def backoff_seconds(attempts: int) -> float:
     """Return the pause after so many failed attempts: 2, 4, 8 … at most 600 seconds."""
     return float(min(2 ** min(attempts + 1, 10), 600))
@@ -123,7 +128,7 @@ class Handlers:
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     """Return the engine's app with our three tasks; open it before use."""
-    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10)
+    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10, configure=_commit_each_statement)
     app = procrastinate.App(connector=connector)
     retry = _Retry()
 

@@ -12,9 +12,10 @@ import pytest
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from procrastinate.worker import Worker
+from psycopg.pq import TransactionStatus
 
 from bot.store import engine
-from bot.store.database import Pool
+from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
 from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
 from bot.store.jobs import NewJob, defer, lock_queues
 from tests.support.patience import PATIENCE_SECONDS
@@ -54,6 +55,16 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
         finally:
             stopping.set()
             await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+async def test_a_suspended_process_holds_no_lock_for_long(database_url: str) -> None:
+    async with database(database_url, size=1) as pool, working(database_url, unused) as app:
+        assert await pool.fetchval("show idle_in_transaction_session_timeout") == IDLE_IN_TRANSACTION
+        assert isinstance(app.connector, procrastinate.PsycopgConnector)
+        async with app.connector.pool.connection() as connection:
+            assert connection.autocommit
+            await connection.execute("select 1")
+            assert connection.info.transaction_status == TransactionStatus.IDLE
 
 
 class Record:

@@ -14,6 +14,7 @@ from bot.store.failures import is_transient
     [
         ("08006", asyncpg.ConnectionFailureError),
         ("25006", asyncpg.ReadOnlySQLTransactionError),
+        ("25P03", asyncpg.IdleInTransactionSessionTimeoutError),
         ("28P01", asyncpg.InvalidPasswordError),
         ("3D000", asyncpg.InvalidCatalogNameError),
         ("40001", asyncpg.SerializationError),
