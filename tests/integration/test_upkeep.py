@@ -100,6 +100,18 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     assert (shown["request"], shown["expired"]) == ("two", False)
 
 
+async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Connection) -> None:
+    columns = await column(
+        db,
+        "select column_name::text from information_schema.columns"
+        " where table_name = 'turns' and data_type in ('text', 'ARRAY', 'json', 'jsonb', 'bytea')",
+    )
+    short = {"agent", "model", "pinned_sha", "head_before", "pushed_to", "switch_to", "worker", "queue_node"}
+    ends = {"state", "reason", "stop_reason", "requested_by", "source_kind", "queue_platform", "request_hash"}
+    cleared = {str(name) for name in columns if f" {name} = " in upkeep.DELETE_OLD["texts"]}
+    assert set(columns) - cleared == short | ends | {"review_parts"}, "a new text of a turn must expire too"
+
+
 async def test_an_expired_request_is_not_asked_again(db: Connection) -> None:
     rows = TurnRows(db)
     thread, _ = await rows.home()
