@@ -67,6 +67,14 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
                 return value
 
     class CleanConnection(asyncpg.Connection):
+        _may_hold_a_lock = False
+
+        def get_reset_query(self) -> str:
+            # A round trip at each return to the pool. What else it would reset is never set here.
+            reset = super().get_reset_query() if self._may_hold_a_lock else ""
+            self._may_hold_a_lock = False
+            return reset
+
         async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:
             return await super().execute(query, *map(clean, args), timeout=timeout)
 
@@ -77,6 +85,8 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
             return await super().fetchrow(query, *map(clean, args), **options)
 
         async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
+            if "advisory_lock(" in query:  # of the connection; those of a transaction are "advisory_xact_lock("
+                self._may_hold_a_lock = True
             return await super().fetchval(query, *map(clean, args), column=column, timeout=timeout)
 
     return CleanConnection

@@ -605,6 +605,13 @@ async def test_two_senders_never_send_for_one_writer(bench: Bench) -> None:
     assert bench.bodies == ["Answer 0", "Answer 1", "Answer 2"]
 
 
+async def test_a_connection_that_goes_back_to_its_pool_holds_no_lock(bench: Bench, database_url: str) -> None:
+    async with database(database_url, size=1) as one, database(database_url, size=1) as another:
+        for pool in (one, another, one):
+            async with pool.acquire() as connection:
+                assert await outbox.lock_writer(connection, bench.writer)
+
+
 async def test_a_pull_request_keeps_the_limits_of_its_writer(bench: Bench) -> None:
     made: list[datetime] = []
 
