@@ -8,9 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
+
 from tests.chaos import program
 from tests.support.patience import eventually, until_true
-from tests.support.processes import BotProcess, Deployment, processes_in
+from tests.support.processes import BotProcess, Deployment
 
 LOOK_SECONDS = 0.02
 END_SECONDS = 60.0
@@ -68,10 +70,6 @@ class Places:
     def workers(self) -> list[Place]:
         return [place for place in self.all if not place.is_web]
 
-    @property
-    def data_dirs(self) -> list[Path]:
-        return sorted({place.data_dir for place in self.all})
-
     def start(self) -> None:
         self._keepers = [asyncio.create_task(self._keep(place)) for place in self.all]
 
@@ -95,11 +93,6 @@ class Places:
                 self.ended.append(f"{place.name} ended with {status}:\n{await process.tail()}")
             await asyncio.sleep(place.restart_seconds)
             place.restart_seconds = self._rng.uniform(0, 0.4)
-
-    def agents(self) -> list[int]:
-        """Return the agents that are at work now."""
-        found = [pid for directory in self.data_dirs for pid in processes_in(directory / "worktrees")]
-        return [pid for pid in found if _is_agent(pid)]
 
     def wake(self) -> None:
         """Continue every suspended process."""
@@ -128,6 +121,18 @@ class Places:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         return problems
+
+
+def at_work(journal: Path) -> list[int]:
+    """Return the agents that are at work now."""
+    begun = set[int]()
+    for line in journal.read_bytes().splitlines() if journal.exists() else []:
+        match orjson.loads(line):
+            case {"event": "start", "pid": int(pid)}:
+                begun.add(pid)
+            case {"event": "end", "pid": int(pid)}:
+                begun.discard(pid)
+    return [pid for pid in sorted(begun) if _is_agent(pid)]
 
 
 def _is_agent(pid: int) -> bool:

@@ -24,7 +24,7 @@ from bot.postgres.embedded import embedded_postgres
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
 from bot.store.migrate import migrate
 from tests.chaos import agent as chaos_agent
-from tests.chaos.bot_processes import Place, Places, end_agent, none_left_over
+from tests.chaos.bot_processes import Place, Places, at_work, end_agent, none_left_over
 from tests.chaos.checks import ORPHANS, STUCK, Evidence, Violation, unanswered, violations
 from tests.chaos.program import NODE_TIMEOUT_SECONDS
 from tests.chaos.stream import Stream
@@ -51,8 +51,9 @@ WEIGHTS = {
     "cut off": 7,
 }
 KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
-PAUSE_SECONDS = (0.05, 0.5)
-FAILPOINT_SECONDS = 1.5
+PAUSE_LINES, LONGEST_PAUSE_SECONDS = (1, 70), 2.0
+"""Between two faults the processes log so many lines: a line follows each effect, however fast the machine is."""
+FAILPOINT_SECONDS, AGENT_SECONDS = 6.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
 QUIET_SECONDS = 300.0
 PROGRESS_SECONDS = 15.0
@@ -247,10 +248,21 @@ class Round:
         """Cause faults until there were enough kills."""
         kinds = dict(WEIGHTS) | ({"node": 4} if self._plan.nodes > 1 else {})
         while self._outcome.kills < self._plan.kills:
-            await asyncio.sleep(self._rng.uniform(*PAUSE_SECONDS))
+            await self._progress()
             kind = self._rng.choices(tuple(kinds), tuple(kinds.values()))[0]
             if self._cause(kind, places):
                 self._outcome.count(kind)
+
+    async def _progress(self) -> None:
+        """Wait until the processes have done a little more."""
+        lines = self._lines + self._rng.randint(*PAUSE_LINES)
+        until = time.monotonic() + LONGEST_PAUSE_SECONDS
+        while self._lines < lines and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+
+    @property
+    def _lines(self) -> int:
+        return sum(len(process.lines) for process in self._here.processes)
 
     def _cause(self, kind: str, places: Places) -> bool:
         """Cause one fault; False if it cannot be now, or counts later."""
@@ -261,8 +273,7 @@ class Round:
             case "web":
                 return places.all[0].send(signal.SIGKILL)
             case "agent":
-                agents = places.agents()
-                return bool(agents) and end_agent(self._rng.choice(agents))
+                self._later(self._kill_agent())
             case "failpoint":
                 self._later(self._kill_at_failpoint(place, self._rng.choice(FAILPOINTS)))
             case "postgres":
@@ -310,6 +321,14 @@ class Round:
         else:
             self._outcome.count("failpoint")
             self._outcome.count(f"at {name}")
+
+    async def _kill_agent(self) -> None:
+        """Kill the next agent that is at work."""
+        until = time.monotonic() + AGENT_SECONDS
+        while not (agents := at_work(self._journal / "lines")) and time.monotonic() < until and not self._calm:
+            await asyncio.sleep(0.02)
+        if agents and end_agent(self._rng.choice(agents)):
+            self._outcome.count("agent")
 
     def _suspend(self, place: Place, seconds: float) -> bool:
         if not place.runs or not place.send(signal.SIGSTOP):
