@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import structlog
 
 from tests.chaos.checks import KINDS
 from tests.chaos.round import KILLS, Outcome, Plan, play, postgres
@@ -35,6 +37,9 @@ def main() -> int:
     journal: Path = known.resume or known.journal
     done = _rounds(journal) if known.resume else []
     mine = [one for one in done if (one["plan"]["seed"], one["plan"]["nodes"]) == (known.seed, known.nodes)]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    # The simulated GitHub has requests whose client was killed.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     with suppress(KeyboardInterrupt):
         asyncio.run(_run(known, journal, mine))
     return _report(_rounds(journal))

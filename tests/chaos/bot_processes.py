@@ -132,6 +132,8 @@ def at_work(journal: Path) -> list[int]:
                 begun.add(pid)
             case {"event": "end", "pid": int(pid)}:
                 begun.discard(pid)
+            case _:
+                pass
     return [pid for pid in sorted(begun) if _is_agent(pid)]
 
 

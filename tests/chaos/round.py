@@ -51,8 +51,9 @@ WEIGHTS = {
     "cut off": 7,
 }
 KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
-PAUSE_LINES, LONGEST_PAUSE_SECONDS = (1, 70), 2.0
-"""Between two faults the processes log so many lines: a line follows each effect, however fast the machine is."""
+PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
+PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 3), (0.0, 0.4), 4.0
+"""Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
 FAILPOINT_SECONDS, AGENT_SECONDS = 6.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
 QUIET_SECONDS = 300.0
@@ -255,14 +256,16 @@ class Round:
 
     async def _progress(self) -> None:
         """Wait until the processes have done a little more."""
-        lines = self._lines + self._rng.randint(*PAUSE_LINES)
-        until = time.monotonic() + LONGEST_PAUSE_SECONDS
-        while self._lines < lines and time.monotonic() < until:
-            await asyncio.sleep(0.02)
+        starts = {process: len(process.lines) for process in self._here.processes}
+        wanted, until = self._rng.randint(*PAUSE_EVENTS), time.monotonic() + LONGEST_PAUSE_SECONDS
 
-    @property
-    def _lines(self) -> int:
-        return sum(len(process.lines) for process in self._here.processes)
+        def events() -> int:
+            new = (line for process in self._here.processes for line in process.lines[starts.get(process, 0) :])
+            return sum(any(event in line for event in PROGRESS) for line in new)
+
+        while events() < wanted and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(self._rng.uniform(*PAUSE_SECONDS))
 
     def _cause(self, kind: str, places: Places) -> bool:
         """Cause one fault; False if it cannot be now, or counts later."""
