@@ -41,18 +41,18 @@ FAILPOINTS = (
 )
 """Those that the stream reaches; frequent ones twice."""
 WEIGHTS = {
-    "worker": 30,
-    "web": 12,
-    "agent": 18,
-    "failpoint": 20,
-    "postgres": 4,
+    "worker": 20,
+    "web": 15,
+    "agent": 15,
+    "failpoint": 30,
+    "postgres": 5,
     "suspended worker": 6,
     "suspended web": 3,
     "cut off": 7,
 }
 KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
-PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 3), (0.0, 0.4), 4.0
+PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 4), (0.0, 0.4), 3.0
 """Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
 FAILPOINT_SECONDS, AGENT_SECONDS = 6.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
@@ -181,7 +181,7 @@ class Round:
 
     async def play(self) -> None:
         self._journal.mkdir()
-        here, plan, outcome = self._here, self._plan, self._outcome
+        here, outcome = self._here, self._outcome
         here.github.webhook_timeout_seconds = 1.5
         repositories = [here.repository]
         for name in ("acme/lamp", "octo/desk"):
@@ -199,8 +199,10 @@ class Round:
             await stream.ask(next(thread for thread in stream.threads if thread.repository is repository))
         await here.github.wait_for(lambda: not unanswered(stream), QUIET_SECONDS)
 
-        writing = asyncio.create_task(stream.run(max(5, plan.kills * 3 // 5)))
+        enough = asyncio.Event()
+        writing = asyncio.create_task(stream.run(enough, lambda: len(unanswered(stream))))
         await self._disturb(places)
+        enough.set()
         await writing
         self._calm = True
         here.github.faults.clear()

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bot.simulated.github.model import Comment, Issue, Repository
 from tests.support.processes import Deployment
 
 PAUSE_SECONDS = (0.05, 0.6)
+MOST_WAITING = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +48,27 @@ class Stream:
         number = len(self.requests) + 1
         tag = f"R-{number}"
         lines = [f"write r{number}.txt: {tag}"]
-        match self.rng.choice(("quick", "quick", "commit", "commit", "slow", "long")):
+        match self.rng.choice(("quick", "quick", "quick", "commit", "commit", "commit", "slow", "slow", "long")):
             case "quick":
                 lines.append(f"append notes.txt: note of {tag}")
             case "commit":
                 lines += [f"commit Change {number}", f"append notes.txt: note of {tag}"]
             case "slow":
-                lines += [f"commit Change {number}", f"pause {self.rng.uniform(0.3, 1.5):.2f}"]
+                lines += [f"commit Change {number}", f"pause {self.rng.uniform(0.1, 0.8):.2f}"]
                 lines += [f"write later{number}.txt: later {tag}"]
             case "long":
-                lines.append(f"pause {self.rng.uniform(1, 4):.2f}")
+                lines.append(f"pause {self.rng.uniform(0.5, 2):.2f}")
         lines.append(f"say {tag} is done.")
         text = "\n".join((f"@{self.here.github.bot.login} {lines[0]}", *lines[1:]))
         self.requests.append(Asked(tag, await self.here.maria.comment(thread, text)))
 
-    async def run(self, requests: int) -> None:
-        """Write until there are this many more requests; deliver them as badly as GitHub may."""
-        until = len(self.requests) + requests
+    async def run(self, enough: asyncio.Event, waiting: Callable[[], int]) -> None:
+        """Write until `enough`, while not too many requests wait; deliver what is written as badly as GitHub may."""
         faults, rng = self.here.github.faults, self.rng
-        while len(self.requests) < until:
+        while not enough.is_set():
+            await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
+            if waiting() >= MOST_WAITING:
+                continue
             thread = rng.choice(self.threads)
             match rng.choices(("doubled", "held", "as it is"), (15, 10, 75))[0]:
                 case "doubled":
@@ -95,4 +99,3 @@ class Stream:
             if rng.random() < 0.15 and self.here.github.deliveries:
                 again = rng.choice(self.here.github.deliveries[-20:])
                 self.here.maria.acts.webhooks.redeliver(again.guid)
-            await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
