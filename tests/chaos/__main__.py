@@ -94,12 +94,10 @@ def _report(rounds: list[dict[str, Any]]) -> int:
         states.update(one["states"])
         broken.update(violation["kind"] for violation in one["violations"])
     seconds, kills = sum(one["seconds"] for one in rounds), sum(faults[kind] for kind in KILLS)
-    others = [f"{kind} {faults[kind]}" for kind in faults if kind not in KILLS and not kind.startswith("at ")]
-    reached = [f"{kind.removeprefix('at ')} {faults[kind]}" for kind in sorted(faults) if kind.startswith("at ")]
+    others = [f"{kind} {faults[kind]}" for kind in faults if kind not in KILLS]
     figures = {
         "rounds": f"{len(rounds)}, {seconds:.0f} s, {kills / max(seconds, 1):.2f} kills a second",
         "kills": f"{kills} ({', '.join(f'{kind} {faults[kind]}' for kind in KILLS if faults[kind])})",
-        "at failpoints": ", ".join(reached),
         "other faults": ", ".join(others),
         "deliveries": sum(one["deliveries"] for one in rounds),
         "requests": f"{sum(one['requests'] for one in rounds)} ({', '.join(f'{k} {v}' for k, v in states.items())})",

@@ -20,7 +20,7 @@ END_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Place:
-    """One process of the bot, whichever instance runs now. `armed` is the file that names a failpoint for it."""
+    """One process of the bot, whichever instance runs now. `armed` is the file that names failpoints for it."""
 
     name: str
     command: str

@@ -1,4 +1,4 @@
-"""Run `threadtree COMMAND …` with short waits, killed at the failpoint that FILE names: arguments FILE COMMAND …"""
+"""Run `threadtree COMMAND …` with short waits, killed at a failpoint that FILE names: arguments FILE COMMAND …"""
 
 import os
 import signal
@@ -60,11 +60,11 @@ def hurry() -> None:
 
 
 def arm(armed: Path) -> None:
-    """End the process with SIGKILL where it first reaches the failpoint that `armed` names."""
+    """End the process with SIGKILL where it first reaches a failpoint that `armed` names."""
 
     def kill(reached: str) -> None:
         try:
-            if armed.read_text() == reached:
+            if reached in armed.read_text().split():
                 armed.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
         except FileNotFoundError:

@@ -25,7 +25,7 @@ from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBe
 from bot.store.migrate import migrate
 from tests.chaos import agent as chaos_agent
 from tests.chaos.bot_processes import Place, Places, at_work, end_agent, none_left_over
-from tests.chaos.checks import ORPHANS, STUCK, Evidence, Violation, unanswered, violations
+from tests.chaos.checks import ORPHANS, STUCK, STUCK_ROWS, Evidence, Violation, unanswered, violations
 from tests.chaos.program import NODE_TIMEOUT_SECONDS
 from tests.chaos.stream import Stream
 from tests.support.postgres import execute, with_database
@@ -33,13 +33,14 @@ from tests.support.processes import SECRET, Deployment, deployment
 from tests.support.world import NOTHING_LEFT
 
 TEMPLATE = "chaos_template"
-FAILPOINTS = (
-    *("clone-initialised", "clone-fetched", "worktree-registered", "worktree-checked-out", "worktree-locked"),
-    *("branch-pushed", "branch-pushed", "turn-end-written", "turn-end-written", "operation-carried-out"),
+OFTEN = ("clone-initialised", "clone-fetched", "branch-pushed", "turn-end-written")
+SELDOM = (
+    *("worktree-registered", "worktree-checked-out", "worktree-locked", "operation-carried-out"),
     *("rescue-committed", "rescued", "reset-rescued", "reset-checked-out", "reset-done"),
     *("trashed", "entry-dropped", "branch-deleted", "metadata-deleted", "restore-begun", "files-restored"),
+    *("commits-restored", "next-branch-checked-out"),
 )
-"""Those that the stream reaches; frequent ones twice."""
+"""The failpoints that the stream can reach."""
 WEIGHTS = {
     "worker": 20,
     "web": 15,
@@ -54,7 +55,7 @@ KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
 PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 4), (0.0, 0.4), 3.0
 """Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
-FAILPOINT_SECONDS, AGENT_SECONDS = 6.0, 3.0
+FAILPOINT_SECONDS, AGENT_SECONDS = 15.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
 QUIET_SECONDS = 300.0
 PROGRESS_SECONDS = 15.0
@@ -280,7 +281,9 @@ class Round:
             case "agent":
                 self._later(self._kill_agent())
             case "failpoint":
-                self._later(self._kill_at_failpoint(place, self._rng.choice(FAILPOINTS)))
+                often = self._rng.sample(OFTEN, self._rng.choice((0, 1)))
+                seldom = self._rng.sample(SELDOM, len(SELDOM) // 2)
+                self._later(self._kill_at_failpoint(place, " ".join((*often, *seldom))))
             case "postgres":
                 return self._server.kill()
             case "suspended worker":
@@ -312,12 +315,12 @@ class Round:
         task = asyncio.create_task(work)
         self._tasks.add(task)
 
-    async def _kill_at_failpoint(self, place: Place, name: str) -> None:
-        """Let the process kill itself at the failpoint, if it reaches it soon."""
+    async def _kill_at_failpoint(self, place: Place, names: str) -> None:
+        """Let the process kill itself at the first of these failpoints, if it reaches one soon."""
         process = place.process
         if process is None or not place.runs or place.armed.exists():
             return
-        place.armed.write_text(name)
+        place.armed.write_text(names)
         until = time.monotonic() + FAILPOINT_SECONDS
         while process.is_running and place.armed.exists() and time.monotonic() < until and not self._calm:
             await asyncio.sleep(0.02)
@@ -325,7 +328,6 @@ class Round:
             place.armed.unlink(missing_ok=True)
         else:
             self._outcome.count("failpoint")
-            self._outcome.count(f"at {name}")
 
     async def _kill_agent(self) -> None:
         """Kill the next agent that is at work."""
@@ -370,7 +372,9 @@ class Round:
             if now - said > PROGRESS_SECONDS:
                 said = now
                 waiting = ", ".join(asked.tag for asked in unanswered(stream))
-                self._say(f"  quiet for {now - began:.0f} s: waiting for {waiting or 'rows'}")
+                self._say(
+                    f"  quiet for {now - began:.0f} s: waiting for {waiting or 'no answer'}; {await self._left()}"
+                )
             calm = calm + 1 if await self._nothing_left(stream) else 0
             await asyncio.sleep(0.15)
 
@@ -388,6 +392,16 @@ class Round:
             finally:
                 await connection.close()
         return False
+
+    async def _left(self) -> str:
+        """Return what waits in the rows."""
+        with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+            connection = await asyncpg.connect(self._here.dsn, timeout=5)
+            try:
+                return ", ".join(row[0][:100] for row in (await connection.fetch(STUCK_ROWS))[:6])
+            finally:
+                await connection.close()
+        return "no database"
 
 
 async def _reachable(server: Server) -> None:

@@ -77,7 +77,11 @@ class Stream:
                     faults.hold_webhooks("issue_comment", "created")
                 case _:
                     pass
-            match rng.choices(("ask", "help", "reset", "close", "stop", "restore"), (84, 5, 4, 4, 2, 1))[0]:
+            match rng.choices(("ask", "open", "help", "reset", "close", "stop", "restore"), (74, 6, 4, 6, 6, 2, 2))[0]:
+                case "open":
+                    thread = await self.here.maria.open_issue(thread.repository, "Something more")
+                    self.threads.append(thread)
+                    await self.ask(thread)
                 case "help":
                     self.helps.append(Asked("", await self.here.maria.comment(thread, "/help")))
                 case "reset":
