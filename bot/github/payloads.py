@@ -133,6 +133,7 @@ class Envelope:
 
     `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people. `text` is what was
     written, where nothing else in the delivery can concern the bot; None where something else can, or cannot be read.
+    `sender` is the id of the account that caused it.
     """
 
     action: str | None
@@ -140,6 +141,7 @@ class Envelope:
     lock_key: str | None
     used: bool
     text: str | None = None
+    sender: int | None = None
 
 
 def is_used_event(event: str) -> bool:
@@ -160,7 +162,10 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         return Envelope(action, None, None, is_used)
     conversation = f"{repository.full_name}#{number}"
     text = _written_text(event, action, fields) if is_used else None
-    return Envelope(action, conversation, f"{platform}/{repository.id}#{number}", is_used, text)
+    sender = fields.values.get("sender")
+    sender_id = sender.get("id") if isinstance(sender, dict) else None
+    lock_key = f"{platform}/{repository.id}#{number}"
+    return Envelope(action, conversation, lock_key, is_used, text, sender_id if type(sender_id) is int else None)
 
 
 def read(event: str, payload: object, platform: str) -> Event | Unreadable | None:

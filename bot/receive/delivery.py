@@ -67,6 +67,7 @@ def delivery_of(
         # A delivery that names no conversation gets a lock of its own; decide finds out what is wrong with it.
         about.lock_key or f"{platform}/{guid}",
         content,
+        sender=about.sender,
     )
 
 

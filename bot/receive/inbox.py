@@ -1,8 +1,10 @@
 """The writer of the inbox: deliveries that arrive together are committed together, then acknowledged."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self
@@ -21,12 +23,44 @@ LATE_COMMIT_SECONDS = 0.005
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
 
+ACCOUNT_STEP, REPOSITORY_STEP = 20, 200
+STEP_FALLS_SECONDS = 20.0
+MOST_LEVELS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
     """The delivery may not be committed: the sender must send it again."""
 
     why: str
+
+
+class Floods:
+    """What was asked lately, by repository and by account in it: a flood is decided after what others ask.
+
+    A level rises with each delivery and falls with time, so that ordinary use has none. Each step of a level above the
+    first lowers the priority by one. A flood of a single account hardly delays others in its repository.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._levels: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
+
+    def priority(self, delivery: NewDelivery) -> int:
+        """Count a delivery that is to be decided; return the priority of its job, 0 or less."""
+        repository = (delivery.lock_key or "").partition("#")[0]
+        of_repository = self._raised((repository, None), REPOSITORY_STEP)
+        of_account = self._raised((repository, delivery.sender or 0), ACCOUNT_STEP)
+        return -(int(of_repository) // REPOSITORY_STEP + int(of_account) // ACCOUNT_STEP)
+
+    def _raised(self, key: tuple[str, int | None], step: int) -> float:
+        now = self._clock()
+        level, at = self._levels.pop(key, (0.0, now))
+        level = max(0.0, level - (now - at) * step / STEP_FALLS_SECONDS) + 1
+        self._levels[key] = level, now
+        if len(self._levels) > MOST_LEVELS:
+            self._levels.popitem(last=False)
+        return level
 
 
 Outcome = Literal["stored", "duplicate", "renamed"] | Unavailable
@@ -68,6 +102,7 @@ class Inbox:
         self.names = ""
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writer_count = writers
+        self._floods = Floods()
         self._next_group = asyncio.Semaphore()
         self._commits_due = Deadlines(LATE_COMMIT_SECONDS)
         self._writers: list[asyncio.Task[None]] = []
@@ -90,6 +125,8 @@ class Inbox:
         """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
         if not self._writers:
             return Unavailable("shutting down")
+        if delivery.state == "received":
+            delivery = replace(delivery, priority=self._floods.priority(delivery))
         waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
         answer = self._answers_due.begin(partial(waiting.tell, Unavailable("the database did not answer in time")))
         self._queue.put_nowait(waiting)

@@ -18,12 +18,14 @@ STORE = """
 -- 2. stored: a known GUID changes nothing, unless its handling failed: then it runs again. A dead delivery stays dead
 --    until other bytes arrive for it. Sorted, so that two groups cannot wait for each other. A text that was searched
 --    for other names than the bot has now is not stored.
--- 3. a decide job for each row that is to be decided, in the order of arrival.
+-- 3. a decide job for each row that is to be decided, in the order of arrival. With a higher priority than an earlier
+--    job of its conversation has, it would overtake that one.
 with new as materialized (
     select *
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[],
-                $9::text[])
-         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, searched_for, place)
+                $9::text[], $10::integer[])
+         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, searched_for,
+                                 priority, place)
 ), known as materialized (
     select coalesce(string_agg(name, ',' order by name), '') as names from bot_names
 ), taken as materialized (
@@ -47,9 +49,14 @@ with new as materialized (
 )
 select array(select guid from stored) as guids, (select names from known) as names,
        (select procrastinate_defer_jobs_v1(array_agg(
-                   ('decide', 'decide', 0, lock_key, null, jsonb_build_object('guid', guid), null
+                   ('decide', 'decide', priority, lock_key, null, jsonb_build_object('guid', guid), null
                    )::procrastinate_job_to_defer_v1 order by place))
-        from stored join new using (guid) where state = 'received' having count(*) > 0) as jobs
+        from (select guid, lock_key, place,
+                     least(min(priority) over (partition by lock_key order by place),
+                           (select min(j.priority) from procrastinate_jobs j
+                            where j.lock = lock_key and j.status in ('todo', 'doing'))) as priority
+              from stored join new using (guid) where state = 'received') as job
+        having count(*) > 0) as jobs
 """
 
 ADD_NAME = "insert into bot_names (name) values ($1) on conflict do nothing"
@@ -107,6 +114,7 @@ class NewDelivery:
 
     `body` is the raw JSON (of a dead one the received bytes, of an ignored one None); a received one has a `lock_key`.
     `searched_for` are the bot's names without which its text means nothing, None where that does not matter.
+    `sender` is the account that caused it. `priority` is 0, or less in a flood.
     """
 
     guid: str
@@ -118,6 +126,8 @@ class NewDelivery:
     body: bytes | None = None
     error: str | None = None
     searched_for: str | None = None
+    sender: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +169,8 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> St
     # A quarter of the bytes for less than Postgres needs to write them.
     bodies = [None if delivery.body is None else lz4.block.compress(delivery.body) for delivery in deliveries]
     rest = [[delivery.error for delivery in deliveries], [delivery.searched_for for delivery in deliveries]]
-    row = await connection.fetchrow(STORE, *values, bodies, *rest)
+    priorities = [delivery.priority for delivery in deliveries]
+    row = await connection.fetchrow(STORE, *values, bodies, *rest, priorities)
     return Stored(frozenset(row["guids"]), row["names"])
 
 

@@ -4,14 +4,16 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import orjson
 import pytest
 
 from bot.postgres.embedded import embedded_postgres
-from bot.receive.inbox import Inbox, Unavailable
+from bot.receive.inbox import Floods, Inbox, Unavailable
 from bot.store import deliveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
@@ -63,6 +65,70 @@ async def test_deliveries_that_arrive_together_are_committed_together_and_decide
     groups = await pool.fetch("select count(*) as size from deliveries group by xmin order by min(seq)")
     assert [group["size"] for group in groups] == [1, 16, 4]
     assert [guid for *_, guid in await jobs(pool)] == ["first", *(f"other-{n}" for n in range(20))]
+
+
+async def decided_in(pool: Pool) -> AsyncIterator[str]:
+    """Yield the GUIDs of the waiting jobs as the engine gives them out, each done at once."""
+    worker = await pool.fetchval("insert into procrastinate_workers default values returning id")
+    while job := await pool.fetchrow("select id, args from procrastinate_fetch_job_v2(array['decide'], $1)", worker):
+        if job["id"] is None:
+            break
+        yield orjson.loads(job["args"])["guid"]
+        await pool.execute("delete from procrastinate_jobs where id = $1", job["id"])
+
+
+async def test_a_flood_is_decided_after_what_others_ask(pool: Pool) -> None:
+    def asked(guid: str, conversation: str, sender: int, repository: int = 99) -> NewDelivery:
+        return NewDelivery(
+            guid, "issue_comment", "received", lock_key=f"github.com/{repository}#{conversation}", sender=sender
+        )
+
+    async with Inbox(pool) as inbox:
+        for number in range(300):
+            await inbox.store(asked(f"noisy {number}", str(number % 60), 7))
+        await inbox.store(asked("in the noisy thread", "1", 8))
+        await inbox.store(asked("in the noisy repository", "900", 8))
+        await inbox.store(asked("elsewhere", "1", 9, repository=98))
+        for number in range(3):
+            await inbox.store(asked(f"noisy again {number}", "900", 7))
+
+    order = [guid async for guid in decided_in(pool)]
+
+    assert len(order) == 306
+    assert order.index("elsewhere") < 30, "of the noisy ones, only what is no flood yet goes first"
+    assert order.index("in the noisy repository") < 60
+    assert [guid for guid in order if guid.startswith("noisy again")] == [f"noisy again {n}" for n in range(3)]
+    noisy = [int(guid.removeprefix("noisy ")) for guid in order if guid.removeprefix("noisy ").isdigit()]
+    for thread in range(60):
+        assert [n for n in noisy if n % 60 == thread] == list(range(thread, 300, 60)), "a thread keeps its order"
+    assert order.index("in the noisy thread") > order.index("noisy 241"), "also with others in it"
+
+
+async def test_a_decision_never_overtakes_an_earlier_one_of_its_thread_that_is_tried_again(pool: Pool) -> None:
+    async with pool.acquire() as connection:
+        await deliveries.store(connection, [replace(delivery("first"), priority=-3)])
+        worker = await pool.fetchval("insert into procrastinate_workers default values returning id")
+        job = await pool.fetchval("select id from procrastinate_fetch_job_v2(array['decide'], $1)", worker)
+        await deliveries.store(connection, [delivery("second")])
+    await pool.execute("update procrastinate_jobs set status = 'todo', worker_id = null where id = $1", job)
+    assert [guid async for guid in decided_in(pool)] == ["first", "second"]
+
+
+def test_a_flood_is_forgotten_after_a_while_and_levels_are_bounded() -> None:
+    now = 0.0
+    floods = Floods(lambda: now)
+    flood = [floods.priority(replace(delivery("one"), sender=7)) for _ in range(500)]
+    assert flood[0] == 0
+    assert flood[:19] == [0] * 19
+    assert flood[-1] == -25 - 2
+    assert sorted(flood, reverse=True) == flood
+    now = 400.0
+    assert floods.priority(replace(delivery("one"), sender=7)) == -5
+    now = 600.0
+    assert floods.priority(replace(delivery("one"), sender=7)) == 0
+    for sender in range(30_000):
+        floods.priority(replace(delivery("one"), sender=sender))
+    assert len(floods._levels) == 10_000
 
 
 async def test_a_late_commit_does_not_hold_up_the_next_group(pool: Pool) -> None:
