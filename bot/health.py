@@ -1,6 +1,7 @@
 """`GET /healthz` says that the process runs, `GET /readyz` whether the bot works: database, schema, a live worker."""
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 import asyncpg
@@ -9,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from bot.store.database import DATABASE_AWAY, Pool
-from bot.store.migrate import MigrationError, missing_migrations
+from bot.store.migrate import MigrationError, NewerSchemaError, missing_migrations
 from bot.store.nodes import some_worker_is_alive
 
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
@@ -43,9 +44,10 @@ async def _unready_reason(pool: Pool, timeout_seconds: float) -> str | None:
     """Return why the bot cannot work now, None if it can."""
     try:
         async with pool.acquire(timeout=timeout_seconds) as connection:
-            missing = await missing_migrations(connection)
-            if missing:
-                return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
+            # A schema that was migrated under this process: it goes on until it is restarted.
+            with suppress(NewerSchemaError):
+                if missing := await missing_migrations(connection):
+                    return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
             if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS, timeout_seconds):
                 return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
     except MigrationError as problem:

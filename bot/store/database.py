@@ -38,6 +38,7 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
         for error in vars(asyncpg.exceptions).values()
         if isinstance(error, type) and str(getattr(error, "sqlstate", None)).startswith(TRANSIENT_SQLSTATES)
     ),
+    asyncpg.InvalidCachedStatementError,  # once for a statement, after a migration under this process
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,

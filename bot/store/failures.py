@@ -21,6 +21,8 @@ def is_transient(problem: BaseException) -> bool:
             return False  # a value that Postgres cannot hold
         case OSError(filename=str()):
             return False  # a file of ours
+        case asyncpg.InvalidCachedStatementError():
+            return True  # a migration under this process; the next attempt knows the new schema
         case ConnectorException(__cause__=BaseException() as cause):
             return is_transient(cause)
         case asyncpg.PostgresError(sqlstate=str(code)) | psycopg.Error(sqlstate=str(code)):

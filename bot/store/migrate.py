@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,10 @@ import structlog
 LOCK_KEY = int.from_bytes(hashlib.sha256(b"threadtree schema migrations").digest()[:8], signed=True)
 LOCK_TIMEOUT_SECONDS = 600.0
 LOCK_POLL_SECONDS = 0.1
+TABLE_LOCK_SECONDS = 1.0
+"""How long a migration waits for a table before it lets others have it: whoever asks later waits behind it."""
+TABLE_PAUSE_SECONDS = 2.0
+ENGINE = "000_procrastinate_"
 NO_TRANSACTION = "-- no transaction"
 
 TABLE_EXISTS = "select to_regclass('schema_migrations') is not null"
@@ -56,34 +60,54 @@ def migrations_directory() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
-def load_migrations(directory: Path | None = None) -> tuple[Migration, ...]:
-    """Return the queue engine's schema, then every NNN_name.sql of the directory (default: the bot's own) in order."""
+class NewerSchemaError(MigrationError):
+    """The database has migrations that this version does not know."""
+
+
+def load_migrations(
+    directory: Path | None = None, applied: Collection[str] = (), engine: Path | None = None
+) -> tuple[Migration, ...]:
+    """Return the queue engine's schema, then every NNN_name.sql of the directory (default: the bot's own) in order.
+
+    A database with `applied` migrations has a schema of the engine: of that, the changes since then, by the engine's
+    own files. `engine` is the folder of those.
+    """
     files = sorted((directory or migrations_directory()).glob("[0-9][0-9][0-9]_*.sql"), key=lambda file: file.name)
     ours = tuple(Migration(file.stem, file.read_text(encoding="utf-8")) for file in files)
-    return (_engine_schema(), *ours)
+    return (*_engine_migrations(applied, engine or _engine_directory()), *ours)
 
 
-def _engine_schema() -> Migration:
-    """Return the queue engine's schema, named by the newest of its own migrations."""
+def _engine_directory() -> Path:
     engine = find_spec("procrastinate")  # found and not imported: the web process does without the engine
     if engine is None or engine.origin is None:
         raise MigrationError("The package procrastinate is not installed")
-    folder = Path(engine.origin).with_name("sql")
-    newest = max(change.name.partition("_")[0] for change in (folder / "migrations").glob("[0-9]*.sql"))
-    return Migration(f"000_procrastinate_{newest}", (folder / "schema.sql").read_text(encoding="utf-8"))
+    return Path(engine.origin).with_name("sql")
 
 
-async def migrate(dsn: str, directory: Path | None = None) -> list[str]:
+def _engine_migrations(applied: Collection[str], folder: Path) -> Iterator[Migration]:
+    """Yield the whole schema, named by the version of its newest change, then the changes after that version."""
+    changes = sorted((folder / "migrations").glob("[0-9]*.sql"), key=lambda file: file.name)
+    newest = changes[-1].name.partition("_")[0]
+    known = (name.removeprefix(ENGINE) for name in applied if name.startswith(ENGINE))
+    made_with = next((version for version in known if "_" not in version), newest)
+    if made_with <= newest:
+        yield Migration(f"{ENGINE}{made_with}", (folder / "schema.sql").read_text(encoding="utf-8"))
+    for change in changes:
+        if change.name.partition("_")[0] > made_with:
+            yield Migration(f"{ENGINE}{change.stem}", change.read_text(encoding="utf-8"))
+
+
+async def migrate(dsn: str, directory: Path | None = None, engine: Path | None = None) -> list[str]:
     """Apply what is missing and return its names. Any number of processes may do this at the same time.
 
-    Raises MigrationError for a changed or unknown applied migration, or one that fails: those before it stay.
+    Processes of the version before may run meanwhile: a migration adds, and leaves their statements working. Raises
+    MigrationError for a changed or unknown applied migration, or one that fails: those before it stay.
     """
-    migrations = await asyncio.to_thread(load_migrations, directory)
     connection = await asyncpg.connect(dsn)
     try:
         await _lock(connection)
         await connection.execute(CREATE_TABLE)
-        missing = await _missing(connection, migrations)
+        missing = await _missing(connection, directory, engine)
         await _apply(connection, missing)
         return [migration.name for migration in missing]
     finally:
@@ -93,24 +117,30 @@ async def migrate(dsn: str, directory: Path | None = None) -> list[str]:
 async def missing_migrations(connection: asyncpg.Connection, directory: Path | None = None) -> list[str]:
     """Return the names of the migrations that `migrate` would apply; change nothing.
 
-    Raises MigrationError for a changed or unknown applied migration.
+    Raises NewerSchemaError for an unknown applied migration, MigrationError for a changed one.
     """
-    migrations = await asyncio.to_thread(load_migrations, directory)
     if not await connection.fetchval(TABLE_EXISTS):
-        return [migration.name for migration in migrations]
-    return [migration.name for migration in await _missing(connection, migrations)]
+        return [migration.name for migration in await asyncio.to_thread(load_migrations, directory)]
+    return [migration.name for migration in await _missing(connection, directory)]
 
 
-async def _missing(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> list[Migration]:
+async def _missing(
+    connection: asyncpg.Connection, directory: Path | None, engine: Path | None = None
+) -> list[Migration]:
     applied: dict[str, str] = {row["name"]: row["sha256"] for row in await connection.fetch(SELECT_APPLIED)}
+    migrations = await asyncio.to_thread(load_migrations, directory, applied, engine)
+    known = {migration.name for migration in migrations}
+    if unknown := [name for name in applied if name not in known]:
+        raise NewerSchemaError(
+            f"The database is of a newer version: it has {', '.join(unknown)}. Start that version, or restore a backup."
+        )
     for migration in migrations:
-        if applied.get(migration.name, migration.sha256) != migration.sha256:
+        # The engine's files are its own: a new release may word them anew.
+        is_changed = applied.get(migration.name, migration.sha256) != migration.sha256
+        if is_changed and not migration.name.startswith(ENGINE):
             raise MigrationError(
                 f"Migration {migration.name} was changed after it had been applied: restore it, add a new one"
             )
-    known = {migration.name for migration in migrations}
-    if unknown := [name for name in applied if name not in known]:
-        raise MigrationError(f"The database is of a newer version: it has {', '.join(unknown)}")
     return [migration for migration in migrations if migration.name not in applied]
 
 
@@ -132,12 +162,28 @@ async def _apply(connection: asyncpg.Connection, migrations: Sequence[Migration]
         _log.info("migration-starting", name=migration.name)
         try:
             if migration.in_transaction:
-                async with connection.transaction():
-                    await connection.execute(migration.sql)
-                    await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
+                await _apply_between_others(connection, migration)
             else:
                 # A prepared statement is a single one by the protocol; several would be one transaction after all.
                 await connection.fetch(migration.sql)
                 await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
         except asyncpg.PostgresError as error:
             raise MigrationError(f"Migration {migration.name} failed: {error}") from error
+
+
+async def _apply_between_others(connection: asyncpg.Connection, migration: Migration) -> None:
+    """Apply a migration in one transaction, again and again while another one uses its tables."""
+    deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            async with connection.transaction():
+                await connection.execute(f"set local lock_timeout = '{TABLE_LOCK_SECONDS}s'")
+                await connection.execute(migration.sql)
+                await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
+        except asyncpg.LockNotAvailableError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            _log.info("migration-waits", name=migration.name)
+            await asyncio.sleep(TABLE_PAUSE_SECONDS)
+        else:
+            return

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from bot.store.migrate import migrations_directory
+from tests.support.postgres import execute
 from tests.support.processes import BotProcess, deployment
 
 CANNOT_START = {
@@ -19,6 +20,23 @@ CANNOT_START = {
         "GITHUB_API_URL",
     ),
 }
+
+NEXT_VERSION = """
+-- What a migration may do: each table and view gets one more column.
+do $$
+declare
+    relation record;
+begin
+    for relation in select tablename from pg_tables where schemaname = 'public' and tablename !~ '^procrastinate' loop
+        execute format('alter table %I add column next_version text', relation.tablename);
+    end loop;
+    for relation in select viewname, rtrim(definition, ';') as query from pg_views where schemaname = 'public' loop
+        execute format('create or replace view %I as select o.*, 1 as next_version from (%s) o',
+                       relation.viewname, relation.query);
+    end loop;
+    insert into schema_migrations (name, sha256) values ('999_next', '');
+end $$
+"""
 
 
 def complaints(process: BotProcess) -> list[str]:
@@ -80,6 +98,18 @@ async def test_web_and_worker_refuse_an_old_schema_until_it_is_migrated(
             "README.md": "# shop",
             "hello.txt": "hello",
         }
+
+        # A newer version migrates under them: they go on, and none of this version starts again.
+        await execute(here.dsn, NEXT_VERSION)
+        await here.ask("say Still here.", issue)
+        await here.answered(issue, "Still here.")
+        await web.ready()
+        for late in await asyncio.gather(here.run("web"), here.run("worker")):
+            assert await late.ended() == 1
+            [line] = complaints(late)
+            assert "of a newer version: it has 999_next" in line
+        assert web.is_running
+        assert worker.is_running
 
 
 async def test_two_serves_started_at_once_migrate_once_and_share_the_work(

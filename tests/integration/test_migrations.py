@@ -1,16 +1,19 @@
 """Migrations on a real database: applied once, in order, by the first process."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
+import procrastinate
 import pytest
 import pytest_asyncio
 
 from bot.store.migrate import (
     LOCK_KEY,
     MigrationError,
+    NewerSchemaError,
     load_migrations,
     migrate,
     missing_migrations,
@@ -21,6 +24,9 @@ from tests.support.postgres import execute
 OTHERS_THAT_ASK_FOR_A_LOCK = """
 select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query like '%advisory_lock(%'
+"""
+WAITING_FOR_A_TABLE = """
+select exists (select from pg_locks where locktype = 'relation' and not granted)
 """
 
 
@@ -140,6 +146,56 @@ async def test_a_process_that_waits_for_the_lock_has_no_open_transaction(
         await connection.execute("create index concurrently busy_name on busy (name)")
         await connection.execute(f"select pg_advisory_unlock({LOCK_KEY})")
         assert await waiting != []
+
+
+async def test_a_new_version_of_the_engine_is_applied_in_place_by_its_own_files(
+    empty_database_url: str, connection: asyncpg.Connection, directory: Path, engine: str, tmp_path: Path
+) -> None:
+    await migrate(empty_database_url, directory)
+    later = Path(shutil.copytree(Path(procrastinate.__file__).with_name("sql"), tmp_path / "sql"))
+    schema, changes = later / "schema.sql", later / "migrations"
+    column = "alter table procrastinate_jobs add column {} text;\n"
+    schema.write_text(f"{schema.read_text()}\n{column.format('color')}{column.format('size')}")
+    write(changes, "99.01.00_01_pre_color", column.format("color"))
+    write(changes, "99.02.00_50_post_size", column.format("size"))
+    upgrade = ["000_procrastinate_99.01.00_01_pre_color", "000_procrastinate_99.02.00_50_post_size"]
+
+    assert await migrate(empty_database_url, directory, later) == upgrade
+    assert await migrate(empty_database_url, directory, later) == []
+    await connection.fetch("select color, size from procrastinate_jobs")
+    with pytest.raises(NewerSchemaError, match=upgrade[0]):
+        await migrate(empty_database_url, directory)
+
+    await connection.execute("drop schema public cascade; create schema public")
+    assert (await migrate(empty_database_url, directory, later))[0] == "000_procrastinate_99.02.00"
+    assert await migrate(empty_database_url, directory, later) == []
+    await connection.fetch("select color, size from procrastinate_jobs")
+    with pytest.raises(NewerSchemaError, match="000_procrastinate_99"):
+        await migrate(empty_database_url, directory)
+
+
+async def test_others_use_a_table_while_a_migration_waits_for_it(
+    empty_database_url: str,
+    connection: asyncpg.Connection,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await migrate(empty_database_url, directory)
+    write(directory, "003_age", "alter table animals add column age integer;")
+    monkeypatch.setattr("bot.store.migrate.TABLE_PAUSE_SECONDS", 0.01)
+    other = await asyncpg.connect(empty_database_url)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async with connection.transaction():
+                await connection.fetch("select from animals")
+                migrating = asyncio.create_task(migrate(empty_database_url, directory))
+                while not await other.fetchval(WAITING_FOR_A_TABLE):  # noqa: ASYNC110 - Postgres has no event
+                    await asyncio.sleep(0.01)
+                assert await other.fetchval("select count(*) from animals") == 1
+                assert not migrating.done()
+            assert await migrating == ["003_age"]
+    finally:
+        await other.close()
 
 
 async def test_every_test_has_a_migrated_database_of_its_own(database_url: str) -> None:

@@ -13,6 +13,7 @@ from bot.store.failures import is_transient
     ("sqlstate", "error"),
     [
         ("08006", asyncpg.ConnectionFailureError),
+        ("0A000", asyncpg.InvalidCachedStatementError),
         ("25006", asyncpg.ReadOnlySQLTransactionError),
         ("25P03", asyncpg.IdleInTransactionSessionTimeoutError),
         ("28P01", asyncpg.InvalidPasswordError),
