@@ -54,6 +54,11 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
         suspended.send(signal.SIGSTOP)
 
         await here.start("worker")
+        await here.until("select count(*) = 6 from engine_workers")
+        await here.value(
+            "update procrastinate_workers set last_heartbeat = now() - interval '1 minute' "
+            "where id in (select worker_id from engine_workers order by worker_id limit 3)"
+        )
         # The answer may wait: the suspended process may be in the middle of a request to GitHub.
         await here.until("select count(*) = 1 from turns where state = 'done'")
         assert await here.value("select claim from turns where id = 1") == claim
@@ -105,7 +110,7 @@ async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
-        names = {"NODE_TIMEOUT_SECONDS": "10", "RECOVER_INTERVAL_SECONDS": "3600"}
+        names = {"RECOVER_INTERVAL_SECONDS": "3600"}
         other = {**names, "DATA_DIR": str(tmp_path / "other"), "NODE_NAME": "second"}
         await here.start_listening("web")
         first = await here.start("worker", NODE_NAME="first", **names)
@@ -123,6 +128,7 @@ async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it
         assert await here.value(node, fresh.number, "ready") == "second", "the least loaded node has a new thread"
 
         await first.kill()
+        await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")
         moved = await here.until(node.replace("n.name", "w.path"), issue.number, "ready")
         worktree = tmp_path / "other" / str(moved)
         await until_exists(worktree / "started")

@@ -84,15 +84,15 @@ async def test_a_pull_request_on_the_issues_branch_shares_it_even_if_it_names_no
     assert await world.worktrees("conversations") == [[1, 2]]
 
 
-@pytest.mark.parametrize("fault", [GraphQLError(), Trickle(1, 0.2)])
+@pytest.mark.parametrize(("fault", "times"), [(GraphQLError(), None), (Trickle(1, 0.2), 1)])
 async def test_a_lookup_of_closing_references_that_fails_means_none_and_never_an_error(
-    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    world: World, fault: Fault, times: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0.5)
     await an_issue_with_work(world)
     await world.maria.pushes("feature", {"a.txt": "a\n"})
     pull = await world.maria.opens_pull("Feature", "Fixes #1", head="feature")
-    world.faults.add(fault, path="/graphql", times=None)
+    world.faults.add(fault, path="/graphql", times=times)
     await pull.says("@threadtree-bot write b.txt: b")
 
     await pull.hears("1 file +1 −0")
