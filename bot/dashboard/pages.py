@@ -1,13 +1,15 @@
 """The pages: what runs and waits, and the API's lists with their filters."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from bot.api.calls import THREAD, CallError
+from bot.dashboard.chart import cost_chart
 from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
 from bot.dashboard.visits import ENDPOINTS, View, Visit
 from bot.store import listings
@@ -23,6 +25,7 @@ async def _overview(visit: Visit) -> Response:
     queued = await visit.ask("GET /turns", state="queued", limit=MOST_SHOWN)
     failed = await visit.ask("GET /deliveries", state="failed", limit=MOST_SHOWN)
     nodes = await visit.ask("GET /nodes")
+    today = await visit.ask("GET /costs", days=1)
     turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
     return visit.page(
         "overview.html",
@@ -31,6 +34,8 @@ async def _overview(visit: Visit) -> Response:
         queued=queued,
         failed=failed,
         nodes=nodes["items"],
+        today=_sums(today["items"]),
+        bytes=sum(sum(node["disk"].values()) for node in nodes["items"]),
         silent=sum(node["state"] == "silent" for node in nodes["items"]),
     )
 
@@ -90,6 +95,28 @@ async def _one(visit: Visit, template: str, call: str) -> Response:
     return visit.page(template, item=await visit.calls.run(endpoint, visit.asked(endpoint)))
 
 
+async def _costs(visit: Visit) -> Response:
+    endpoint = ENDPOINTS["GET /costs"]
+    asked = visit.asked(endpoint)
+    page: Any = await visit.calls.run(endpoint, asked)
+    rows = page["items"]
+    by_codebase = {name: [row for row in rows if row["codebase"] == name] for name in {row["codebase"] for row in rows}}
+    repositories = [{"codebase": name, **_sums(of_one)} for name, of_one in by_codebase.items()]
+    return visit.page(
+        "costs.html",
+        items=rows,
+        asked=asked,
+        total=_sums(rows),
+        repositories=sorted(repositories, key=lambda row: (-(row["cost_usd"]), row["codebase"])),
+        chart=cost_chart(rows, visit.now.astimezone(UTC).date(), asked.days),
+    )
+
+
+def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of the columns; what is unknown counts as nothing."""
+    return {name: sum(row[name] or 0 for row in rows) for name in ("turns", "untold", "tokens", "cost_usd")}
+
+
 async def _login(visit: Visit) -> Response:
     return visit.page("login.html", next=_next(visit), problem=None)
 
@@ -133,6 +160,7 @@ PAGES: Final = (
     View("GET", "/deliveries", _List("deliveries", "GET /deliveries").answer),
     View("GET", "/deliveries/{guid}", _delivery),
     View("GET", "/operations/{id}", _operation),
+    View("GET", "/costs", _costs),
     View("GET", "/nodes", _List("nodes", "GET /nodes").answer),
     View("GET", "/login", _login, is_open=True),
     View("POST", "/login", _sign_in, is_open=True),

@@ -51,6 +51,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "ago": _ago,
         "bytes": decimal,
         "count": format_count,
         "duration": format_duration,
@@ -69,6 +70,15 @@ def environment() -> Environment:
         "query": _query,
     }
     return made
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    """Return how long ago it was, in its largest unit: `3 h ago`."""
+    seconds = max(0, int((now - at).total_seconds()))
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
 
 
 def _money(dollars: float | None) -> str:
