@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ class Places:
         self.all = places
         self.ended: list[str] = []
         """Starts that ended by themselves, with their status and last lines."""
+        self.lives: list[tuple[BotProcess, float]] = []
+        """The workers that were started, and when each ended."""
         self._here = here
         self._rng = rng
         self._stopping = False
@@ -88,6 +91,8 @@ class Places:
             )
             while process.is_running:
                 await asyncio.sleep(LOOK_SECONDS)
+            if not place.is_web:
+                self.lives.append((process, time.time()))
             status = await process.ended()
             if status != -signal.SIGKILL and not self._stopping:
                 self.ended.append(f"{place.name} ended with {status}:\n{await process.tail()}")

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +17,15 @@ import orjson
 
 from bot.simulated.github.model import Comment, Issue, User
 from tests.chaos.stream import Asked, Stream
+from tests.support.processes import BotProcess
 from tests.support.world import PROGRESS
 
 LOST, DOUBLED, ORDER, TOGETHER = "lost", "doubled", "out of order", "two in a directory"
 COMMITS, ORPHANS, LEAKED, STUCK = "lost commits", "orphans", "leaked", "stuck"
 KINDS = (LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK)
 
+NOTICED_SECONDS = 2.0
+"""So much later, at most, is the end of a process noticed."""
 _LINK = re.compile(r"request\]\([^)]*#issuecomment-(\d+)\)")
 _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
@@ -207,6 +210,32 @@ def order(evidence: Evidence) -> Iterable[Violation]:
                 was_first = taken is not None and taken < late.comment.created_at
                 if was_first and evidence.turn_of[early.comment.id]["id"] > evidence.turn_of[late.comment.id]["id"]:
                     yield Violation(ORDER, f"{early.tag} came in before {late.tag} was written, but waits after it")
+
+
+def taken_from_the_living(lives: Iterable[tuple[BotProcess, float]]) -> Iterable[Violation]:
+    """A turn is taken over only from a process that has ended; `lives` are processes of one node with their ends."""
+    runs: list[tuple[float, str, object, float, int]] = []
+    for process, ended in lives:
+        for event in (
+            "turn-started",
+            "turn-ended",
+            "turn-put-back",
+            "turn-requeued",
+            "turn-cut-off",
+            "turn-interrupted",
+        ):
+            for line in process.events(event):
+                at = datetime.fromisoformat(str(line["timestamp"])).timestamp()
+                runs.append((at, event, line.get("turn"), ended, process.pid))
+    running: dict[object, tuple[float, int]] = {}
+    for at, event, turn, ended, pid in sorted(runs):
+        match event:
+            case "turn-started":
+                running[turn] = ended, pid
+            case "turn-cut-off" | "turn-interrupted" if turn in running and running[turn][0] > at + NOTICED_SECONDS:
+                yield Violation(TOGETHER, f"turn {turn} was taken from process {running[turn][1]}, which lived")
+            case _:
+                running.pop(turn, None)
 
 
 def _accepted_at(stream: Stream) -> dict[int, Any]:
