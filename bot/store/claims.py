@@ -48,6 +48,8 @@ with recursive running as materialized (
                    and (select w.state in ('reserved', 'ready')
                                and not exists (select from worktrees o
                                                where o.node = w.node and o.path = w.path and o.state = 'removing')
+                               and not exists (select from worktrees o
+                                               where o.node = w.node and o.path = w.path and o.state = 'lost')
                         from worktrees w where w.id = t.worktree_id)
                    and not exists (select from operations p where p.worktree_id = t.worktree_id
                                    and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))

@@ -144,6 +144,31 @@ async def test_the_path_is_another_where_it_is_taken(world: TurnRows) -> None:
     assert path == f"worktrees/octo/repo-1/issue-1-{old}"
 
 
+async def test_nothing_is_made_at_the_path_of_a_directory_that_the_node_has_lost(world: TurnRows) -> None:
+    path = "worktrees/octo/repo-1/issue-1"
+    await world.worktree(node="here")
+    conversation = await world.thread(worktree=(first := await world.worktree(node="there", path=path)))
+    turn = await world.ask(conversation)
+    await silent(world, "there")
+    second = await moved(world, first)
+    assert second is not None
+    # The other node goes too, and the first one is back before it has let go: the thread returns to it.
+    await silent(world, "there", 0)
+    await silent(world, "here")
+    third = await moved(world, second, to="there")
+    again = await world.worktree(node="there", path=path)
+    twice = await world.worktree(node="there", path=path.removesuffix("1"))
+    rows = {row["id"]: row["path"] for row in await world.db.fetch("select id, path from worktrees")}
+    assert rows[first] == rows[second] == path
+    assert len({rows[first], rows[third], rows[again]}) == 3
+    assert rows[twice] == path.removesuffix("1"), "only that path"
+
+    await world.db.execute("update worktrees set path = $2 where id = $1", third, path)
+    assert await world.claim(node="there") is None, "a run waits for the end of a removal that failed"
+    await world.db.execute("update worktrees set state = 'removed' where id = $1", first)
+    assert (await world.claimed(node="there")).id == turn
+
+
 async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_back(world: TurnRows) -> None:
     await world.worktree(node="here")
     asked, worktree = await world.home(node="there")
