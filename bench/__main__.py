@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import claim, decide, flood, lists, receive, removal, sweep, turn, worktree
+from bench import claim, decide, flood, lists, plans, receive, removal, sweep, turn, worktree
 from bench.receive import LONG, SHORT
 
 
@@ -34,6 +34,9 @@ def main() -> int:
     turned.add_argument("--short", action="store_true", help="the small repository only")
     claimed = parts.add_parser("claim", help="how long a claim takes while thousands of turns wait")
     claimed.add_argument("--runs", type=int, default=30)
+    planned = parts.add_parser("plans", help="how long each statement takes on a database with a million rows")
+    planned.add_argument("--rows", type=int, default=plans.MANY)
+    planned.add_argument("--runs", type=int, default=5)
     parts.add_parser("decide", help="how long 500 mentions on 100 threads take")
     listed = parts.add_parser("lists", help="how long a list and a dry prune of many worktrees take")
     listed.add_argument("--worktrees", type=int, default=1_000)
@@ -54,6 +57,8 @@ def main() -> int:
             return 0 if asyncio.run(_flood(known.seconds)) else 1
         case "claim":
             return 0 if claim.report(asyncio.run(claim.measure(known.runs))) else 1
+        case "plans":
+            return 0 if plans.report(asyncio.run(plans.measure(known.rows, known.runs))) else 1
         case "decide":
             return 0 if decide.report(asyncio.run(decide.measure())) else 1
         case "lists":

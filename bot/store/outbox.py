@@ -68,14 +68,17 @@ select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))
 
 SENDABLE = """
 -- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
--- address (unless that comment was refused). An earlier part that waits for this very row delays nothing.
+-- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Both are
+-- asked row by row, in the order of an index: a join would read all that waits.
 from outbox o
 where o.writer = $1 and o.state in ('waiting', 'sending')
-  and not exists (select from outbox linked where linked.id = o.waits_for
-                    and linked.comment_url is null and linked.state <> 'failed')
-  and not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
+  and coalesce((select linked.comment_url is not null or linked.state = 'failed'
+                from outbox linked where linked.id = o.waits_for), true)
+  and case when o.part > 1 then
+      not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
                     and earlier.part < o.part and earlier.comment_id is null
                     and earlier.state in ('waiting', 'sending') and earlier.waits_for is distinct from o.id)
+      else true end
 """
 
 NEXT = f"""
@@ -87,8 +90,9 @@ order by o.round, o.urgency, o.id limit 1
 """
 
 NEXT_DUE = f"""
-select case when count(*) > 0 then greatest(min(o.due_at), $2::timestamptz) end
+select greatest(o.due_at, $2::timestamptz)
 {SENDABLE} and o.urgency <= $3
+order by o.due_at limit 1
 """
 
 TAKE = """

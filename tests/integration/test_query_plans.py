@@ -112,6 +112,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "operations before a turn": ("select from operations where turn_id = $1", (5,)),
     "operations told in a comment": ("select from operations where reply_id = $1", (5,)),
     "the next write": (outbox.NEXT, ("github.com/token", NOON, False)),
+    "when to write next": (outbox.NEXT_DUE, ("github.com/token", NOON, 3)),
     "load a delivery": (deliveries.LOAD, ("guid",)),
     "begin a delivery": (deliveries.BEGIN, ("guid",)),
     "finish a delivery": (deliveries.FINISH, ("guid", "done", None)),
