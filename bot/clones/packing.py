@@ -8,6 +8,7 @@ import asyncio
 import os
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -46,6 +47,20 @@ async def pack(lock: CloneLock) -> None:
     if await asyncio.to_thread(_is_scattered, clone):
         await _git(clone, "repack", "-d", "-l", "-q", "--geometric=2")
         await asyncio.to_thread(_prefer_files, clone)
+
+
+async def forget_fetched(lock: CloneLock, wanted: Collection[str]) -> None:
+    """Drop the copies of pull requests' heads except of the `wanted` refs of the remote. Raises GitError, OSError.
+
+    Their commits are held for the worktrees that may have seen them.
+    """
+    clone, kept = lock.clone, {refs.fetched(ref) for ref in wanted}
+    fetched = await asyncio.to_thread(holding.tips, clone.path, refs.FETCHED_PREFIX)
+    gone = {ref: sha for ref, sha in fetched.items() if ref not in kept}
+    if gone:
+        await asyncio.to_thread(holding.hold, clone.path, set(gone.values()))
+        deletions = "".join(f"delete {ref}\n" for ref in gone).encode()
+        await _git(clone, "update-ref", "--stdin", given=deletions)
 
 
 async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes: int) -> bool:

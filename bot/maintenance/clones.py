@@ -9,7 +9,7 @@ import structlog
 from bot.clones import trash
 from bot.clones.admin import admin_directories
 from bot.clones.clone import Clone, clone_lock
-from bot.clones.packing import LARGE_REPOSITORY_FILES, pack, pack_whole
+from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.repair import folders_on_disk
@@ -36,8 +36,12 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
             if await _remove_if_unused(ctx, folder, clone, unused):
                 continue
             async with clone_lock(clone) as lock:
-                await pack(lock)
                 use = await _use_of(ctx, folder)
+                if use is not None:
+                    async with ctx.pool.acquire() as connection:
+                        heads = await clones.pull_request_heads(connection, folder, ctx.node)
+                    await forget_fetched(lock, heads)
+                await pack(lock)
                 if use is not None and not use.busy:
                     await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
         except (GitError, OSError) as problem:

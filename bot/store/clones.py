@@ -33,6 +33,14 @@ from codebases b where b.folder = $1
 """
 
 
+PULL_REQUEST_HEADS = """
+-- The heads at which worktrees of the repository are on the node.
+select distinct w.start_ref
+from codebases b join worktrees w on (w.platform, w.repository_id) = (b.platform, b.repository_id)
+where b.folder = $1 and w.node = $2 and w.start_kind = 'detached' and w.state <> 'removed'
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class CloneUse:
     """The use of a clone. `busy`: a turn runs in one of its worktrees. `made_since`: its new worktrees since a time."""
@@ -51,3 +59,8 @@ async def use_of(connection: Connection, folder: str, node: str, since: datetime
 async def is_unused(connection: Connection, folder: str, node: str, since: datetime) -> bool:
     """Return whether nothing needs the clone in this folder on the node; False for a repository without a row."""
     return bool(await connection.fetchval(IS_UNUSED, folder, node, since))
+
+
+async def pull_request_heads(connection: Connection, folder: str, node: str) -> list[str]:
+    """Return the refs of the pull requests' heads at which worktrees of this folder are on the node."""
+    return [row["start_ref"] for row in await connection.fetch(PULL_REQUEST_HEADS, folder, node)]

@@ -10,7 +10,7 @@ import pytest
 
 from bot.clones import holding
 from bot.clones.clone import CloneLock, clone_lock, fetch_ref
-from bot.clones.packing import LARGE_REPOSITORY_FILES, pack, pack_whole
+from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
 from bot.git import refs
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
@@ -191,6 +191,20 @@ async def test_a_replaced_head_of_a_fork_is_held(each: GitRepositories) -> None:
         git(each.remote, "update-ref", "refs/pull/7/head", each.remote_tip("main"))
         await fetch_ref(lock, "refs/pull/7/head")
     assert held(each) == [before]
+
+
+async def test_a_fetched_head_that_no_worktree_is_at_any_more_is_forgotten_and_held(each: GitRepositories) -> None:
+    old = each.someone_pushes("fork", {"a": "1"}, start="origin/main")
+    for number in (7, 8):
+        git(each.remote, "update-ref", f"refs/pull/{number}/head", old)
+    await each.created()
+    async with clone_lock(each.clone) as lock:
+        for number in (7, 8):
+            await fetch_ref(lock, f"refs/pull/{number}/head")
+        await forget_fetched(lock, ["refs/pull/8/head"])
+    assert await each.clone.commit_at("refs/threadtree/fetched/pull/7/head") is None
+    assert await each.clone.commit_at("refs/threadtree/fetched/pull/8/head") == old
+    assert held(each) == [old]
 
 
 async def test_files_of_a_large_repository_lie_in_a_pack_of_their_own(tmp_path: Path) -> None:
