@@ -26,7 +26,7 @@ from bot.maintenance.retention_rules import (
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.process_lock import worker_lock
-from bot.operations.remove import remove_claimed
+from bot.operations.remove import delete_trashed, remove_claimed
 from bot.store import removals, retention
 from bot.store.retention import Candidate
 from bot.worktrees.remove import Removed
@@ -147,8 +147,7 @@ class _Prune:
         ctx = self._ctx
         if self._report.dry_run:
             size = await asyncio.to_thread(trash.size_of, self._path(candidate))
-            self._report.bytes_reclaimed += size
-            self._deleted(candidate)
+            self._deleted(candidate, size)
             return
         async with ctx.pool.acquire() as connection:
             claimed = await removals.claim_for(
@@ -172,7 +171,7 @@ class _Prune:
             return
         result = await remove_claimed(ctx, claimed)
         if isinstance(result, Removed):
-            self._deleted(candidate)
+            self._deleted(candidate, await delete_trashed(result.trashed))
             return
         # A failed removal is no activity: the next prune tries again.
         async with ctx.pool.acquire() as connection:
@@ -203,8 +202,10 @@ class _Prune:
             line = Line(None, str(path), f"An orphan for {describe(self._policy.kept_for[Kind.ORPHAN])}.")
             try:
                 if report.dry_run or await end_orphan(ctx, path):
+                    freed = 0 if report.dry_run else await trash.empty_trash(ctx.data_dir)
+                    report.bytes_reclaimed += freed
                     report.deleted.append(line)
-                    _log.info("worktree-pruned", path=str(path), orphan=True, dry_run=report.dry_run)
+                    _log.info("worktree-pruned", path=str(path), orphan=True, bytes=freed, dry_run=report.dry_run)
             except (GitError, OSError, ValueError) as problem:
                 report.errors.append(Line(None, str(path), str(problem)))
                 _log.warning("prune-error", path=str(path), error=str(problem))
@@ -212,7 +213,8 @@ class _Prune:
     def _path(self, candidate: Candidate) -> Path:
         return self._ctx.directory(candidate.worktree.path)
 
-    def _deleted(self, candidate: Candidate) -> None:
+    def _deleted(self, candidate: Candidate, freed: int) -> None:
+        self._report.bytes_reclaimed += freed
         idle = self._policy.now - candidate.worktree.updated_at
         self._report.deleted.append(
             Line(candidate.worktree.id, str(self._path(candidate)), f"Last used {describe(idle)} ago.")
@@ -221,6 +223,7 @@ class _Prune:
             "worktree-pruned",
             worktree=candidate.worktree.id,
             path=str(self._path(candidate)),
+            bytes=freed,
             dry_run=self._report.dry_run,
         )
 
