@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-agents chaos lint bench lock clean payloads
+.PHONY: help venv demo test histories test-agents chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -37,6 +37,9 @@ demo: venv ## play the demo on this machine, with a simulated GitHub and agent
 
 test: venv payloads ## run unit, integration and end-to-end tests
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+histories: venv ## play new random histories of worktrees: make histories ARGS="--count 10000 --seed 2"
+	$(BIN)/pytest tests/histories -n $(WORKERS) -v $(ARGS)
 
 test-agents: venv ## install the real agents (about 1 GB) and test them against simulated models
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones.clone import clone_lock
+from bot.failpoints import reached
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.model import worktree_path
@@ -46,6 +47,7 @@ async def move_in(ctx: NodeContext, was_at: Path) -> None:
             async with clone_lock(ctx.clone(folder)) as lock:
                 if await asyncio.to_thread(relocate, lock, old, new):
                     _log.info("worktree-moved", old=str(old), new=str(new))
+                    reached("worktree-moved")
         except (GitError, InvalidNameError, OSError) as problem:
             _log.warning("worktree-not-moved", old=str(old), new=str(new), problem=str(problem))
     await asyncio.to_thread(record, ctx.data_dir, ctx.node)

@@ -1,5 +1,6 @@
 """Rules: threads close and reopen, people ask to reset, remove and restore worktrees, workers do it."""
 
+from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from bot.decide.parsing import ParsedComment
@@ -16,12 +17,26 @@ from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
 class CommandRules(TurnRules):
     """The ends and the restores of worktrees."""
 
-    @rule(talk=talks)
-    def closes(self, talk: Talk) -> None:
+    @rule(talk=talks, reopens=st.booleans(), at_once=st.booleans())
+    def closes(self, talk: Talk, reopens: bool, at_once: bool) -> None:
         self.close(talk)
+        if at_once:
+            self.carry_out()
+        if reopens:
+            self.reopen(talk)
 
-    @rule(talk=talks)
-    def reopens(self, talk: Talk) -> None:
+    @rule(talk=talks, verb=verbs, at_once=st.booleans())
+    def commands(self, talk: Talk, verb: Verb, at_once: bool) -> None:
+        self.command(talk, verb)
+        if at_once:
+            self.carry_out()
+
+    @rule()
+    def carries_out(self) -> None:
+        self.carry_out()
+
+    def reopen(self, talk: Talk) -> None:
+        """Open the thread again."""
         number = int(talk.split()[1])
 
         async def reopen() -> None:
@@ -29,14 +44,6 @@ class CommandRules(TurnRules):
                 await closing.reopen(connection, REPOSITORY, number, self.ground.later())
 
         self.bot(reopen())
-
-    @rule(talk=talks, verb=verbs)
-    def commands(self, talk: Talk, verb: Verb) -> None:
-        self.command(talk, verb)
-
-    @rule()
-    def carries_out(self) -> None:
-        self.carry_out()
 
     def close(self, talk: Talk) -> None:
         """Close the thread and tell its running turn."""
@@ -68,5 +75,7 @@ class CommandRules(TurnRules):
             await remove_all(ground.ctx, ground.worker.name)
 
         self.bot(all_that_waits(), index_too=True)
-        self.damaged &= self.live_paths()
+        live = self.live_paths()
+        self.damaged &= live
+        self.spoiled &= live
         self.check_order()

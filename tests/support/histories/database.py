@@ -1,12 +1,14 @@
 """One database for many histories, with a clock that tests move."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
 
 from bot import failpoints
+from bot.git.runner import Git
 from bot.store.database import Pool
 from tests.support.histories.fakes import manual_agent
 
@@ -25,12 +27,27 @@ from information_schema.columns where table_schema = 'public' and column_default
 """
 
 
+before_step: list[Callable[[], None]] = []
+"""Called before each git command and each use of the database: two steps of the bot are never closer."""
+
+
+def _steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    def step(*args: Any, **options: Any) -> Any:
+        for listener in before_step:
+            listener()
+        return original(*args, **options)
+
+    return step
+
+
 @asynccontextmanager
 async def history_database(dsn: str) -> AsyncIterator[Pool]:
     """Yield a database for one history after another; agents are manual, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bot.run.turn.driver_for", manual_agent)
         patch.setattr(failpoints, "listener", None)
+        patch.setattr(Git, "run", _steps(Git.run))
+        patch.setattr(asyncpg.pool.Pool, "acquire", _steps(asyncpg.pool.Pool.acquire))
         path = {"search_path": "clock, public, pg_catalog"}
         async with asyncpg.create_pool(dsn, min_size=2, max_size=6, server_settings=path) as pool:
             await pool.execute(CLOCK)

@@ -29,6 +29,10 @@ Deed = Literal[
     "stash",
     "hide",
     "nest",
+    "ignore",
+    "submodule",
+    "submodule work",
+    "submodule commit",
 ]
 Damage = Literal[
     "gone",
@@ -44,8 +48,10 @@ Damage = Literal[
     "clone empty",
 ]
 FILES = ("a", "b", "README.md")
+IGNORED = "*.ign"
+SUBMODULE = "lib"
 
-deeds = st.lists(st.tuples(st.sampled_from(get_args(Deed)), st.sampled_from(FILES)), max_size=4)
+deeds = st.lists(st.tuples(st.sampled_from(get_args(Deed)), st.sampled_from(FILES)), min_size=1, max_size=4)
 damages = st.sampled_from(get_args(Damage))
 
 
@@ -101,6 +107,20 @@ def do(ground: HistoryNode, path: Path, deed: Deed, name: str) -> None:
             nested.mkdir(exist_ok=True)
             _write(nested / name, ground.content(f"nested {name}"))
             ground.agent(path, "sh", "-c", "cd nested && git init -q && git add -A && git commit -q -m nested")
+        case "ignore":
+            _write(path / f"{name}{IGNORED[1:]}", ground.secret())
+        case "submodule":
+            add = "git -c protocol.file.allow=always submodule add -q"
+            make = "git init -q lib; cd lib && git commit -q --allow-empty -m lib"
+            ground.agent(path, "sh", "-c", f'(cd "$HOME" && {make}); {add} "$HOME/lib" {SUBMODULE}')
+        case "submodule work":
+            if (path / SUBMODULE).is_dir():
+                _write(path / SUBMODULE / name, ground.content(f"submodule's {name}"))
+        case "submodule commit":
+            if (path / SUBMODULE / ".git").exists():
+                _write(path / SUBMODULE / name, ground.content(f"submodule's {name}"))
+                ground.agent(path, "sh", "-c", f"cd {SUBMODULE} && git add -A && git commit -q -m work")
+                ground.agent(path, "git", "commit", "-q", "-m", "pointer", "--", SUBMODULE)
 
 
 def damage(ground: HistoryNode, path: Path, kind: Damage) -> None:

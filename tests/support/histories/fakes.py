@@ -17,6 +17,9 @@ class QuietGitHub:
     async def permission(self, repository: Repository, login: str) -> str:
         return "write"
 
+    async def as_named_now(self, repository: Repository) -> Repository:
+        return repository
+
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         return False
 

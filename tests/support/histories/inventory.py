@@ -6,7 +6,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,6 +56,7 @@ class Inventory:
     clone: Path
     data: Path
     written: dict[str, str]
+    reached: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
 
     def look(self, *, rescues: bool = True) -> Found:
         """Return everything that exists now: on the remote, in the clone, in cages, in worktrees, in kept directories.
@@ -73,32 +74,33 @@ class Inventory:
         for private in privates:
             tips.update(_tips_of_private(private))
         objects = [self.clone / "objects", *(one / "common" / "objects" for one in privates)]
-        listed = subprocess.run(
-            ["git", "rev-list", "--objects", "--ignore-missing", "--stdin"],
-            cwd=self.remote,
-            env={
-                "PATH": os.environ["PATH"],
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(str(one) for one in objects if one.is_dir()),
-            },
-            input="".join(f"{tip}\n" for tip in sorted(tips)),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert listed.returncode == 0, listed.stderr
-        commits, contents = set(), set()
-        for line in listed.stdout.splitlines():
-            sha, space, _ = line.partition(" ")
-            if not space:
-                commits.add(sha)
-            elif sha in self.written:
-                contents.add(sha)
+        commits, named = self._reached(tips, [str(one) for one in objects if one.is_dir()])
+        contents = set(named)
         for place in (self.data / "worktrees", kept):
             contents.update(name for name in _contents(place) if name in self.written)
         indexes = [*self.clone.glob("worktrees/*/index"), *kept.glob("*.git/worktrees/*/index")]
         indexes += [private / "state" / "index" for private in privates]
-        staged = {name for index in indexes for name in _staged(index) if name in self.written}
-        return Found(frozenset(commits), frozenset(contents), frozenset(staged), remote)
+        staged = {name for index in indexes for name in staged_in(index).values() if name in self.written}
+        return Found(commits, frozenset(contents), frozenset(staged), remote)
+
+    def _reached(self, tips: set[str], objects: list[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the commits and the written contents that these tips reach; the same places know the same objects."""
+        key = frozenset((*tips, *objects))
+        if key not in self.reached:
+            listed = subprocess.run(
+                ["git", "rev-list", "--objects", "--ignore-missing", "--stdin"],
+                cwd=self.remote,
+                env={"PATH": os.environ["PATH"], "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(objects)},
+                input="".join(f"{tip}\n" for tip in sorted(tips)),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert listed.returncode == 0, listed.stderr
+            lines = [line.partition(" ") for line in listed.stdout.splitlines()]
+            commits = frozenset(sha for sha, space, _ in lines if not space)
+            self.reached[key] = commits, frozenset(sha for sha, space, _ in lines if space and sha in self.written)
+        return self.reached[key]
 
     def lost(self, before: Found, after: Found, *, index_too: bool) -> list[str]:
         """Describe what was there before and is missing now."""
@@ -151,16 +153,17 @@ def _contents(directory: Path) -> Iterator[str]:
                 yield content_id(file.read_bytes())
 
 
-def _staged(index: Path) -> Iterator[str]:
-    """Read an index: https://git-scm.com/docs/index-format, versions 2 and 3."""
-    if not index.is_file():
-        return
-    data = index.read_bytes()
+def staged_in(index: Path) -> dict[str, str]:
+    """Return the paths in an index, and their contents: https://git-scm.com/docs/index-format, versions 2 and 3."""
+    data = index.read_bytes() if index.is_file() else b""
     if len(data) < 12 or not data.startswith(b"DIRC"):
-        return
+        return {}
+    found: dict[str, str] = {}
     (entries,), at = struct.unpack(">I", data[8:12]), 12
     for _ in range(entries):
-        yield data[at + 40 : at + 60].hex()
         (flags,) = struct.unpack(">H", data[at + 60 : at + 62])
         name = at + _INDEX_ENTRY_BYTES + (2 if flags & _EXTENDED else 0)
-        at += (data.index(b"\0", name) - at + 8) // 8 * 8
+        end = data.index(b"\0", name)
+        found[os.fsdecode(data[name:end])] = data[at + 40 : at + 60].hex()
+        at += (end - at + 8) // 8 * 8
+    return found

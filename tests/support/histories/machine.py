@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 from bot.store.database import Pool
 from tests.support.git_repositories import git
 from tests.support.histories.database import NODE
-from tests.support.histories.inventory import Found
+from tests.support.histories.disk import IGNORED
+from tests.support.histories.inventory import Found, staged_in
 from tests.support.histories.node import HistoryNode, close
 
 T = TypeVar("T")
@@ -23,6 +23,10 @@ T = TypeVar("T")
 LIVE = """
 select id, path, branch, state from worktrees where node = $1 and state in ('reserved', 'ready', 'removing')
 order by id
+"""
+RESETS = """
+select worktree_id, array_agg(id || state order by id) as states, bool_or(state = 'running') as runs
+from operations where kind = 'reset' group by worktree_id
 """
 WARNED_OF = ("turn-failed", "turn-crashed", "publish-failed", "commits-not-imported")
 """Log events of problems that a history does not cause."""
@@ -38,18 +42,34 @@ class Shared:
     sandbox: Literal["off", "bwrap"]
 
 
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """The ignored files of one worktree, and what tells whether it was removed or reset since then."""
+
+    path: Path
+    inode: int
+    resets: list[str]
+    files: dict[str, bytes]
+
+
 class Machine(RuleBasedStateMachine):
-    """One history. `damaged` are paths that were damaged since the last turn there."""
+    """One history.
+
+    `damaged` are paths that were damaged since the last turn there, or are half done; `spoiled` the damaged ones.
+    """
 
     def __init__(self, theatre: Shared) -> None:
         super().__init__()
         self.theatre = theatre
-        self.root = Path(tempfile.mkdtemp(dir=theatre.directory)).resolve()
+        # The same for all histories: what they begin with names it.
+        self.root = theatre.directory.resolve() / "history"
         self.damaged: set[Path] = set()
+        self.spoiled: set[Path] = set()
         self.log: list[dict[str, Any]] = []
         structlog.configure(processors=[structlog.processors.format_exc_info, self._note])
         self.ground = self._play(HistoryNode.make(self.root, theatre.pool, theatre.sandbox))
         self.seen: Found = self.ground.ledger.look()
+        self.ignored: dict[int, Ignored] = {}
 
     def teardown(self) -> None:
         self._play(close(self.ground))
@@ -67,6 +87,7 @@ class Machine(RuleBasedStateMachine):
         lost = self.ground.ledger.lost(before, self.seen, index_too=index_too)
         assert not lost, f"lost: {lost}"
         self._check_remote(before)
+        self._check_ignored()
         assert not self.wrong(), f"the log says: {self.wrong()}"
         return result
 
@@ -78,7 +99,7 @@ class Machine(RuleBasedStateMachine):
     def hands(self) -> Iterator[None]:
         """Let people or agents act: what they drop themselves need not be kept."""
         yield
-        self.seen = self.ground.ledger.look()
+        self.seen, self.ignored = self.ground.ledger.look(), self._ignored()
 
     def live_paths(self) -> set[Path]:
         """Return the paths of the worktrees that have a row."""
@@ -109,6 +130,38 @@ class Machine(RuleBasedStateMachine):
             if now != was:
                 assert ref != "refs/heads/main", "the default branch was pushed to"
                 assert git(self.ground.remote, "merge-base", was, now) == was, f"{ref} was forced"
+
+    def _ignored(self) -> dict[int, Ignored]:
+        """Return the ignored files of the worktrees, by the id of the row."""
+        found: dict[Path, dict[str, bytes]] = {}
+        for path in self.ground.directories():
+            if not path.is_symlink() and (files := list(path.glob(IGNORED))):
+                state = self.ground.state(path)
+                tracked = staged_in(state / "index") if state is not None else {}
+                found[path] = {file.name: file.read_bytes() for file in files if file.name not in tracked}
+        if not any(found.values()):
+            return {}
+        resets = {row["worktree_id"]: row for row in self._play(self.ground.rows(RESETS))}
+        ignored = {}
+        for row in self._play(self.ground.rows(LIVE, NODE)):
+            path, reset = self.ground.ctx.directory(row["path"]), resets.get(row["id"])
+            if path in found and row["state"] == "ready" and path not in self.spoiled and not (reset and reset["runs"]):
+                states = reset["states"] if reset else []
+                ignored[row["id"]] = Ignored(path, path.stat().st_ino, states, found[path])
+        return ignored
+
+    def _check_ignored(self) -> None:
+        """Check that no ignored file was changed or deleted, except by a removal or a reset."""
+        before, self.ignored = self.ignored, self._ignored()
+        live = {row["id"] for row in self._play(self.ground.rows(LIVE, NODE)) if row["state"] == "ready"}
+        resets = {row["worktree_id"]: row["states"] for row in self._play(self.ground.rows(RESETS))} if before else {}
+        for worktree, was in before.items():
+            if worktree not in live or resets.get(worktree, []) != was.resets or was.path in self.spoiled:
+                continue
+            assert was.path.stat().st_ino == was.inode, f"another directory at {was.path}"
+            now = {file.name: file.read_bytes() for file in was.path.glob(IGNORED)}
+            changed = {name: now.get(name) for name, text in was.files.items() if now.get(name) != text}
+            assert not changed, f"ignored files of {was.path}: {changed}"
 
     def _play(self, doing: Coroutine[Any, Any, T]) -> T:
         return self.theatre.loop.run(doing)

@@ -1,6 +1,8 @@
 """Rules: time passes, worktrees are pruned and repaired, and workers are killed between two effects."""
 
+import os
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -11,11 +13,13 @@ from hypothesis.stateful import rule
 
 import bot
 from bot import failpoints
+from bot.maintenance.clones import care_for_clones
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
 from tests.support.failpoints import KilledError
 from tests.support.histories.commands import CommandRules
+from tests.support.histories.database import NODE
 from tests.support.histories.disk import deeds
 from tests.support.histories.turns import Deeds, Talk, Verb, talks, verbs
 
@@ -25,25 +29,42 @@ FAILPOINTS = sorted(
 )
 RESCUE_DAYS = 180
 
-What = Literal["turn", "close", "command", "sweep", "repair"]
+What = Literal["turn", "close", "command", "sweep", "repair", "move"]
 
 
 class MaintenanceRules(CommandRules):
     """The acts of timers and operators."""
 
-    @rule(days=st.sampled_from((0, 1, 40, 100, 200)))
-    def sweeps(self, days: int) -> None:
-        """Let time pass, or the clock jump; then prune unused worktrees."""
-        self.sweep(days)
-
-    @rule()
-    def repairs(self) -> None:
-        self.bot(self.repair(), index_too=True)
+    @rule(
+        what=st.sampled_from(("sweep", "sweep", "repair", "pack", "restart")),
+        days=st.sampled_from((0, 1, 40, 100, 200)),
+        name=st.sampled_from((NODE, "elsewhere")),
+        moved=st.booleans(),
+    )
+    def housekeeping(
+        self,
+        what: Literal["sweep", "repair", "pack", "restart"],
+        days: int,
+        name: str,
+        moved: bool,
+    ) -> None:
+        """Prune unused worktrees after some time or a jump of the clock, repair, pack, or start the node again under
+        this name, with DATA_DIR at another path where it is `moved`.
+        """
+        match what:
+            case "sweep":
+                self.sweep(days)
+            case "repair":
+                self.bot(self.repair(), index_too=True)
+            case "pack":
+                self.pack()
+            case "restart":
+                self.restart(name, moved=moved)
 
     @rule(
         name=st.sampled_from(FAILPOINTS),
         talk=talks,
-        what=st.sampled_from(("turn", "turn", "close", "command", "sweep", "repair")),
+        what=st.sampled_from(("turn", "turn", "close", "command", "sweep", "repair", "move")),
         doing=deeds,
         verb=verbs,
     )
@@ -72,6 +93,8 @@ class MaintenanceRules(CommandRules):
                     self.sweep(100)
                 case "repair":
                     self.bot(self.repair(), index_too=True)
+                case "move":
+                    self.restart("elsewhere", moved=True)
         except KilledError:
             event(f"killed at {name}")
         finally:
@@ -81,6 +104,27 @@ class MaintenanceRules(CommandRules):
             self.excuse_all()
             self.bot(self.ground.kill(), index_too=True)
             self.carry_out()
+
+    def pack(self) -> None:
+        """Delete what nothing reaches from the clone."""
+        stamp = self.ground.clone.path / "threadtree-packed"
+        if self.ground.clone.path.is_dir():
+            stamp.touch()
+            os.utime(stamp, (0, 0))
+        self.ground.ledger.reached.clear()
+        self.bot(care_for_clones(self.ground.ctx, timedelta(days=90)), index_too=True)
+
+    def restart(self, name: str, *, moved: bool) -> None:
+        before = self.ground.ctx.data_dir
+        to = before.with_name(f"data-{next(self.ground.numbers)}") if moved else before
+
+        def now(paths: set[Path]) -> set[Path]:
+            return {to / path.relative_to(before) for path in paths}
+
+        self.ignored = {row: replace(one, path=to / one.path.relative_to(before)) for row, one in self.ignored.items()}
+        self.damaged, self.spoiled = now(self.damaged), now(self.spoiled)
+        self.bot(self.ground.restart(to, name), index_too=True)
+        self.check_order()
 
     def sweep(self, days: int) -> None:
         ground = self.ground

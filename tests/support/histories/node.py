@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ import pytest
 from bot.agents.driver import Completed, Failed, Limits
 from bot.authority import Policy
 from bot.clones.admin import admin_directory, real_path
-from bot.clones.clone import Clone
+from bot.clones.clone import Clone, clone_lock, update
 from bot.decide.actions import Request
 from bot.decide.decider import GitHubFacts, handle_request
 from bot.decide.parsing import ParsedComment
@@ -27,6 +28,8 @@ from bot.github.client import GitHub
 from bot.github.events import Thread
 from bot.handlers.context import Nodes
 from bot.model import Actor, Repository, Target
+from bot.node.identity import identify, record
+from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
 from bot.redaction import Redactor
 from bot.run.context import TurnContext
@@ -42,6 +45,8 @@ from tests.support.histories.inventory import Inventory, content_id, refs_of
 from tests.support.patience import PATIENCE_SECONDS
 
 REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
+BEGINNINGS: dict[Path, tuple[Path, dict[str, str]]] = {}
+"""A copy of the first state of each folder of histories, and the contents in it."""
 ADA = Actor("ada", 7)
 
 
@@ -82,15 +87,12 @@ class HistoryNode:
     began: datetime
     locks: ExitStack
     runs: list[Run] = field(default_factory=list)
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(100))
 
     @classmethod
     async def make(cls, root: Path, pool: Pool, sandbox: Literal["off", "bwrap"]) -> "HistoryNode":
-        """Create a remote with a few commits on `main`, and an empty node."""
+        """Create a remote with a few commits on `main`, and a node with a clone of it, and no worktree."""
         remote, data = root / "remotes" / "octo" / "hello.git", root / "data"
-        remote.mkdir(parents=True)
-        data.mkdir()
-        git(remote, "init", "-q", "--bare", "--initial-branch=main")
         ground: HistoryNode
 
         def clock() -> datetime:
@@ -118,14 +120,31 @@ class HistoryNode:
             redactor=Redactor(),
         )
         clone = ctx.clone("octo/hello").path
-        ledger = Inventory(remote, clone, data, {})
+        before, written = BEGINNINGS.get(root, (None, {}))
+        if before is not None:
+            shutil.copytree(before, root, copy_function=os.link)
+        ledger = Inventory(remote, clone, data, dict(written))
         locks = ExitStack()
         began = datetime.now(UTC)
         ground = cls(root, pool, ctx, ledger, _worker(ctx, locks), began, began, locks)
         await empty(pool)
-        for name in ("README.md", "a", "README.md"):
-            ground.push("refs/heads/main", {name: ground.content(name)})
+        if before is None:
+            await ground._begin()
         return ground
+
+    async def _begin(self) -> None:
+        """Make the beginning of all histories in this folder."""
+        self.remote.mkdir(parents=True)
+        git(self.remote, "init", "-q", "--bare", "--initial-branch=main", "--template=")
+        self.push("refs/heads/main", {".gitignore": "*.ign\n", "README.md": self.content("README.md")})
+        for name in ("a", "README.md"):
+            self.push("refs/heads/main", {name: self.content(name)})
+        record(self.ctx.data_dir, NODE)
+        async with clone_lock(self.clone) as lock:
+            await update(lock, self.remote.as_uri())
+        before = self.root.with_name(f"{self.root.name}.beginning")
+        shutil.copytree(self.root, before, ignore=shutil.ignore_patterns("workers"))
+        BEGINNINGS[self.root] = before, dict(self.ledger.written)
 
     # Acts of people on GitHub and on the remote
 
@@ -138,6 +157,10 @@ class HistoryNode:
         text = f"{name} {next(self.numbers)}\n"
         self.ledger.written[content_id(text.encode())] = text.strip()
         return text
+
+    def secret(self) -> str:
+        """Return a content for an ignored file: it need not be rescued."""
+        return f"secret {next(self.numbers)}\n"
 
     def push(
         self,
@@ -189,7 +212,7 @@ class HistoryNode:
         self.now += timedelta(seconds=10)
         return self.now
 
-    async def put_forward(self, days: int) -> None:
+    async def put_forward(self, days: float) -> None:
         """Move the clock of the bot and of its database, but not the times of files."""
         self.now += timedelta(days=days)
         await self.pool.execute("update clock.hand set ahead = ahead + $1", timedelta(days=days))
@@ -263,15 +286,30 @@ class HistoryNode:
             # As at the end of a process: nothing is handed back.
             self._left(run)
         await _end_without_a_word([run.task for run in mine])
-        await self.recover()
+        await self.move_in(NODE)
+
+    async def restart(self, data_dir: Path, name: str) -> None:
+        """Kill all workers, and start again with DATA_DIR at `data_dir` and the node's label `name`."""
+        self.locks.close()
+        runs = list(self.runs)
+        for run in runs:
+            self._left(run)
+        await _end_without_a_word([run.task for run in runs])
+        self.ctx.data_dir.rename(data_dir)
+        cage = self.ctx.git.cage and replace(self.ctx.git.cage, data_dir=data_dir, data_dir_alias=data_dir)
+        self.ctx = replace(self.ctx, data_dir=data_dir, git=replace(self.ctx.git, cage=cage))
+        self.ledger.data, self.ledger.clone = data_dir, self.clone.path
+        self.worker = _worker(self.ctx, self.locks)
+        await self.move_in(name)
+
+    async def move_in(self, name: str) -> None:
+        """Do what a process does first, and recover."""
+        await move_in(self.ctx, (await identify(self.pool, self.ctx.data_dir, name)).was_at)
+        await self.worker.runner.recover()
 
     async def another_worker(self) -> Worker:
         """Return one more process of this node, which never dies."""
         return _worker(self.ctx, self.locks)
-
-    async def recover(self) -> None:
-        """Do what a worker does at its start, and every few seconds."""
-        await self.worker.runner.recover()
 
     def _left(self, run: Run) -> None:
         self.runs = [one for one in self.runs if one is not run]

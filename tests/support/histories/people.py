@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -12,10 +12,22 @@ from tests.support.histories.disk import FILES, Damage, damage, damages
 from tests.support.histories.inventory import refs_of
 from tests.support.histories.machine import Machine
 
-Push = Literal["forward", "amend", "force", "delete", "merge into main", "squash into main"]
+Push = Literal["to main", "forward", "amend", "force", "delete", "merge into main", "squash into main"]
 
-pushes = st.sampled_from(("forward", "amend", "force", "delete", "merge into main", "squash into main"))
-files = st.sampled_from(FILES)
+pushes = st.sampled_from(get_args(Push))
+files = st.sampled_from((*FILES, "a.ign"))
+names = st.sampled_from(
+    (
+        "threadtree",
+        "threadtree/issue-1",
+        "threadtree/issue-1-2",
+        "threadtree/Issue-1",
+        "Threadtree/issue-2",
+        "threadtree/issue-2/deep",
+        "threadtree/issue-2-turn-1",
+    )
+)
+"""Branches in the way of the bot's own."""
 whiches = st.integers(0, 5)
 """An index into the things that exist. The drawn value must not depend on them, since they depend on timing."""
 
@@ -30,14 +42,13 @@ def one_of(there: Sequence[T], which: int) -> T | None:
 class PeopleRules(Machine):
     """Events without the bot."""
 
-    @rule(name=files)
-    def someone_pushes_to_main(self, name: str) -> None:
-        with self.hands():
-            self.ground.push("refs/heads/main", {name: self.ground.content(name)})
-
     @rule(which=whiches, push=pushes, name=files)
     def someone_pushes_to_a_branch(self, which: int, push: Push, name: str) -> None:
         refs, main = refs_of(self.ground.remote), "refs/heads/main"
+        if push == "to main":
+            with self.hands():
+                self.ground.push(main, {name: self.ground.content(name)})
+            return
         if (ref := one_of(sorted(refs.keys() - {main}), which)) is None:
             return
         if push == "delete" and ref.startswith("refs/pull/"):
@@ -61,6 +72,14 @@ class PeopleRules(Machine):
                     tree = git(self.ground.remote, "rev-parse", f"{refs[ref]}^{{tree}}")
                     self.ground.push(main, {}, tree=tree)
 
+    @rule(branch=names, name=files)
+    def someone_pushes_a_new_branch(self, branch: str, name: str) -> None:
+        taken = refs_of(self.ground.remote)
+        new = f"refs/heads/{branch}"
+        if not any(f"{one}/".startswith(f"{new}/") or f"{new}/".startswith(f"{one}/") for one in taken):
+            with self.hands():
+                self.ground.push(new, {name: self.ground.content(name)})
+
     @rule(which=whiches, kind=damages)
     def hands_spoil_a_worktree(self, which: int, kind: Damage) -> None:
         path = one_of(self.idle_worktrees(), which)
@@ -68,9 +87,9 @@ class PeopleRules(Machine):
             return
         with self.hands():
             damage(self.ground, path, kind)
-        self.damaged.add(path)
-        if kind.startswith("clone"):
-            self.damaged.update(self.ground.directories())
+        affected = self.ground.directories() if kind.startswith("clone") else [path]
+        self.damaged.update(affected)
+        self.spoiled.update(affected)
 
     def idle_worktrees(self) -> list[Path]:
         """Return the worktrees without a running turn."""

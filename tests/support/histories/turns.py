@@ -1,19 +1,23 @@
 """Rules: people ask in threads, turns run there, workers die."""
 
 import asyncio
+import shutil
 from typing import Literal
 
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import initialize, rule
 
 from bot.decide.parsing import ParsedComment
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
+from bot.handlers.command import Command
+from tests.support.histories.database import before_step
 from tests.support.histories.disk import Deed, deeds, do
 from tests.support.histories.inventory import refs_of
 from tests.support.histories.machine import Machine
 from tests.support.histories.node import Run, Worker
+from tests.support.patience import PATIENCE_SECONDS
 
 Talk = Literal["issue 1", "issue 2", "pull 3", "pull 4", "fork 5"]
 """Pull 3 is from the bot's own branch, pull 4 from a person's; both close issue 1. Pull 5 comes from a fork."""
@@ -22,14 +26,28 @@ REQUEST = ParsedComment(request="do it")
 Verb = Literal["reset", "remove", "restore"]
 
 verbs = st.sampled_from(("reset", "remove", "restore"))
-talks = st.sampled_from(("issue 1", "issue 2", "pull 3", "pull 4", "fork 5"))
-outcomes = st.sampled_from(("done", "done", "done", "failed"))
+talks = st.sampled_from(("issue 1", "issue 1", "issue 1", "issue 2", "pull 3", "pull 4", "fork 5"))
+outcomes = st.sampled_from(("done", "failed"))
 
 Deeds = list[tuple[Deed, str]]
 
 
 class TurnRules(Machine):
     """Requests and their turns."""
+
+    @initialize(cloned=st.booleans(), talk=st.none() | talks, doing=deeds, outcome=outcomes)
+    def first(
+        self,
+        cloned: bool,
+        talk: Talk | None,
+        doing: Deeds,
+        outcome: Literal["done", "failed"],
+    ) -> None:
+        """Begin with or without a clone; mostly there was a turn before."""
+        if not cloned:
+            shutil.rmtree(self.ground.clone.path)
+        if talk is not None:
+            self.turn_of(talk, doing, outcome)
 
     @rule(talk=talks)
     def asks(self, talk: Talk) -> None:
@@ -53,6 +71,34 @@ class TurnRules(Machine):
         for run in self.ground.runs[:1]:
             self.work(run, doing)
             self.end(run, outcome)
+
+    @rule(talk=talks, doing=deeds, outcome=outcomes, step=st.integers(0, 120))
+    def stopped(self, talk: Talk, doing: Deeds, outcome: Literal["done", "failed"], step: int) -> None:
+        """Stop a turn at one of its steps."""
+        stops, left = list[asyncio.Task[None]](), [step]
+
+        async def stop() -> None:
+            for run in self.ground.runs:
+                await self.ground.ask(run.turn.number, self.ground.facts(), ParsedComment((Command("stop"),)))
+                run.run.look_again()
+
+        def count() -> None:
+            if self.ground.runs:
+                left[0] -= 1
+                if left[0] == 0:
+                    stops.append(asyncio.get_running_loop().create_task(stop()))
+
+        self.ask(talk)
+        before_step.append(count)
+        try:
+            if (run := self.begin()) is not None:
+                self.work(run, doing)
+                self.end(run, outcome)
+        finally:
+            before_step.remove(count)
+        if stops:
+            event(f"stopped at step {step // 20 * 20} and later")
+            self.bot(asyncio.wait_for(stops[0], PATIENCE_SECONDS))
 
     @rule(talk=talks, other=talks)
     def two_claim_at_once(self, talk: Talk, other: Talk) -> None:
@@ -83,18 +129,20 @@ class TurnRules(Machine):
 
     def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
         """Write a request in the thread."""
-        kind, _, text = talk.partition(" ")
-        number, asked = int(text), AgentRequest(asks.request) if asks.request else None
-        facts = self.ground.facts(asked=asked)
-        if kind != "issue":
-            facts = self.ground.facts(asked=asked, pull=self.pull(talk, number))
-        self.bot(self.ground.ask(number, facts, asks, "issue" if kind == "issue" else "pull"))
+        kind, _, number = talk.partition(" ")
+        asked = AgentRequest(asks.request) if asks.request else None
+        pull = self.pull(talk, int(number)) if kind != "issue" else None
+        if kind == "issue" or pull is not None:
+            facts = self.ground.facts(asked=asked, pull=pull)
+            self.bot(self.ground.ask(int(number), facts, asks, "issue" if kind == "issue" else "pull"))
 
-    def pull(self, talk: Talk, number: int) -> PullRequestHead:
-        """Return the pull request; push its head as a person if it is missing."""
+    def pull(self, talk: Talk, number: int) -> PullRequestHead | None:
+        """Return the pull request; push its head as a person if it is missing. None where no such branch can be."""
         head = {"pull 3": "threadtree/issue-1", "pull 4": "feature", "fork 5": "patch"}[talk]
         ref = f"refs/pull/{number}/head" if talk == "fork 5" else f"refs/heads/{head}"
         remote = refs_of(self.ground.remote)
+        if "refs/heads/threadtree" in remote and talk == "pull 3":
+            return None
         if ref not in remote:
             base = remote.get("refs/heads/threadtree/issue-1") if talk == "pull 4" else None
             with self.hands():
@@ -126,7 +174,9 @@ class TurnRules(Machine):
 
     def arrived(self, run: Run) -> None:
         """The agent is at work, so earlier damage is repaired."""
-        self.damaged.discard(self.ground.ctx.directory(run.turn.worktree.path))
+        path = self.ground.ctx.directory(run.turn.worktree.path)
+        self.damaged.discard(path)
+        self.spoiled.discard(path)
         self.check_order()
 
     def work(self, run: Run, doing: Deeds) -> None:
