@@ -394,9 +394,10 @@ class Round:
         with suppress(OSError, asyncpg.PostgresError, TimeoutError):
             connection = await asyncpg.connect(self._here.dsn, timeout=5)
             try:
-                # A lost worktree is let go a minute after its node is back.
+                # A minute after it was lost a worktree is let go: here after seconds.
                 await connection.execute(
-                    "update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'"
+                    "update worktrees set updated_at = now() - interval '2 minutes' "
+                    "where state = 'lost' and updated_at < now() - interval '5 seconds'"
                 )
                 lost = await connection.fetchval("select exists (select from worktrees where state = 'lost')")
                 settled = self._here.maria.acts.webhooks.settled
