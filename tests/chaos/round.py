@@ -62,7 +62,7 @@ WEIGHTS = {
 }
 KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
-PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 4), (0.0, 0.4), 3.0
+PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 7), (0.0, 0.4), 3.0
 """Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
 FAILPOINT_SECONDS, AGENT_SECONDS = 15.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
