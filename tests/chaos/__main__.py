@@ -81,6 +81,7 @@ def _line(outcome: Outcome) -> str:
         f"({outcome.quiet_seconds:.0f} s until quiet), "
         f"{outcome.states}, {len(outcome.errors)} errors logged"
     ]
+    lines += [f"  logged: {error[:300]} … {error[-300:]}" for error in outcome.errors[:5]]
     if found:
         lines.append(f"  BROKEN: {dict(found)}; kept in {outcome.directory}")
         lines += [f"    {one.kind}: {one.what[:300]}" for one in outcome.violations[:20]]
