@@ -58,7 +58,7 @@ lint: venv ## run ruff, mypy and the import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv ## measure webhooks, rescues, removals, sweeps, new worktrees, floods, turns, claims, decisions and lists
+bench: venv ## measure webhooks, rescues, removals, sweeps, new worktrees, floods, turns, claims, decisions, lists, plans and fairness
 	$(BIN)/python -m bench receive $(ARGS)
 	$(BIN)/python -m bench sweep
 	$(BIN)/python -m bench removal
@@ -68,6 +68,8 @@ bench: venv ## measure webhooks, rescues, removals, sweeps, new worktrees, flood
 	$(BIN)/python -m bench claim
 	$(BIN)/python -m bench decide
 	$(BIN)/python -m bench lists
+	$(BIN)/python -m bench plans
+	$(BIN)/python -m bench fair
 
 lock: venv ## pin the newest versions that pyproject.toml allows in requirements/
 	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \

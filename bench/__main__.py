@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import claim, decide, flood, lists, plans, receive, removal, sweep, turn, worktree
+from bench import claim, decide, fair, flood, lists, plans, receive, removal, sweep, turn, worktree
 from bench.receive import LONG, SHORT
 
 
@@ -34,6 +34,9 @@ def main() -> int:
     turned.add_argument("--short", action="store_true", help="the small repository only")
     claimed = parts.add_parser("claim", help="how long a claim takes while thousands of turns wait")
     claimed.add_argument("--runs", type=int, default=30)
+    shared = parts.add_parser("fair", help="what a flood of one person's comments costs others")
+    shared.add_argument("--comments", type=int, default=10_000)
+    shared.add_argument("--seconds", type=float, default=60)
     planned = parts.add_parser("plans", help="how long each statement takes on a database with a million rows")
     planned.add_argument("--rows", type=int, default=plans.MANY)
     planned.add_argument("--runs", type=int, default=5)
@@ -57,6 +60,8 @@ def main() -> int:
             return 0 if asyncio.run(_flood(known.seconds)) else 1
         case "claim":
             return 0 if claim.report(asyncio.run(claim.measure(known.runs))) else 1
+        case "fair":
+            return 0 if fair.report(asyncio.run(fair.measure(known.comments, known.seconds))) else 1
         case "plans":
             return 0 if plans.report(asyncio.run(plans.measure(known.rows, known.runs))) else 1
         case "decide":

@@ -13,9 +13,8 @@ from pathlib import Path
 import asyncpg
 import orjson
 
-from bench.repository import Repository
+from bench.repository import Repository, worktree_rows
 from bench.sweep import age
-from bot.model import worktree_path
 from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
 
@@ -26,19 +25,6 @@ COMMANDS = {
     "worktrees list --json": ("worktrees", "list", "--json"),
     "worktrees prune --dry-run --json": ("worktrees", "prune", "--dry-run", "--json", "--force"),
 }
-
-ROWS = """
-insert into codebases (platform, repository_id, owner, name, folder, default_branch)
-values ('github.com', 1, 'octo', 'big', 'octo/big', 'main');
-insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, state,
-                       updated_at)
-select 'github.com', 1, '{node}', '{folder}issue-' || n, 'threadtree/issue-' || n, 'main', 'issue', n, 'ready',
-       now() - interval '1 year'
-from generate_series(1, {total}) n;
-insert into conversations (platform, repository_id, number, kind, worktree_id)
-select 'github.com', 1, start_number, 'issue', id from worktrees;
-analyze;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +60,7 @@ async def measure(total: int, sandbox: str) -> list[Figure]:
             await _run(environment, "worktrees", "list")  # from now on the node has an id
             connection = await asyncpg.connect(dsn)
             node = await connection.fetchval("select id from nodes")
-            folder = worktree_path("octo/big", "")
-            await connection.execute(ROWS.format(node=node, folder=folder, total=total))
+            await connection.execute(worktree_rows(node, total, due=total))
             await connection.close()
             await _run(environment, "worktrees", "list", "--json")  # the first look makes what a sandbox keeps
             found = []

@@ -68,9 +68,10 @@ select count(procrastinate_defer_jobs_v1(array[
 from generate_series(1, 10000) n;
 """
 
-_ASKED = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
+_ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
 _WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)
-_STORED = [[value] for value in ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)]
+_DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)
+_STORED: tuple[Any, ...] = tuple([value] for value in _DELIVERY)
 MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "store a delivery": (deliveries.STORE, _STORED),
     "fetch a decision": ("select id from procrastinate_fetch_job_v2(array['decide'], 1)", ()),

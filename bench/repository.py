@@ -11,12 +11,24 @@ from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, update
 from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
-from bot.model import IssueBranch
+from bot.model import IssueBranch, worktree_path
 from bot.rescue.message import RescueLabel
 from bot.worktrees.create import create
 
 FILES_PER_FOLDER = 100
 GIT = Git(protocols=("file",))
+_ROWS = """
+insert into codebases (platform, repository_id, owner, name, folder, default_branch)
+values ('github.com', 1, 'octo', 'big', 'octo/big', 'main');
+insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, state,
+                       updated_at)
+select 'github.com', 1, '{node}', '{path}' || n, 'threadtree/issue-' || n, 'main', 'issue', n, 'ready',
+       case when n <= {due} then now() - interval '1 year' else now() end
+from generate_series(1, {total}) n;
+insert into conversations (platform, repository_id, number, kind, worktree_id)
+select 'github.com', 1, start_number, 'issue', id from worktrees;
+analyze;
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +85,8 @@ def stream(files: int) -> Iterator[bytes]:
         name = f"d{number // FILES_PER_FOLDER:04}/f{number:06}.txt"
         yield b"M 100644 inline %s\ndata %d\n%s\n" % (name.encode(), len(content), content)
     yield b"done\n"
+
+
+def worktree_rows(node: str, total: int, due: int) -> str:
+    """Return the statements that write the rows of `total` worktrees of the node; `due` were last used a year ago."""
+    return _ROWS.format(node=node, path=worktree_path("octo/big", "issue-"), total=total, due=due)

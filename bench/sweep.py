@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import asyncpg
 
-from bench.repository import Repository, git
+from bench.repository import Repository, git, worktree_rows
 from bot import failpoints
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
@@ -29,20 +29,6 @@ from bot.store.migrate import migrate
 CONSTANT = 40
 """Directories that a sweep may open, besides one for each worktree that is due."""
 SECONDS_BESIDE_REMOVALS = 1.0
-
-ROWS = """
-insert into codebases (platform, repository_id, owner, name, folder, default_branch)
-values ('github.com', 1, 'octo', 'big', 'octo/big', 'main');
-insert into nodes (id) values ('here');
-insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, state,
-                       updated_at)
-select 'github.com', 1, 'here', '{folder}/issue-' || n, 'threadtree/issue-' || n, 'main', 'issue', n, 'ready',
-       case when n <= {due} then now() - interval '1 year' else now() end
-from generate_series(1, {total}) n;
-insert into conversations (platform, repository_id, number, kind, worktree_id)
-select 'github.com', 1, start_number, 'issue', id from worktrees;
-analyze;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +61,8 @@ async def measure(total: int, due: int) -> Figure:
         async with embedded_postgres(Path(directory) / "postgres", None) as dsn:
             await migrate(dsn)
             connection = await asyncpg.connect(dsn)
-            await connection.execute(ROWS.format(folder=folder, due=due, total=total))
+            await connection.execute("insert into nodes (id) values ('here')")
+            await connection.execute(worktree_rows("here", total, due))
             await connection.close()
             list_ms = 1000 * git(repository.clone.path, "worktree", "list", "--porcelain")
             return await _sweep(repository, dsn, total, due, list_ms)
