@@ -165,8 +165,12 @@ async def test_receive_stores_a_file_that_a_worker_handles(tmp_path: Path, datab
             assert "Traceback" not in process.stderr
 
 
-async def test_without_database_url_serve_starts_its_own_postgres_and_stops_it(tmp_path: Path) -> None:
+async def test_without_database_url_a_command_and_serve_start_their_own_postgres_and_stop_it(tmp_path: Path) -> None:
     async with deployment(tmp_path, None, interpreters=True) as here:
+        none = await here.run("turns", "list", "--json")
+        assert (await none.ended(), orjson.loads(none.stdout)) == (0, [])
+        assert postgres_processes(here.data_dir) == []
+
         serve = await here.start_listening()
         issue = await here.ask("say First.")
         await here.answered(issue, "First.")
@@ -180,13 +184,6 @@ async def test_without_database_url_serve_starts_its_own_postgres_and_stops_it(t
         await here.ask("say Second.", issue)
         await here.answered(issue, "Second.")
         assert await again.terminate() == 0
-        assert postgres_processes(here.data_dir) == []
-
-
-async def test_a_command_without_a_running_bot_starts_and_stops_the_embedded_postgres(tmp_path: Path) -> None:
-    async with deployment(tmp_path, None) as here:
-        listed = await here.run("turns", "list", "--json")
-        assert (await listed.ended(), orjson.loads(listed.stdout)) == (0, [])
         assert postgres_processes(here.data_dir) == []
 
 

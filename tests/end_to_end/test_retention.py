@@ -8,7 +8,7 @@ from tests.support.patience import PATIENCE_SECONDS, eventually
 from tests.support.world import Talk, World
 
 DAY_SECONDS = 86400
-OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.1"}
+OFTEN = {"SWEEP_INTERVAL_SECONDS": "0.5"}
 
 
 async def an_issue_with_work(world: World) -> Talk:

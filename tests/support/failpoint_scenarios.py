@@ -247,7 +247,7 @@ class LostDirectory(WithWork):
 class Spares(Scenario):
     """A large repository with a spare checkout; a new request takes it over."""
 
-    settings = {"WORKTREE_SPARES": "1", "SWEEP_INTERVAL_SECONDS": "0.5", "DISK_RESERVE_GB": "0"}  # noqa: RUF012 - never changed
+    settings = {"WORKTREE_SPARES": "1", "SWEEP_INTERVAL_SECONDS": "2", "DISK_RESERVE_GB": "0"}  # noqa: RUF012 - never changed
 
     async def prepare(self) -> None:
         files = {f"many/{number}.txt": "" for number in range(2000)}

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
-from graphql import GraphQLError, GraphQLSchema, build_schema, graphql
+from graphql import (
+    DocumentNode,
+    ExecutionResult,
+    GraphQLError,
+    GraphQLSchema,
+    build_schema,
+    execute,
+    parse,
+    validate,
+)
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -108,12 +117,21 @@ def _schema() -> GraphQLSchema:
     return build_schema(SCHEMA)
 
 
+@functools.lru_cache(maxsize=100)
+def _document(query: str) -> DocumentNode | list[GraphQLError]:
+    """Return the query, or its errors. It is checked once: a check takes longer than the answer."""
+    try:
+        document = parse(query)
+    except GraphQLError as error:
+        return [error]
+    return validate(_schema(), document) or document
+
+
 class GraphQL:
     """The GraphQL endpoint; each caller sees only what they may read."""
 
     def __init__(self, acts: Acts) -> None:
         self._acts = acts
-        self._schema = _schema()
 
     async def endpoint(self, request: Request) -> Response:
         """Handle POST /graphql; errors of the query come with status 200."""
@@ -128,7 +146,12 @@ class GraphQL:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return refusal(RefusedError(400, "Problems parsing JSON"))
         root = _Resolvers(self._acts, caller, caller.user).root()
-        result = await graphql(self._schema, query, root, variable_values=variables)
+        document = _document(query)
+        if isinstance(document, list):
+            result = ExecutionResult(None, document)
+        else:
+            executed = execute(_schema(), document, root, variable_values=variables)
+            result = executed if isinstance(executed, ExecutionResult) else await executed
         return answer(_in_github_form(result.formatted))
 
 
