@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from bot.cli.listings import ROWS_FOR_PEOPLE, print_table
 from bot.cli.running import fail, run_on_node
-from bot.cli.worktrees import execute_operation
+from bot.cli.worktrees import execute_operation, print_place
 from bot.clones import trash
 from bot.maintenance.expire import drop_kept, drop_now
 from bot.messages.formatting import format_count
@@ -89,6 +89,7 @@ def restore_rescue(rescue: str) -> None:
         if latest.created_at != found.created_at:
             fail(f"Rescue {latest.id} of the same worktree is newer; only the latest can be restored.", 2)
         await execute_operation(ctx, found.worktree_id, "restore")
+        await print_place(ctx, found.worktree_id)
 
     run_on_node(restored)
 

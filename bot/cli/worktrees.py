@@ -152,7 +152,12 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     await execute_operation(ctx, assigned.worktree_id, "create")
-    found = await _find(ctx, str(assigned.worktree_id))
+    await print_place(ctx, assigned.worktree_id)
+
+
+async def print_place(ctx: NodeContext, worktree_id: int) -> None:
+    """Print where a worktree of this node is."""
+    found = await _find(ctx, str(worktree_id))
     typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")
 
 

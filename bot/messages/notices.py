@@ -274,6 +274,14 @@ def restore_refused_before_turn(obstacle: str) -> str:
     return f"The work that was rescued earlier was not restored: {obstacle} `/worktree restore` tries again."
 
 
+def rescued_on(node: str) -> str:
+    """`node` is the name of another machine than that of this request."""
+    return (
+        f"The work that was rescued earlier is on the machine {inline_code(node)} and stays there; this request ran on "
+        "another one. `/worktree restore` says how to get it."
+    )
+
+
 # The script `.threadtree/setup`
 
 

@@ -249,6 +249,16 @@ def node_silent(verb: WorktreeVerb, node: str) -> str:
     )
 
 
+def rescued_on(rescue: int, node: str) -> str:
+    """The thread's worktree is on another machine than its rescued work."""
+    command = inline_code(f"threadtree rescues restore {rescue}")
+    return (
+        f"{_NOT['restore']}: it is on the machine {inline_code(node)}, and this thread's worktree is on another one. "
+        f"It is kept there. The bot's operator can run {command} on that machine: it names a directory with the work, "
+        "and a push from there brings it to GitHub."
+    )
+
+
 def refused(verb: WorktreeVerb, why: str) -> str:
     """`why` is a sentence that ends with the next step."""
     return f"{_NOT[verb]}. {truncate(why)}"

@@ -25,7 +25,8 @@ async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Out
     commit = next((one.ref for one in found if one.ref is not None), None)
     kept = next((one.kept for one in found if one.kept is not None), None)
     if found[0].node != ctx.node:
-        return failed(operation, f"it is on the node {found[0].node_name}", "The operator of the bot can get it there.")
+        name = found[0].node_name
+        return Outcome("failed", worktree_replies.rescued_on(found[0].id, name), notices.rescued_on(name))
     if operation.worktree.state == "removed":
         if not await persist(ctx.pool, lambda connection: _revive(connection, operation, found[0])):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")

@@ -1,6 +1,6 @@
 """Worktrees that are being removed: claimed like turns, one at a time, and queued again when the process died."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID, uuid4
@@ -35,6 +35,12 @@ returning id, removal
 
 CLAIMED = """
 select * from worktree_rows where worktree_id = $1
+"""
+
+USERS_OF_LOST = """
+-- With the threads that moved to another node.
+select array(select unnest(lost_threads) union select number from conversations where worktree_id = $1 order by 1)
+from worktrees where id = $1
 """
 
 LOCK_CLAIMED = """
@@ -142,6 +148,8 @@ async def _claimed(connection: Connection, token: UUID, row: Record | None) -> C
     if row is None:
         return None
     worktree = worktree_of(await connection.fetchrow(CLAIMED, row["id"]))
+    if row["removal"] == "lost":
+        worktree = replace(worktree, conversations=tuple(await connection.fetchval(USERS_OF_LOST, row["id"])))
     return ClaimedRemoval(worktree, token, row["removal"] or "closed")
 
 

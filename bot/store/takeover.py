@@ -37,7 +37,10 @@ select from conversations where id = any ($1::bigint[]) order by id for no key u
 """
 
 LOSE = """
-update worktrees set state = 'lost', claim = null, worker = null, updated_at = now() where id = $1
+update worktrees w
+set state = 'lost', claim = null, worker = null, updated_at = now(),
+    lost_threads = array(select number from conversations where worktree_id = w.id)
+where id = $1
 """
 
 SUCCEED = """

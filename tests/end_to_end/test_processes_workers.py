@@ -106,28 +106,31 @@ async def test_a_worker_whose_node_a_copy_took_while_it_was_suspended_ends_with_
         assert here.answers(issue) == [answer]
 
 
-async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it_rescues_and_lets_go(
+async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_it_loses_rescues_and_lets_go(
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
+        # The job engine's, when another worker has finished its job or forgotten its worker.
+        here.tolerated = "procrastinate.exceptions.ConnectorException"
         names = {"RECOVER_INTERVAL_SECONDS": "3600"}
-        other = {**names, "DATA_DIR": str(tmp_path / "other"), "NODE_NAME": "second"}
+        on_first = {**names, "NODE_NAME": "first"}
         await here.start_listening("web")
-        first = await here.start("worker", NODE_NAME="first", **names)
+        first = await here.start("worker", **on_first)
         issue = await here.ask("write pushed.txt: one\nsay One.")
         await here.answered(issue, "One.")
         # Its agent is at work when the machine goes, and has written what is nowhere else.
         await here.ask("write unpushed.txt: two\nappend started: once\nwait go\nsay Two.", issue)
         tree = await here.at_work(issue)
 
-        await here.start("worker", **other)
+        await here.start("worker", **names, DATA_DIR=str(tmp_path / "other"), NODE_NAME="second")
         await here.until("select count(*) = 2 from nodes where place is not null")
         fresh = await here.ask("say Fresh.")
         await here.answered(fresh, "Fresh.")
         node = "select n.name from worktrees w join nodes n on n.id = w.node where start_number = $1 and w.state = $2"
         assert await here.value(node, fresh.number, "ready") == "second", "the least loaded node has a new thread"
 
-        await first.kill()
+        first.send(signal.SIGSTOP)
+        (tree / "go").touch()  # its agent ends meanwhile
         await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")
         moved = await here.until(node.replace("n.name", "w.path"), issue.number, "ready")
         worktree = tmp_path / "other" / str(moved)
@@ -145,9 +148,58 @@ async def test_requests_for_a_dead_node_continue_on_another_one_and_on_return_it
         assert await here.value(ended) == ["node-lost"]
         assert await here.value(node, issue.number, "lost") == "first"
 
+        pushed = await here.repository.git.log("threadtree/issue-1")
+        first.send(signal.SIGCONT)
+        await first.said("claim-lost")
+        assert here.agents_in(tree) == []
         await here.value("update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'")
-        await here.start("worker", NODE_NAME="first", **names)
         await here.until("select count(*) = 1 from worktrees where state = 'removed' and removal = 'lost'")
         assert not tree.exists()
-        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["2 lost"]
+        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["3 lost"]
         assert await here.value(node, issue.number, "ready") == "second", "the thread stays where it is"
+        assert [one.body for one in here.answers(issue) if "Two." in one.body] == [answer.body]
+        assert await here.repository.git.log("threadtree/issue-1") == pushed
+
+        # The thread is told where the rest of its work is, and the operator gets it there.
+        await here.maria.comment(issue, "/worktree restore")
+        await here.answered(issue, "it is on the machine `first`, and this thread's worktree is on another one")
+        restored = await here.run("rescues", "restore", "1", **on_first)
+        assert await restored.ended() == 0
+        assert restored.stdout.decode().splitlines()[-1] == f"Worktree 1: {tree}"
+        assert (tree / "unpushed.txt").read_text() == "two\n"
+
+
+async def test_a_rolling_restart_of_two_nodes_loses_and_doubles_nothing_and_moves_no_thread(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        nodes = [{"DATA_DIR": str(tmp_path / name), "NODE_NAME": name} for name in ("first", "second")]
+        grace = {"SHUTDOWN_GRACE_SECONDS": "0"}
+        await here.start_listening("web")
+        workers = [await here.start("worker", **node, **grace) for node in nodes]
+        await here.until("select count(*) = 2 from nodes where place is not null")
+        issues = [await here.ask(f"append log: a{n}\nsay A{n}.") for n in range(2)]
+        for n, issue in enumerate(issues):
+            await here.answered(issue, f"A{n}.")
+        homes = "select string_agg(n.name, ' ' order by w.id) from worktrees w join nodes n on n.id = w.node"
+        where = await here.value(homes)
+        assert where in ("first second", "second first")
+
+        for restart, node in enumerate(nodes):
+            for n, issue in enumerate(issues):  # a stream of comments before, during and after the restart
+                await here.ask(f"append log: b{restart}{n}\nsay B{restart}{n}.", issue)
+            assert await workers[restart].terminate() == 0
+            for n, issue in enumerate(issues):
+                await here.ask(f"append log: c{restart}{n}\nsay C{restart}{n}.", issue)
+            workers[restart] = await here.start("worker", **node, **grace)
+        for n, issue in enumerate(issues):
+            await here.answered(issue, f"C1{n}.")
+        await here.until("select count(*) = 0 from outbox where state in ('waiting', 'sending')")
+
+        assert await here.value(homes) == where, "each thread keeps its worktree"
+        for n, issue in enumerate(issues):
+            said = [f"A{n}.", *(f"{letter}{restart}{n}." for restart in (0, 1) for letter in "BC")]
+            assert [sum(one.body.startswith(words) for one in here.answers(issue)) for words in said] == [1] * 5
+            files = await here.repository.git.files(f"threadtree/issue-{issue.number}")
+            assert sorted(set(files["log"].split())) == sorted(words.rstrip(".").lower() for words in said)
+        assert await here.value("select count(*) from turns where state = 'done' and cut_offs = 0") == 10

@@ -186,6 +186,8 @@ async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_ba
     removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
     assert removal is not None
     assert removal.removal == "lost"
+    numbers = await world.db.fetch("select number from conversations where id = any ($1) order by 1", [asked, other])
+    assert removal.worktree.conversations == tuple(row["number"] for row in numbers), "both can have it back"
     await removals.keep(world.db, removal, "there")
     assert await world.state("worktrees", worktree) == "lost", "it is tried again"
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", worktree)
