@@ -7,20 +7,16 @@ from uuid import UUID
 import structlog
 
 from bot import counters
-from bot.messages import reasons, tracking
-from bot.messages.commit_message import split_subject
-from bot.messages.tracking import TurnResult
 from bot.node.process_lock import is_alive
 from bot.operations import execute
 from bot.operations.remove import remove_all
-from bot.reply import thread_comments
 from bot.run.context import TurnContext
+from bot.run.take_over import interrupt
 from bot.run.turn import TurnRun
-from bot.store import claims, conversations, operations, removals, turns
-from bot.store.database import Connection
+from bot.store import claims, operations, removals, turns
 from bot.store.failures import log_failure
 from bot.store.operations import ClaimedOperation, OperationClaim
-from bot.store.turns import Claim, ClaimLostError
+from bot.store.turns import Claim
 
 OPERATIONS_AT_ONCE = 2
 """Beside the turns: a reset must not wait for the agents of other worktrees."""
@@ -175,23 +171,3 @@ class Runner:
             else:
                 await interrupt(connection, claim, self._ctx)
         self.ring()
-
-
-async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
-    """End a turn that was cut off for the second time, and say so on its thread."""
-    reason = reasons.INTERRUPTED_TWICE
-    try:
-        await turns.end(connection, claim, "interrupted", reason)
-    except ClaimLostError:
-        return
-    place = await turns.thread_of(connection, claim.turn_id)
-    repository = place.thread_ref.repository
-    asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
-    answer = split_subject(place.answer)[0] if place.answer else ""
-    result = TurnResult("interrupted", reason, answer, notices=place.notices, steps=place.steps, asked=asked)
-    parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
-    await thread_comments.ended(
-        connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
-    )
-    await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
-    _log.warning("turn-interrupted", turn=claim.turn_id)

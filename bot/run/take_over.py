@@ -1,14 +1,19 @@
-"""Take-over between nodes on one database (DESIGN.md §4, nodes), in each tick of a worker."""
+"""What a process or a node left that is gone: its turn ends visibly, or moves to a live node (DESIGN.md §4, nodes)."""
+
+import asyncio
 
 import structlog
 
 from bot.handlers.choose_worktree import choose_node
-from bot.messages import notices, worktree_replies
+from bot.messages import notices, reasons, tracking, worktree_replies
+from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
+from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
-from bot.run.runner import interrupt
-from bot.store import claims, nodes, operations, takeover, turns
+from bot.store import claims, conversations, nodes, operations, takeover, turns
+from bot.store.database import Connection
+from bot.store.turns import Claim, ClaimLostError
 
 _log = structlog.get_logger()
 
@@ -45,3 +50,23 @@ async def _move(ctx: TurnContext, worktree: int, node: str, timeout_seconds: flo
         to = choose_node(ctx.node, await nodes.live_nodes(connection, timeout_seconds))
         moved = await takeover.move_waiting(connection, worktree, to, notices.taken_over(found.node_name))
     _log.warning("node-taken-over", node=node, name=found.node_name, worktree=worktree, to=to, now=moved)
+
+
+async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
+    """End a turn that was cut off for the second time, and say so on its thread."""
+    reason = reasons.INTERRUPTED_TWICE
+    try:
+        await turns.end(connection, claim, "interrupted", reason)
+    except ClaimLostError:
+        return
+    place = await turns.thread_of(connection, claim.turn_id)
+    repository = place.thread_ref.repository
+    asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
+    answer = split_subject(place.answer)[0] if place.answer else ""
+    result = TurnResult("interrupted", reason, answer, notices=place.notices, steps=place.steps, asked=asked)
+    parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
+    await thread_comments.ended(
+        connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
+    )
+    await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
+    _log.warning("turn-interrupted", turn=claim.turn_id)
