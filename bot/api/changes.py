@@ -5,31 +5,57 @@ from typing import Final
 
 from bot.api import schemas
 from bot.api.calls import THREAD, Call, CallError, Endpoint, Handler
-from bot.store import deliveries, listings, operations, requests, retention, turns
+from bot.store import deliveries, listings, operations, requests, rescues, retention, turns
 from bot.store.operations import OperationKind, RequestedBy
 from bot.store.turns import TurnThread
 
 
 def _operate(kind: OperationKind) -> Handler:
     async def handler(call: Call) -> object:
-        found = await _worktree(call)
-        if not operations.fits(kind, found.state):
-            raise CallError(409, f"Worktree {found.id} is {found.state}.")
-        asked = RequestedBy(operations.BY_API, call.ctx.clock())
-        return {"operation": await operations.enqueue(call.connection, found.id, kind, asked)}
+        return await _operate_on(call, call.id, kind)
 
     return handler
 
 
-async def _worktree(call: Call) -> listings.FoundWorktree:
-    found = await listings.find_worktree(call.connection, "", call.id, ())
+async def _operate_on(call: Call, worktree_id: int, kind: OperationKind) -> object:
+    found = await _worktree(call, worktree_id)
+    if not operations.fits(kind, found.state):
+        raise CallError(409, f"Worktree {found.id} is {found.state}.")
+    asked = RequestedBy(operations.BY_API, call.ctx.clock())
+    return {"operation": await operations.enqueue(call.connection, found.id, kind, asked)}
+
+
+async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
+    found = await listings.find_worktree(call.connection, "", worktree_id, ())
     if found is None:
-        raise CallError(404, f"There is no worktree {call.id}.")
+        raise CallError(404, f"There is no worktree {worktree_id}.")
+    return found
+
+
+async def _restore_rescue(call: Call) -> object:
+    rescue = await _rescue(call)
+    newer = await rescues.newer(call.connection, rescue)
+    if newer is not None:
+        raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
+    return await _operate_on(call, rescue.worktree_id, "restore")
+
+
+async def _drop_rescue(call: Call) -> object:
+    rescue = await _rescue(call)
+    asked = RequestedBy(operations.BY_API, call.ctx.clock())
+    dropping = operations.enqueue(call.connection, rescue.worktree_id, "drop", asked, rescue_id=rescue.id)
+    return {"operation": await dropping}
+
+
+async def _rescue(call: Call) -> rescues.Rescue:
+    found = await rescues.with_id(call.connection, call.id)
+    if found is None:
+        raise CallError(404, f"There is no rescue {call.id}.")
     return found
 
 
 async def _touch(call: Call) -> object:
-    found = await _worktree(call)
+    found = await _worktree(call, call.id)
     if await retention.touch(call.connection, found.id, call.ctx.clock()) is None:
         raise CallError(409, f"Worktree {found.id} is {found.state}; only a live one can be touched.")
     return {"worktree": found.id}
@@ -139,6 +165,15 @@ CHANGES: Final[tuple[Endpoint, ...]] = (
         "POST", "/worktrees/{id}/restore", "Bring back its latest rescue", _operate("restore"), _AS_OPERATION, 202
     ),
     Endpoint("POST", "/worktrees/{id}/touch", "Count it as used now", _touch, schemas.record(worktree=schemas.INTEGER)),
+    Endpoint(
+        "POST",
+        "/rescues/{id}/restore",
+        "Bring it back, the latest of its worktree",
+        _restore_rescue,
+        _AS_OPERATION,
+        202,
+    ),
+    Endpoint("DELETE", "/rescues/{id}", "Delete it for good", _drop_rescue, _AS_OPERATION, 202),
     Endpoint(
         "POST",
         "/turns/{id}/stop",

@@ -15,10 +15,10 @@ from bot.cli.listings import ROWS_FOR_PEOPLE, print_table
 from bot.cli.running import fail, run_on_node
 from bot.cli.worktrees import execute_operation, print_place
 from bot.clones import trash
-from bot.maintenance.expire import drop_kept, drop_now
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
 from bot.node.room import BY_REPOSITORY, FOLDERS, free_bytes
+from bot.operations.drop import drop_kept, drop_now
 from bot.settings import load
 from bot.store import rescues
 from bot.store.rescues import Rescue
@@ -85,9 +85,9 @@ def restore_rescue(rescue: str) -> None:
     async def restored(ctx: NodeContext) -> None:
         found = await _find(ctx, rescue)
         async with ctx.pool.acquire() as connection:
-            latest = (await rescues.of_worktree(connection, found.worktree_id))[0]
-        if latest.created_at != found.created_at:
-            fail(f"Rescue {latest.id} of the same worktree is newer; only the latest can be restored.", 2)
+            newer = await rescues.newer(connection, found)
+        if newer is not None:
+            fail(f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.", 2)
         await execute_operation(ctx, found.worktree_id, "restore")
         await print_place(ctx, found.worktree_id)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from rich.filesize import decimal
 from starlette.responses import Response
 
 from bot.api.calls import CallError
@@ -53,13 +55,27 @@ async def _subject(visit: Visit, kind: str, names: Mapping[str, str]) -> tuple[s
         case "deliveries":
             delivery = await visit.ask("GET /deliveries/{guid}", path=names)
             return f"/deliveries/{delivery['guid']}", f"{delivery['event']} {delivery['conversation'] or ''}"
+        case "rescues":
+            rescue = await _of_list(visit, kind, int(names["id"]))
+            users = ", ".join(rescue["conversations"]) or rescue["codebase"]
+            return "/rescues", f"{users}, rescued {_day(rescue['created_at'])}, {decimal(rescue['bytes'])}"
         case _:
-            page = await visit.ask("GET /worktrees", after=int(names["id"]) + 1, limit=1)
-            trees = [tree for tree in page["items"] if str(tree["id"]) == names["id"]]
-            if not trees:
-                raise CallError(404, f"There is no worktree {names['id']}.")
-            users = ", ".join(trees[0]["conversations"]) or trees[0]["codebase"]
-            return "/worktrees", f"{users}, branch {trees[0]['branch'] or '(detached)'}, {trees[0]['state']}"
+            tree = await _of_list(visit, kind, int(names["id"]))
+            users = ", ".join(tree["conversations"]) or tree["codebase"]
+            return "/worktrees", f"{users}, branch {tree['branch'] or '(detached)'}, {tree['state']}"
+
+
+async def _of_list(visit: Visit, kind: str, item: int) -> Any:
+    """Return an item of a list by its id. Raises CallError."""
+    page = await visit.ask(f"GET /{kind}", after=item + 1, limit=1)
+    for found in page["items"]:
+        if found["id"] == item:
+            return found
+    raise CallError(404, f"There is no {kind.removesuffix('s')} {item}.")
+
+
+def _day(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 ACTIONS: Final = (
@@ -108,6 +124,24 @@ ACTIONS: Final = (
         "Restore it",
         "The latest rescue comes back into the worktree, if nothing was changed there since.",
         "The latest rescue of worktree {id} will be restored.",
+    ),
+    _Action(
+        "/rescues/{id}/restore",
+        "POST /rescues/{id}/restore",
+        "Restore rescue {id}",
+        "Restore it",
+        "It comes back into its worktree, which is made again where it was removed. Nothing is overwritten: a worktree "
+        "with changes is left as it is.",
+        "Rescue {id} will be restored.",
+    ),
+    _Action(
+        "/rescues/{id}/drop",
+        "DELETE /rescues/{id}",
+        "Delete rescue {id}",
+        "Delete it for good",
+        "The rescued work is deleted. It cannot be brought back.",
+        "Rescue {id} will be deleted.",
+        is_dangerous=True,
     ),
     _Action(
         "/worktrees/{id}/touch",

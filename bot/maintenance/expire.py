@@ -1,7 +1,6 @@
 """Expire what lies beside the worktrees: rescues, kept directories, agents' homes, orphans, bytes in the trash."""
 
 import asyncio
-import os
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +17,10 @@ from bot.maintenance.reconcile_rules import started_from
 from bot.maintenance.repair import NO_WORKTREE, folders_on_disk, take_away
 from bot.maintenance.retention_rules import Policy, exceeds_safety_limit
 from bot.node.context import NodeContext
+from bot.operations.drop import drop_commit
 from bot.rescue.message import RescueLabel
 from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import reconciliation, rescues, retention
-from bot.store.rescues import Rescue
 
 _ROWS_AT_ONCE = 500
 _log = structlog.get_logger()
@@ -104,7 +103,7 @@ async def _expire_rescues(ctx: NodeContext, policy: Policy, *, force: bool) -> i
     freed = await trash.expire_kept(ctx.data_dir, before)
     for rescue in expired:
         try:
-            await _drop(ctx, rescue)
+            await drop_commit(ctx, rescue)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             _log.warning("prune-error", rescue=rescue.ref or rescue.kept, error=str(problem))
             continue
@@ -133,35 +132,6 @@ async def _expire_without_row(ctx: NodeContext, before: datetime) -> None:
                         _log.info("rescue-expired", rescue=one.ref)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             _log.warning("prune-error", clone=folder, error=str(problem))
-
-
-async def _drop(ctx: NodeContext, rescue: Rescue) -> None:
-    """Delete a rescue's ref. Raises OSError while its kept directory is still there."""
-    if rescue.kept is not None and os.path.lexists(trash.kept_folder(ctx.data_dir) / rescue.kept):  # noqa: ASYNC240
-        raise FileExistsError(f"{rescue.kept} was not deleted")
-    clone = ctx.clone(rescue.folder)
-    if rescue.ref is None or not await asyncio.to_thread(clone.path.is_dir):
-        return
-    async with clone_lock(clone) as lock:
-        await drop_rescue(lock, rescue.ref)
-
-
-async def drop_now(ctx: NodeContext, rescue: Rescue) -> int:
-    """Delete a rescue before its time; return the bytes freed. Raises GitError, OSError, InvalidNameError."""
-    freed = await drop_kept(ctx, rescue.kept) if rescue.kept is not None else 0
-    await _drop(ctx, rescue)
-    async with ctx.pool.acquire() as connection:
-        await rescues.delete(connection, rescue.id)
-    return freed
-
-
-async def drop_kept(ctx: NodeContext, name: str) -> int:
-    """Delete a directory that was kept whole, with git's state of it; return the bytes freed. Raises OSError."""
-    freed = 0
-    for one in (name, f"{name}{trash.GIT_STATE}"):
-        trashed = trash.move_to_trash(ctx.data_dir, trash.kept_folder(ctx.data_dir) / one)
-        freed += await trash.delete(trashed) if trashed is not None else 0
-    return freed
 
 
 async def _expire_homes(ctx: NodeContext) -> None:

@@ -15,7 +15,7 @@ from bot.messages.formatting import (
     truncate,
 )
 
-WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request"]
+WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request", "drop"]
 RestoreObstacle = Literal[
     "commit-gone",
     "directory-gone",
@@ -44,6 +44,7 @@ CLOSED_TO_RESTORE = (
     "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
     "with the rescued work."
 )
+DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 
 _WILL = {
     "create": "the worktree will be made",
@@ -51,6 +52,7 @@ _WILL = {
     "remove": "the worktree will be removed",
     "restore": "the rescued work will be restored",
     "pull-request": "the pull request will be opened",
+    "drop": "the rescue will be deleted",
 }
 _NOT = {
     "create": "The worktree was not made",
@@ -58,6 +60,7 @@ _NOT = {
     "remove": "The worktree was not removed",
     "restore": "The rescued work was not restored",
     "pull-request": "The pull request was not opened",
+    "drop": "The rescue was not deleted",
 }
 
 

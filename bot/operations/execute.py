@@ -19,6 +19,7 @@ from bot.node.context import NodeContext
 from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
 from bot.operations.create import create_worktree
+from bot.operations.drop import drop_for_operator
 from bot.operations.pull_request import open_pull_request
 from bot.operations.remove import delete_trashed, remove_worktree
 from bot.operations.reset import reset_worktree
@@ -100,6 +101,8 @@ async def _perform(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
             return await reset_worktree(ctx, operation)
         case "pull-request":
             return await open_pull_request(ctx, operation)
+        case "drop":
+            return await drop_for_operator(ctx, operation)
         case _:
             assert_never(operation.kind)
 

@@ -11,7 +11,7 @@ from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
 from bot.store.turns import ClaimLostError
 
-OperationKind = Literal["create", "reset", "restore", "remove", "pull-request"]
+OperationKind = Literal["create", "reset", "restore", "remove", "pull-request", "drop"]
 OperationState = Literal["queued", "running", "done", "failed"]
 
 ENQUEUE = """
@@ -19,8 +19,8 @@ ENQUEUE = """
 -- does not see this row yet releases it.
 with place as (select id, node from worktrees where id = $1 for no key update)
 insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, draft,
-                        title, after_turn)
-select place.id, $2, $3, $4, $5, $6, $7, $8, $9,
+                        title, rescue_id, after_turn)
+select place.id, $2, $3, $4, $5, $6, $7, $8, $9, $10,
        coalesce((select max(t.id) from turns t where t.worktree_id = $1 and t.state in ('queued', 'running')), 0)
 from place returning id, (select node from place)
 """
@@ -59,7 +59,7 @@ from next where operations.id = next.id returning operations.id
 
 CLAIMED = """
 select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id, o.reply_id,
-       o.requested_by, o.asked_at, o.created_at, o.draft, o.title,
+       o.requested_by, o.asked_at, o.created_at, o.draft, o.title, o.rescue_id,
        (select c.number from conversations c where c.id = o.conversation_id) as number,
        coalesce((select c.title from conversations c where c.id = o.conversation_id), '') as thread_title,
        (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id, w.*
@@ -124,7 +124,7 @@ _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 
 def fits(kind: OperationKind, state: WorktreeState) -> bool:
     """Return whether an operation of this kind can be carried out on a worktree in this state."""
-    return state in _LIVE or (state == "removed" and kind not in ("create", "reset"))
+    return kind == "drop" or state in _LIVE or (state == "removed" and kind not in ("create", "reset"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,8 @@ class ClaimedOperation:
     thread_title: str
     turn_conversation_id: int | None
     pull_request: PullRequestAsked | None
+    rescue_id: int | None
+    """The rescue that is to be dropped."""
 
     @property
     def id(self) -> int:
@@ -214,10 +216,11 @@ async def enqueue(
     kind: OperationKind,
     asker: RequestedBy,
     pull_request: PullRequestAsked | None = None,
+    rescue_id: int | None = None,
 ) -> int:
     """Enqueue an operation and ring its node, in the caller's transaction; return its id.
 
-    `pull_request` says more of the kind `pull-request`.
+    `pull_request` says more of the kind `pull-request`, `rescue_id` of the kind `drop`.
     """
     target = asker.target
     row = await connection.fetchrow(
@@ -231,6 +234,7 @@ async def enqueue(
         asker.asked_at,
         pull_request.draft if pull_request else None,
         pull_request.title if pull_request else None,
+        rescue_id,
     )
     await defer(connection, turns_bell(row["node"]))
     operation_id: int = row["id"]
@@ -272,6 +276,7 @@ async def claim_next(
         thread_title=row["thread_title"],
         turn_conversation_id=row["turn_conversation_id"],
         pull_request=None if row["draft"] is None else PullRequestAsked(row["draft"], row["title"]),
+        rescue_id=row["rescue_id"],
     )
 
 

@@ -131,6 +131,12 @@ async def of_worktree(connection: Connection, worktree_id: int) -> list[Rescue]:
     return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id)]
 
 
+async def newer(connection: Connection, rescue: Rescue) -> Rescue | None:
+    """Return the latest rescue of the same worktree where it is a later one: only the latest can be restored."""
+    latest_one = (await of_worktree(connection, rescue.worktree_id))[0]
+    return latest_one if latest_one.created_at != rescue.created_at else None
+
+
 async def with_id(connection: Connection, rescue_id: int) -> Rescue | None:
     """Return one rescue."""
     row = await connection.fetchrow(WITH_ID, rescue_id)

@@ -117,6 +117,8 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
         ("POST", "/api/worktrees"),
         ("DELETE", "/api/worktrees/{id}"),
         ("POST", "/api/worktrees/{id}/reset"),
+        ("POST", "/api/rescues/{id}/restore"),
+        ("DELETE", "/api/rescues/{id}"),
         ("POST", "/api/worktrees/{id}/restore"),
         ("POST", "/api/worktrees/{id}/touch"),
         ("GET", "/api/sessions"),
@@ -273,6 +275,8 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
         ("DELETE", "/api/turns/1", 405),
         ("GET", "/api/worktrees/1/reset", 405),
         ("POST", "/api/worktrees/99/reset", 404),
+        ("POST", "/api/rescues/99/restore", 404),
+        ("DELETE", "/api/rescues/99", 404),
         ("DELETE", "/api/worktrees/99", 404),
         ("POST", "/api/worktrees/2/reset", 409),
         ("POST", "/api/worktrees/2/touch", 409),
@@ -323,12 +327,15 @@ async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed
         await api("POST", "/api/worktrees/1/reset", 202),
         await api("POST", "/api/worktrees/2/restore", 202, content=b"{}"),
         await api("DELETE", "/api/worktrees/1", 202),
+        await api("POST", "/api/rescues/1/restore", 202),
+        await api("DELETE", "/api/rescues/2", 202),
     ]
     rows = await pool.fetch("select id, worktree_id, kind, state, requested_by from operations order by id")
     assert [row["id"] for row in rows] == [answer["operation"] for answer in asked]
-    assert [(row["worktree_id"], row["kind"]) for row in rows] == [(1, "reset"), (2, "restore"), (1, "remove")]
+    operations = [(1, "reset"), (2, "restore"), (1, "remove"), (2, "restore"), (1, "drop")]
+    assert [(row["worktree_id"], row["kind"]) for row in rows] == operations
     assert {(row["state"], row["requested_by"]) for row in rows} == {("queued", "the operator, by the API")}
-    assert await pool.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:here'") == 3
+    assert await pool.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:here'") == 5
     first = await api("GET", f"/api/operations/{rows[0]['id']}")
     assert (first["kind"], first["state"], first["outcome"], first["turns_ahead"]) == ("reset", "queued", None, 0)
 
