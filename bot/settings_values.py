@@ -72,7 +72,7 @@ def host_name() -> str:
 
 
 def admin_token(text: str) -> str:
-    """Check the token of the API, which is all that keeps strangers out."""
+    """Check the token of the dashboard and the API, which is all that keeps strangers out."""
     if not re.fullmatch(r"[!-~]{16,1000}", text):
         raise ValueError("must have 16 characters or more and no space; make one with `openssl rand -hex 32`.")
     return text

@@ -98,7 +98,8 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         answer: ASGIApp = self._dashboard.app
-        if not request.url.path.startswith(_OPEN) and not self._dashboard.login.knows(request.cookies.get(COOKIE, "")):
+        # The path as it is routed. `request.url` has the Host header before it, which may hold a path of its own.
+        if not scope["path"].startswith(_OPEN) and not self._dashboard.login.knows(request.cookies.get(COOKIE, "")):
             answer = _to_login(request)
         elif request.method not in ("GET", "HEAD") and is_foreign(request):
             answer = PlainTextResponse("Another site asked for this.", 403)
@@ -116,8 +117,8 @@ class _Front:
 
 def _to_login(request: Request) -> Response:
     address = "/login"
-    if request.method in ("GET", "HEAD") and request.url.path != "/":
-        address += f"?next={quote(request.url.path, safe='/')}"
+    if request.method in ("GET", "HEAD") and request.scope["path"] != "/":
+        address += f"?next={quote(request.scope['path'], safe='/')}"
     if "hx-request" in request.headers:
         return Response(status_code=401, headers={"HX-Redirect": "/login"})
     return RedirectResponse(address, 303)

@@ -109,4 +109,4 @@ def is_foreign(request: Request) -> bool:
 
 def is_https(request: Request) -> bool:
     """Return whether the browser came over https. Only the sender of a false header would lose by it."""
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
+    return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")

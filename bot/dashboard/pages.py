@@ -17,7 +17,7 @@ from bot.store import listings
 MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
 # A path of ours with at most one id: what comes after `next=` may be anybody's.
-_OWN_PATH: Final = re.compile(r"/[a-z]*(/[A-Za-z0-9-]{1,64})?")
+_OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
 
 async def _overview(visit: Visit) -> Response:

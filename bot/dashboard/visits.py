@@ -59,7 +59,7 @@ class Visit:
             .get_template(template)
             .render(
                 now=self.now,
-                path=self.request.url.path,
+                path=self.request.scope["path"],
                 server_url=self.calls.ctx.server_url,
                 form_token=self.login.form_token(self.cookie) if self.cookie else "",
                 flash=unquote(said) if said else None,

@@ -1,6 +1,7 @@
 """The demo: run the story on an embedded Postgres, the simulated GitHub and the bot."""
 
 import asyncio
+import secrets
 import shutil
 import tempfile
 from contextlib import AsyncExitStack
@@ -37,7 +38,8 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             else:
                 report.note("bubblewrap is not installed here, so the agent runs without its sandbox.")
                 caged = {}
-            settings = settings_for(github, directory / "data", path, **caged)
+            token = secrets.token_hex(16)
+            settings = settings_for(github, directory / "data", path, ADMIN_TOKEN=token, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
             try:
                 await tell(pair, report)
@@ -45,7 +47,8 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
             if keep:
-                report.note(f"\nthe threads         {github.server_url}/\nthe bot             {pair.url}")
+                report.note(f"\nthe threads         {github.server_url}/")
+                report.note(f"the dashboard       {pair.url}/\nits token           {token}")
                 report.note(f"database            {dsn}\nfiles               {directory}\nPress Ctrl-C to stop.")
                 await stopping.wait()
     return report.held

@@ -123,6 +123,9 @@ async def test_a_stranger_is_sent_to_the_login_from_every_page_and_changes_nothi
                 assert headers_are_safe(answer)
         assert (await browser.get("/events")).status_code == 303
         assert (await browser.get("/nonsense")).status_code == 303
+    for host in ("threadtree.test/login", "threadtree.test/login?", "x/static/", "/login", "login", "[", ""):
+        for path in ("/", "/turns/1", "/events"):
+            assert (await browser.get(path, headers={"Host": host})).status_code in (303, 400), host
     refreshing = await browser.get("/", headers={"HX-Request": "true"})
     assert (refreshing.status_code, refreshing.headers["hx-redirect"]) == (401, "/login")
     assert await pool.fetchrow(CHANGED) == before
@@ -193,7 +196,16 @@ async def test_signing_in_and_out(browser: Browser) -> None:
     assert all(words in cookie for words in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"))
     assert "Secure" not in cookie
     assert TOKEN not in cookie
-    for path in ("//evil.test", "https://evil.test", "/\\evil.test", "/turns\r\n", "javascript:x"):
+    for path in (
+        "//evil.test",
+        "//evil",
+        "//2130706433",
+        "///x",
+        "https://evil.test",
+        "/\\evil.test",
+        "/turns\r\n",
+        "javascript:x",
+    ):
         answer = await browser.sign_in(path=str(httpx.URL("/login", params={"next": path})))
         assert answer.headers["location"] == "/"
     kept = httpx.Cookies(browser.client.cookies)
