@@ -31,7 +31,7 @@ _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
 
 TURNS = """
-select t.id, t.state, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
+select t.id, t.state, t.reason, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
 """
 WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"
 STUCK_ROWS = """
@@ -165,6 +165,9 @@ def answers(evidence: Evidence) -> Iterable[Violation]:
         wanted = sum(one.thread is thread for one in stream.helps)
         if shown != wanted:
             yield Violation(LOST if shown < wanted else DOUBLED, f"{wanted} /help on {thread!r}, {shown} replies")
+    for turn in evidence.turns:
+        if turn["state"] == "refused":  # nothing that is asked here deserves it
+            yield Violation(LOST, f"turn {turn['id']} was refused: {turn['reason']}")
     asked_twice = Counter(turn["source_id"] for turn in evidence.turns)
     for comment, times in asked_twice.items():
         if times > 1:

@@ -102,6 +102,8 @@ class Outcome:
     deliveries: int = 0
     requests: int = 0
     states: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    """Why turns failed: to be read, like the errors."""
     seconds: float = 0.0
     quiet_seconds: float = 0.0
     violations: list[Violation] = field(default_factory=list)
@@ -236,6 +238,7 @@ class Round:
         outcome.violations += [Violation(ORPHANS, process) for process in left]
         outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
         outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
+        outcome.failures = [turn["reason"] for turn in evidence.turns if turn["state"] == "failed"]
 
     def _places(self) -> list[Place]:
         """Return the web process and the workers: one or two on the first node, one on each other."""
