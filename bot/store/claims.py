@@ -12,9 +12,10 @@ from bot.store.turns import Claim, ClaimedTurn, Use
 CLAIM = """
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
 -- unfinished one; repositories with fewer running turns go first, then earlier rounds, in which each person has one.
--- A turn waits until its time, while its path is being removed, while an operation that was enqueued before it is
--- unfinished, and while GitHub limits its writer. Only the first such turn of each repository is looked for: whatever
--- else waits is not read. `case` keeps the cheap questions before those that look at other rows.
+-- A turn waits until its time, while its path is being removed, while the node has lost the directory at its path, or
+-- that on its branch, and has not let it go yet, while an operation that was enqueued before it is unfinished, and
+-- while GitHub limits its writer. Only the first such turn of each repository is looked for: whatever else waits is not
+-- read. `case` keeps the cheap questions before those that look at other rows.
 with recursive running as materialized (
     select worktree_id, queue_platform as platform, queue_repository_id as repository_id
     from turns where state = 'running' and queue_node = $1
@@ -48,8 +49,11 @@ with recursive running as materialized (
                    and (select w.state in ('reserved', 'ready')
                                and not exists (select from worktrees o
                                                where o.node = w.node and o.path = w.path and o.state = 'removing')
-                               and not exists (select from worktrees o
-                                               where o.node = w.node and o.path = w.path and o.state = 'lost')
+                               and not exists (
+                                   select from worktrees o
+                                   where o.node = w.node and o.state = 'lost'
+                                     and (o.path = w.path or (o.platform, o.repository_id, o.branch)
+                                          = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref))))
                         from worktrees w where w.id = t.worktree_id)
                    and not exists (select from operations p where p.worktree_id = t.worktree_id
                                    and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))

@@ -88,7 +88,7 @@ where id = $1 and (state in ('reserved', 'ready')
                    or (state = 'removing' and claim is null and removal is distinct from 'lost')
                    or (state = 'removed' and removal = 'purged'
                        and not exists (select from worktrees o where o.node = w.node and o.path = w.path
-                                                                 and o.state <> 'removed')))
+                                                                 and o.state in ('reserved', 'ready', 'removing'))))
 returning id, node, branch, start_kind, start_number, start_ref
 """
 
@@ -130,11 +130,8 @@ order by state = 'removed', state = 'reserved', id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
--- Beside a directory that the node lost and has not let go yet: letting it go removes what is at its path.
 insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
-select $1, $2, $3, $4 || coalesce('-' || max(lost.id), ''), $5, $6, $7, $8
-from worktrees lost
-where lost.node = $3 and lost.state = 'lost' and (lost.path = $4 or starts_with(lost.path, $4 || '-'))
+values ($1, $2, $3, $4, $5, $6, $7, $8)
 returning id
 """
 

@@ -40,7 +40,7 @@ where t.id = (select max(id) from turns where conversation_id = $1 and state = '
 
 CLAIM = """
 -- The oldest operation that is due on this node, or in the worktree $4: no turn runs in its worktree, nothing that was
--- enqueued before it is unfinished, and its path is not being removed.
+-- enqueued before it is unfinished, its path is not being removed, and the node has not lost another directory there.
 with next as (
     select o.id from operations o
     join worktrees w on w.id = o.worktree_id and w.node = $1
@@ -49,7 +49,8 @@ with next as (
                       and (t.state = 'running' or (t.state = 'queued' and t.id <= o.after_turn)))
       and not exists (select from operations e where e.worktree_id = w.id and e.id < o.id
                                                  and e.state in ('queued', 'running'))
-      and not exists (select from worktrees x where x.node = w.node and x.path = w.path and x.state = 'removing')
+      and not exists (select from worktrees x where x.node = w.node and x.path = w.path
+                                                and (x.state = 'removing' or (x.state = 'lost' and x.id <> w.id)))
     order by o.id
     limit 1 for update of o skip locked
 )

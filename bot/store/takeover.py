@@ -44,13 +44,12 @@ where id = $1
 """
 
 SUCCEED = """
--- On another node, where the directory's name may be taken, also by one that this node lost and has not let go yet.
--- The branch is known: it is made again from what is pushed.
+-- On another node, where the directory's name may be taken. The branch is known: it is made again from what is pushed.
 insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, start_ref,
                        start_sha)
 select platform, repository_id, $2,
        case when exists (select from worktrees o where o.node = $2 and o.path = relative
-                         and o.state <> 'removed') then relative || '-' || id else relative end,
+                         and o.state in ('reserved', 'ready', 'removing')) then relative || '-' || id else relative end,
        branch, base_branch, start_kind, start_number, start_ref, start_sha
 from (select *, regexp_replace(path, '^/.*/worktrees/', 'worktrees/') as relative from worktrees where id = $1) as lost
 returning id

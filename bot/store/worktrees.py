@@ -68,7 +68,8 @@ RESERVE_AGAIN = """
 -- Reserved again at the same path, unless another worktree is there now.
 update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
 where w.id = $1 and w.state = 'removed'
-  and not exists (select from worktrees o where o.node = w.node and o.path = w.path and o.state <> 'removed')
+  and not exists (select from worktrees o where o.node = w.node and o.path = w.path
+                                            and o.state in ('reserved', 'ready', 'removing'))
 returning w.id
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.model import Target
+from bot.model import HeadBranch, Target
 from bot.store import conversations, operations, removals, takeover, turns
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
@@ -144,29 +144,34 @@ async def test_the_path_is_another_where_it_is_taken(world: TurnRows) -> None:
     assert path == f"worktrees/octo/repo-1/issue-1-{old}"
 
 
-async def test_nothing_is_made_at_the_path_of_a_directory_that_the_node_has_lost(world: TurnRows) -> None:
-    path = "worktrees/octo/repo-1/issue-1"
+async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_not_let_go(world: TurnRows) -> None:
     await world.worktree(node="here")
-    conversation = await world.thread(worktree=(first := await world.worktree(node="there", path=path)))
+    conversation, lost = await world.home(node="there")
+    await world.db.execute("update worktrees set state = 'ready', branch = 'threadtree/issue-2' where id = $1", lost)
     turn = await world.ask(conversation)
     await silent(world, "there")
-    second = await moved(world, first)
+    second = await moved(world, lost)
     assert second is not None
     # The other node goes too, and the first one is back before it has let go: the thread returns to it.
     await silent(world, "there", 0)
     await silent(world, "here")
     third = await moved(world, second, to="there")
-    again = await world.worktree(node="there", path=path)
-    twice = await world.worktree(node="there", path=path.removesuffix("1"))
-    rows = {row["id"]: row["path"] for row in await world.db.fetch("select id, path from worktrees")}
-    assert rows[first] == rows[second] == path
-    assert len({rows[first], rows[third], rows[again]}) == 3
-    assert rows[twice] == path.removesuffix("1"), "only that path"
+    path = await world.db.fetchval("select path from worktrees where id = $1", third)
+    assert path == await world.db.fetchval("select path from worktrees where id = $1", lost)
+    asked = RequestedBy("ada", NOON, conversation, Target("comment", 11))
+    await operations.enqueue(world.db, await conversations.worktree_of(world.db, conversation), "create", asked)
+    pull = await world.worktree(node="there", start=HeadBranch("threadtree/issue-2"))
+    other = await world.ask(await world.thread(worktree=pull))
 
-    await world.db.execute("update worktrees set path = $2 where id = $1", third, path)
-    assert await world.claim(node="there") is None, "a run waits for the end of a removal that failed"
-    await world.db.execute("update worktrees set state = 'removed' where id = $1", first)
-    assert (await world.claimed(node="there")).id == turn
+    worker = "0123456789abcdef"
+    assert await world.claim(node="there") is None, "the removal of the directory would take that of the run with it"
+    assert await operations.claim_next(world.db, "there", worker) is None
+    await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
+    assert await takeover.let_go(world.db, "there", []) == [lost]
+    removal = await removals.claim_next(world.db, "there", worker)
+    assert removal is not None
+    await removals.finish(world.db, removal, "there")
+    assert {(await world.claimed(node="there")).id for _ in range(2)} == {turn, other}
 
 
 async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_back(world: TurnRows) -> None:
