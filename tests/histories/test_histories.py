@@ -4,6 +4,8 @@
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -40,13 +42,34 @@ def test_no_history_loses_work(
         database=None,
         deadline=None,
     )
+    with shared(tmp_path, database_url, sandbox) as parts:
+        history = partial(History, parts)
+        if batch is not None:
+            hypothesis.seed(batch)(history)
+        run_state_machine_as_test(history, settings=wanted)  # type: ignore[arg-type]
+
+
+def test_an_ignored_file_untracked_work_and_links_outlive_a_switch_a_removal_and_a_move(
+    tmp_path: Path, database_url: str
+) -> None:
+    with shared(tmp_path, database_url, "off") as parts:
+        history = History(parts)
+        history.first(cloned=True, talk="issue 1", doing=[("ignore", "a")], outcome="done")
+        history.someone_pushes_to_a_branch(which=0, push="to main", name="a.ign")
+        history.turn(talk="issue 1", doing=[("symlink", "b"), ("submodule work", "a")], outcome="failed")
+        history.housekeeping(what="restart", days=0, name="elsewhere", moved=True)
+        history.commands(talk="issue 1", verb="remove", at_once=True)
+        assert history.ground.directories() == []
+        history.stopped(talk="issue 2", doing=[("write", "a")], outcome="done", step=30)
+        history.teardown()
+
+
+@contextmanager
+def shared(tmp_path: Path, database_url: str, sandbox: Literal["off", "bwrap"]) -> Iterator[Shared]:
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop:
         stack = history_database(database_url)
         pool = loop.run(stack.__aenter__())
         try:
-            history = partial(History, Shared(loop, pool, tmp_path, sandbox))
-            if batch is not None:
-                hypothesis.seed(batch)(history)
-            run_state_machine_as_test(history, settings=wanted)  # type: ignore[arg-type]
+            yield Shared(loop, pool, tmp_path, sandbox)
         finally:
             loop.run(stack.__aexit__(None, None, None))

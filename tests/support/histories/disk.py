@@ -108,7 +108,7 @@ def do(ground: HistoryNode, path: Path, deed: Deed, name: str) -> None:
             _write(nested / name, ground.content(f"nested {name}"))
             ground.agent(path, "sh", "-c", "cd nested && git init -q && git add -A && git commit -q -m nested")
         case "ignore":
-            _write(path / f"{name}{IGNORED[1:]}", ground.secret())
+            _write(path / f"a{IGNORED[1:]}", ground.secret())
         case "submodule":
             add = "git -c protocol.file.allow=always submodule add -q"
             make = "git init -q lib; cd lib && git commit -q --allow-empty -m lib"

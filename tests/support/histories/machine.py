@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import structlog
+from hypothesis import currently_in_test_context, event
 from hypothesis.stateful import RuleBasedStateMachine
 
 from bot.store.database import Pool
@@ -90,6 +91,11 @@ class Machine(RuleBasedStateMachine):
         self._check_ignored()
         assert not self.wrong(), f"the log says: {self.wrong()}"
         return result
+
+    def note(self, text: str) -> None:
+        """Count how often this happens, for `--hypothesis-show-statistics`."""
+        if currently_in_test_context():
+            event(text)
 
     def wrong(self) -> list[dict[str, Any]]:
         """Return the log events of problems that a history does not cause."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -96,13 +95,14 @@ class MaintenanceRules(CommandRules):
                 case "move":
                     self.restart("elsewhere", moved=True)
         except KilledError:
-            event(f"killed at {name}")
+            self.note(f"killed at {name}")
         finally:
             failpoints.listener = None
         if reached:
             # Until a worker continues it, it is half done; still nothing is lost.
             self.excuse_all()
-            self.bot(self.ground.kill(), index_too=True)
+            # A turn that ends commits what is on disk, not what was staged before.
+            self.bot(self.ground.kill(), index_too=what != "turn")
             self.carry_out()
 
     def pack(self) -> None:

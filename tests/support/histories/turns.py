@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from typing import Literal
 
-from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -97,7 +96,7 @@ class TurnRules(Machine):
         finally:
             before_step.remove(count)
         if stops:
-            event(f"stopped at step {step // 20 * 20} and later")
+            self.note(f"stopped at step {step // 20 * 20} and later")
             self.bot(asyncio.wait_for(stops[0], PATIENCE_SECONDS))
 
     @rule(talk=talks, other=talks)
@@ -166,7 +165,7 @@ class TurnRules(Machine):
             if await self.ground.at_work(run):
                 return run
             state = await self.ground.state_of(run)
-            event(f"no agent: {state}")
+            self.note(f"no agent: {state}")
             # A run that was interrupted after its agent's answer does not ask the agent again.
             ended = run.turn.resuming and state == "done"
             assert ended or state == "queued" or state.startswith(("refused: ", "stopped: ")), state
@@ -188,6 +187,6 @@ class TurnRules(Machine):
     def end(self, run: Run, outcome: Literal["done", "failed"]) -> None:
         """End the agent and the turn."""
         state = self.bot(self.ground.finish(run, outcome))
-        event(f"end: {state}")
+        self.note(f"end: {state}")
         assert state.split(":")[0] in (outcome, "stopped"), state
         self.check_order()
