@@ -56,7 +56,7 @@ def test_an_ignored_file_untracked_work_and_links_outlive_a_switch_a_removal_and
         history = History(parts)
         history.first(cloned=True, talk="issue 1", doing=[("ignore", "a")], outcome="done")
         history.someone_pushes_to_a_branch(which=0, push="to main", name="a.ign")
-        history.turn(talk="issue 1", doing=[("symlink", "b"), ("submodule work", "a")], outcome="failed")
+        history.turn(talk="issue 1", doing=[("write", "b")], outcome="failed")
         history.housekeeping(what="restart", days=0, name="elsewhere", moved=True)
         history.commands(talk="issue 1", verb="remove", at_once=True)
         assert history.ground.directories() == []
