@@ -70,7 +70,10 @@ def _families(figures: Measures) -> Iterator["Metric"]:
         ("event", "answer"),
         [(_pair(label), value) for label, value in counted.get("deliveries_received_total", {}).items()],
     )
-    yield _counted(counted, "deliveries_refused", "Requests to the webhook that were refused, by status", "status")
+    refused = ("401", "503")
+    yield _counted(
+        counted, "deliveries_refused", "Requests to the webhook that were refused, by status", "status", refused
+    )
     found = counted.get("acknowledgement_seconds", {})
     yield HistogramMetricFamily(
         "threadtree_acknowledgement_seconds",
@@ -78,9 +81,11 @@ def _families(figures: Measures) -> Iterator["Metric"]:
         buckets=_cumulative((str(end), found.get(str(end), 0)) for end in (*ACKNOWLEDGED_WITHIN, "+Inf")),
         sum_value=counted.get("acknowledgement_seconds_sum", {}).get("", 0),
     )
-    yield _rows("deliveries", "Deliveries that wait or went wrong", figures.deliveries, ("state",), "deliveries")
+    went_wrong = ("received", "failed", "dead")
+    yield _states("deliveries", "Deliveries that wait or went wrong", figures.deliveries, "deliveries", went_wrong)
     yield _rows("deliveries_oldest_seconds", "Age of the oldest one", figures.deliveries, ("state",), "oldest_seconds")
-    yield _rows("turns", "Turns that run, are queued, or wait until a time", figures.turns_now, ("state",), "turns")
+    unfinished = ("running", "queued", "waiting")
+    yield _states("turns", "Turns that run, are queued, or wait until a time", figures.turns_now, "turns", unfinished)
     yield _rows("turns_oldest_seconds", "Age of the oldest one", figures.turns_now, ("state",), "oldest_seconds")
     ended = figures.turns_ended
     by_end = ("state", "agent")
@@ -96,11 +101,12 @@ def _families(figures: Measures) -> Iterator["Metric"]:
         sum_value=sum(row["seconds"] for row in figures.turn_seconds),
     )
     yield _rows("operations", "Operations on worktrees", figures.operations, ("kind", "state"), "operations")
-    yield _rows("outbox", "Writes to GitHub that wait, are sent or failed", figures.outbox, ("state",), "writes")
+    not_sent = ("waiting", "sending", "failed")
+    yield _states("outbox", "Writes to GitHub that wait, are sent or failed", figures.outbox, "writes", not_sent)
     yield _rows("outbox_oldest_seconds", "How long the oldest one is due", figures.outbox, ("state",), "oldest_seconds")
     yield _rows("writers_held", "Writers that GitHub's limit holds back", figures.writers, (), "held")
     yield _rows("writers_held_seconds", "How long the last of them waits", figures.writers, (), "seconds")
-    yield _counted(counted, "github_requests", "Requests to GitHub by status", "status")
+    yield _counted(counted, "github_requests", "Requests to GitHub by status", "status", ("401",))
     yield _counted(counted, "github_rate_remaining", "Requests left by GitHub's last answer", "resource", gauge=True)
     yield _rows("worktrees", "Worktrees by node and state", figures.worktrees, ("node", "state"), "worktrees")
     yield _rows("bytes", "Bytes on the disk", figures.bytes, ("kind",), "bytes")
@@ -108,10 +114,11 @@ def _families(figures: Measures) -> Iterator["Metric"]:
     yield _counted(counted, "disk_free_bytes", "Bytes free where DATA_DIR is", "node", gauge=True)
     yield _rows("node_silent_seconds", "Age of a node's last heartbeat", figures.nodes, ("node",), "seconds")
     yield _rows("jobs", "Jobs of the engine", figures.jobs, ("queue", "status"), "jobs")
-    yield _counted(counted, "sweeps", "Rounds of housekeeping by their end", "end")
+    yield _counted(counted, "sweeps", "Rounds of housekeeping by their end", "end", ("done", "failed"))
     yield _counted(counted, "worktrees_pruned", "Worktrees that housekeeping removed", "node")
     yield _counted(counted, "reclaimed_bytes", "Bytes that housekeeping freed", "node")
-    yield _counted(counted, "recoveries", "Work of dead processes that was taken up again", "what")
+    taken_up = ("turn", "operation", "delivery", "missed-delivery", "write", "job")
+    yield _counted(counted, "recoveries", "Work of dead processes that was taken up again", "what", taken_up)
     yield _counted(counted, "lost_claims", "Runs that found that another one had replaced them", "what")
 
 
@@ -157,10 +164,23 @@ def _rows(
     return (_counter if count else _gauge)(name, help_text, labels, samples)
 
 
+def _states(name: str, help_text: str, rows: Sequence[Record], value: str, states: Sequence[str]) -> "Metric":
+    """Return the rows of each state, also of those without any: Prometheus sees no change from nothing to one."""
+    found = dict.fromkeys(states, 0.0) | {row["state"]: row[value] for row in rows}
+    return _gauge(name, help_text, ("state",), [((state,), number) for state, number in found.items()])
+
+
 def _counted(
-    counted: Mapping[str, Mapping[str, float]], name: str, help_text: str, label: str, *, gauge: bool = False
+    counted: Mapping[str, Mapping[str, float]],
+    name: str,
+    help_text: str,
+    label: str,
+    always: Sequence[str] = (),
+    *,
+    gauge: bool = False,
 ) -> "Metric":
-    found = counted.get(name if gauge else f"{name}_total", {})
+    """Return a count by its label, also where nothing was counted for a label in `always`; as in `_states`."""
+    found = dict.fromkeys(always, 0.0) | dict(counted.get(name if gauge else f"{name}_total", {}))
     return (_gauge if gauge else _counter)(
         name, help_text, (label,), [((text,), value) for text, value in found.items()]
     )

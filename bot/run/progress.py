@@ -75,7 +75,7 @@ class Progress:
                 self.plan = tuple(replace(entry, text=self._redact(entry.text)) for entry in entries)
                 self._save_soon()
             case ToolStarted(title=title):
-                self._heard += "\n"  # what was said is whole
+                self._end_words()
                 self._add_step(self._redact(title))
             case ToolEnded(title=title, ok=ok):
                 if not ok:
@@ -87,6 +87,12 @@ class Progress:
             case _:
                 assert_never(event)
         self.changed.set()
+
+    def _end_words(self) -> None:
+        """Take what was said for whole: no more of its last word follows."""
+        if self._heard and not self._heard[-1].isspace():
+            self._heard += "\n"
+            self._save_soon()
 
     def _save_soon(self) -> None:
         self._is_saved = False
@@ -116,7 +122,7 @@ class Progress:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._heard += "\n"
+            self._end_words()
             await self._save(pool, turn)
 
     async def _save_all(self, pool: Pool, turn: ClaimedTurn) -> None:

@@ -137,7 +137,8 @@ async def counted_otherwise(world: World) -> Figures:
         rows = [tuple(row) for row in await world.database.fetch(statement)]
         if rows and rows != [(None,)]:
             known[name] = {tuple(map(str, row[:-1])): float(row[-1]) for row in rows}
-    received, refused = Counter({("400", "issue_comment"): 1}), Counter({("401",): 1, ("400",): 1})
+    received: Counter[tuple[str, ...]] = Counter({("400", "issue_comment"): 1})
+    refused: Counter[tuple[str, ...]] = Counter({("401",): 1, ("400",): 1})
     for one in world.github.deliveries:
         status = json.loads(one.response_body)["status"] if one.succeeded else str(one.status_code)
         received[status, one.event if one.event in counters.EVENTS else "other"] += 1
@@ -147,7 +148,7 @@ async def counted_otherwise(world: World) -> Figures:
     known["github_requests_total"] = {(status,): count for status, count in asked.items()}
     known["worktrees_pruned_total"] = {("here",): 1}
     known["lost_claims_total"] = {("turn",): 1}
-    known["recoveries_total"] = {("turn",): 1, ("job",): 0}
+    known["recoveries_total"] = {("turn",): 1}
     known["info"] = {(version("threadtree"),): 1}
     return known
 
@@ -156,7 +157,8 @@ def differences(found: Figures, known: Figures) -> list[str]:
     """Return what is not equal. Of time, nearly."""
     told = []
     for name in sorted(found.keys() | known.keys()):
-        mine, others = found.get(name, {}), known.get(name, {})
+        # What is always there is zero where nothing was counted.
+        mine, others = ({at: value for at, value in one.get(name, {}).items() if value} for one in (found, known))
         if name in ONLY_POSITIVE:
             told += [f"{name} is {mine}"] if not mine or min(mine.values()) < 0 or not max(mine.values()) else []
         elif name in NEARLY and mine.keys() == others.keys():

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import get_args
 
@@ -31,6 +31,32 @@ insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'r
 update nodes set disk = '{"clones": 7000, "homes": 0}';
 insert into procrastinate_jobs (task_name, queue_name, args) values ('decide', 'decide', '{}')
 """
+# What makes each rule of alerts.yml tell, one after the other; its state before is a good one.
+BAD = {
+    "ThreadtreeDeliveriesWait": "update deliveries set state = 'received', error = null,"
+    " received_at = now() - interval '1 h' where state = 'ignored'",
+    "ThreadtreeDeliveryFailed": "update deliveries set state = 'failed', error = 'x' where state = 'received'",
+    "ThreadtreeWrongSignatures": "insert into counters values ('deliveries_refused_total', '401', 11)",
+    "ThreadtreeDeliveriesRefused": "insert into counters values ('deliveries_refused_total', '503', 1)",
+    "ThreadtreeTurnsWait": "update turns set created_at = now() - interval '2 h' where state = 'queued'",
+    "ThreadtreeTurnsFail": "insert into turns (conversation_id, state, request, request_hash, requested_by,"
+    " requested_by_id, asked_at, source_kind, finished_at, cost_usd, agent, reason) select 1, state, '', '', 'ada', 7,"
+    " now(), 'issue', now(), 5, agent, 'because' from (values ('failed', null), ('failed', null), ('failed', null),"
+    " ('done', 'custom'), ('done', 'custom')) as new (state, agent)",
+    "ThreadtreeCost": "update turns set cost_usd = 26 where state = 'failed'",
+    "ThreadtreeAnswersWait": "update outbox set due_at = now() - interval '1 h' where state = 'waiting'",
+    "ThreadtreeAnswerNotPosted": "update outbox set state = 'failed' where state = 'waiting'",
+    "ThreadtreeGitHubCredentials": "insert into counters values ('github_requests_total', '401', 4)",
+    "ThreadtreeGitHubLimit": "insert into writers (writer, held_until) values ('w', now() + interval '10 minutes')",
+    "ThreadtreeCrashes": "insert into counters values ('recoveries_total', 'turn', 1)",
+    "ThreadtreeHousekeepingFails": "insert into counters values ('sweeps_total', 'failed', 1)",
+    "ThreadtreeDiskShort": "insert into counters values ('disk_free_bytes', 'here', 5e9)",
+    "ThreadtreeWithoutWorker": "update nodes set heartbeat_at = now() - interval '2 minutes'",
+    "ThreadtreeNodeSilent": "update nodes set heartbeat_at = now() - interval '10 minutes'",
+}
+NOT_EVALUATED = {"ThreadtreeDown", "ThreadtreeSlowAcknowledgement"}
+RULE = re.compile(r"- alert: (\w+)\n +expr: (?:>-\n)?((?:.*\n)+?) +(?:for|labels):")
+SELECTOR = re.compile(r"threadtree_(\w+)(?:{([^}]*)})?")
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -107,6 +133,49 @@ async def test_alerts_and_dashboard_ask_for_figures_that_exist_and_the_page_name
     page = set(re.findall(r"`threadtree_(\w+)`", (folder / "README.md").read_text()))
     assert {re.sub("_(bucket|count|sum)$", "", name) for name in exist} == page
     assert json.loads((folder / "dashboard.json").read_text())["panels"]
+
+
+async def test_each_alert_is_silent_in_a_good_state_and_tells_in_a_bad_one(pool: Pool) -> None:
+    await pool.execute("delete from writers")
+    await pool.execute("update turns set created_at = now() where state = 'queued'")
+    await pool.execute("insert into counters values ('github_rate_remaining', 'core', 5000)")
+    rules = dict(RULE.findall((Path(__file__).parents[2] / "docs" / "monitoring" / "alerts.yml").read_text()))
+    assert rules.keys() == BAD.keys() | NOT_EVALUATED
+    for name, statement in BAD.items():
+        good = await scrape(pool)
+        assert not tells(rules[name], good, good), f"{name} in a good state"
+        await pool.execute(statement)
+        assert tells(rules[name], good, await scrape(pool)), f"{name} in a bad state"
+
+
+def tells(rule: str, before: Figures, now: Figures) -> bool:
+    """Evaluate a rule as far as ours go: sums of what fits a selector, and its change for `delta` and `increase`."""
+
+    def fitting(figures: Figures, selector: str) -> Figures:
+        found = SELECTOR.fullmatch(selector)
+        assert found is not None
+        wanted = re.findall(r'(\w+)=~?"([^"]*)"', found[2] or "")
+        return {
+            (name, labels): value
+            for (name, labels), value in figures.items()
+            if name == found[1] and all(re.fullmatch(text, dict(labels)[label]) for label, text in wanted)
+        }
+
+    def total(values: Collection[float]) -> str:
+        return repr(sum(values) if values else float("nan"))
+
+    def change(call: re.Match[str]) -> str:
+        """Return the change of what was there before: of anything else Prometheus tells none."""
+        old = fitting(before, call[1])
+        return total([now[key] - value for key, value in old.items()])
+
+    changed = re.sub(r"(?:delta|increase)\(([^\[]+)\[\w+\]\)", change, rule)
+    numbers = SELECTOR.sub(lambda found: total(fitting(now, found[0]).values()), changed)
+    plain = re.sub(r"\b(?:sum|min)\b|on \(node\)", "", numbers)
+    try:
+        return bool(eval(" ".join(plain.split()), {"nan": float("nan")}))  # noqa: S307 - of our own file
+    except ZeroDivisionError:
+        return False
 
 
 async def test_two_processes_tell_what_both_have_counted(pool: Pool) -> None:
