@@ -50,20 +50,6 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
             assert 'threadtree_disk_free_bytes{node="here"}' in figures
             assert await world.turns("state", "requested_by") == [("stopped", "maria"), ("done", "maria")]
 
-            await issue.says("@threadtree-bot write notes.txt: keep\nfail Broken.")
-            await issue.hears("Broken.")
-
-            async def outcome(method: str, path: str) -> str:
-                operation = (await api.request(method, path)).json()["operation"]
-                await world.until(f"exists (select from operations where id = {operation} and finished_at is not null)")
-                return str((await api.get(f"/operations/{operation}")).json()["outcome"])
-
-            assert "1 uncommitted file" in await outcome("DELETE", "/worktrees/1")
-            [rescue] = (await api.get("/rescues")).json()["items"]
-            assert "1 uncommitted file" in await outcome("POST", f"/rescues/{rescue['id']}/restore")
-            assert "deleted" in await outcome("DELETE", f"/rescues/{rescue['id']}")
-            assert (await api.get("/rescues")).json()["items"] == []
-
 
 async def heard_until(events: httpx.Response, latest_words: str) -> dict[str, Any]:
     """Return what the last event of each name tells, once the agent has taken a step and said these words."""
