@@ -36,11 +36,14 @@ def admin_directory(clone: Path, path: Path) -> Path | Missing:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return Missing("it is not a directory")
         admin = Path(_read(path / ".git").removeprefix("gitdir:").strip())
-        if admin.parent.resolve() != (clone / "worktrees").resolve():
+        # Most name each other as git wrote them: to resolve each path would take ten times as long.
+        plain = admin.parent == clone / "worktrees" and not (admin.is_symlink() or admin.parent.is_symlink())
+        if not plain and admin.parent.resolve() != (clone / "worktrees").resolve():
             return Missing("it belongs to another repository")
         if Path(_read(admin / "gitdir")) != real_path(path) / ".git":
             return Missing("git knows it under another path")
-        if (admin / _read(admin / "commondir")).resolve() != clone.resolve():
+        common = _read(admin / "commondir")
+        if not (plain and common == "../..") and (admin / common).resolve() != clone.resolve():
             return Missing("it belongs to another repository")
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         return Missing("the directory is gone" if not path.exists() else f"its link to the clone is broken: {error}")
@@ -132,19 +135,32 @@ def find_admin_directory(clone: Path, path: Path) -> Path | None:
     return next(_naming(clone, "gitdir", str(real_path(path) / ".git")), None)
 
 
-def _naming(clone: Path, file: str, text: str) -> Iterator[Path]:
-    """Yield the clone's folders for worktrees whose `file` has this text.
+def pointing_to(clone: Path, path: Path) -> list[Path]:
+    """Return the clone's folders for worktrees that name the one at `path`, and those that name no place any more."""
+    wanted = os.fsencode(str(real_path(path) / ".git"))
+    found = _beginnings(clone, "gitdir", len(wanted))
+    return [clone / "worktrees" / name for name, text in found if text in (wanted, b"")]
 
-    There may be thousands: three calls to the system for each, and what a file holds is only compared.
-    """
+
+def _naming(clone: Path, file: str, text: str) -> Iterator[Path]:
+    """Yield the clone's folders for worktrees whose `file` has this text."""
     wanted = os.fsencode(text)
+    found = _beginnings(clone, file, len(wanted))
+    return (clone / "worktrees" / name for name, text in found if text == wanted)
+
+
+def _beginnings(clone: Path, file: str, size: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the name of each of the clone's folders for worktrees, and a little more than `size` bytes of its `file`.
+
+    There may be thousands: three calls to the system for each. A file that cannot be read counts as empty.
+    """
     with suppress(FileNotFoundError, NotADirectoryError), open_untrusted(clone, PurePath("worktrees")) as folder:
         for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+            found = b""
             with suppress(OSError):
                 descriptor = os.open(f"{name}/{file}", FLAGS, dir_fd=folder)
                 try:
-                    found = os.read(descriptor, len(wanted) + 2)
+                    found = os.read(descriptor, size + 2).strip()
                 finally:
                     os.close(descriptor)
-                if found.strip() == wanted:
-                    yield clone / "worktrees" / name
+            yield name, found

@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import zip_longest
@@ -23,6 +24,7 @@ from bot.sandbox.untrusted_files import entries_below, read_untrusted
 
 # More than a million refs take.
 MOST_PACKED_BYTES = 256 << 20
+_CLOCK_TICK_NS = 20_000_000
 _FETCHING = f"{refs.HELD_PREFIX}fetch"
 _LOG = f"logs/{_FETCHING}"
 
@@ -33,11 +35,23 @@ def tips(clone: Path, namespace: str) -> dict[str, str]:
     https://git-scm.com/docs/gitrepository-layout, refs and packed-refs
     """
     found = dict(_packed_below(_read(clone, "packed-refs"), namespace))
-    folder = clone / namespace
-    for entry in entries_below(folder):
+    above, now = len(f"{clone}/"), time.time_ns()
+    for entry in entries_below(clone / namespace):
         if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):
-            found[f"{namespace}{PurePath(entry.path).relative_to(folder)}"] = recorded(Path(entry.path))
+            with suppress(FileNotFoundError):
+                state = entry.stat(follow_symlinks=False)
+                # Two writes within one tick of the kernel's clock have the same time.
+                is_settled = now - state.st_mtime_ns >= _CLOCK_TICK_NS
+                known = _loose(entry.path, state.st_ino, state.st_mtime_ns) if is_settled else None
+                found[entry.path[above:]] = recorded(Path(entry.path)) if known is None else known
     return found
+
+
+@lru_cache(maxsize=50_000)  # most fetches leave most branches as they are
+def _loose(file: str, _inode: int, _written_ns: int) -> str:
+    if not (text := recorded(Path(file))):
+        raise FileNotFoundError(file)  # what cannot be read now is not remembered as empty
+    return text
 
 
 @lru_cache(maxsize=4)  # most fetches leave this file as it is

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import assert_never
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directories, admin_directory, holders, real_path, recorded
+from bot.clones.admin import Missing, admin_directory, holders, pointing_to, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
@@ -186,7 +186,7 @@ def admin_directories_of(clone: Path, path: Path) -> list[Path]:
     if not isinstance(linked, Missing):
         return [linked]
     named = recorded(path / ".git").removeprefix("gitdir:").strip()
-    return [admin for admin in admin_directories(clone) if _belongs(admin, path, named)]
+    return [admin for admin in pointing_to(clone, path) if _belongs(admin, path, named)]
 
 
 def is_checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:

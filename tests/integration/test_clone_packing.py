@@ -264,3 +264,15 @@ async def age_objects(world: GitRepositories, lock: CloneLock) -> None:
     for file in (world.clone.path / "objects").rglob("*"):
         os.utime(file, (A_WEEK_AGO, A_WEEK_AGO))
     os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
+
+
+def test_a_ref_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    ref = tmp_path / "refs" / "remotes" / "origin" / "main"
+    ref.parent.mkdir(parents=True)
+    for sha in ("1" * 40, "2" * 40):
+        written = tmp_path / "main.lock"
+        written.write_text(f"{sha}\n")
+        os.utime(written, (A_WEEK_AGO, A_WEEK_AGO))
+        written.rename(ref)
+        for _ in range(2):
+            assert holding.tips(tmp_path, "refs/remotes/origin/") == {"refs/remotes/origin/main": sha}
