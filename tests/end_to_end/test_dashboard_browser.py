@@ -1,0 +1,286 @@
+"""The dashboard in a real browser: a turn followed live, changes with their question, every page on every screen."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Dialog, Page, Request, async_playwright, expect
+
+from bot.dashboard.app import VIEWS
+from tests.end_to_end.conftest import Worlds
+from tests.support.world import Talk, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TOKEN = "a-token-of-the-tests-long-enough"
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+PATIENCE_MILLISECONDS = 60_000
+DESK = {"width": 1280, "height": 800}
+TELEPHONE = {"width": 360, "height": 740}
+LIVE = "<img src=http://elsewhere.test/x onerror=alert(1)><script>alert(1)</script>"
+# What an agent or a stranger can write, in every column of text that they reach.
+HOSTILE = """
+update turns set requested_by = 'LIVE', agent = 'LIVE', model = 'LIVE', reason = 'LIVE', plan = '{pending LIVE}';
+update conversations set title = 'LIVE';
+update worktrees set branch = 'LIVE' where state <> 'removed';
+update nodes set name = 'LIVE';
+update operations set outcome = 'LIVE';
+insert into steps (turn_id, place, words) select id, 900, 'LIVE' from turns
+""".replace("LIVE", LIVE)
+FAIL = """
+-- The oldest delivery was handled, so that nothing is done when it is replayed.
+update deliveries set state = 'failed', error = $1 where seq = (select min(seq) from deliveries) returning guid
+"""
+
+
+@dataclass
+class Tab:
+    """A page of the browser, and what went wrong in it."""
+
+    page: Page
+    url: str
+    problems: list[str] = field(default_factory=list)
+
+    async def opens(self, path: str) -> None:
+        await self.page.goto(self.url + path)
+
+    async def signs_in(self, token: str = TOKEN) -> None:
+        await self.page.get_by_label("Token").fill(token)
+        await self.page.get_by_role("button", name="Sign in").click()
+
+    async def sees(self, *words: str) -> None:
+        for some in words:
+            await expect(self.page.locator("main")).to_contain_text(some)
+
+    async def presses(self, words: str) -> None:
+        await self.page.get_by_role("button", name=words, exact=True).click()
+
+    def _requested(self, request: Request) -> None:
+        if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
+            self.problems.append(f"a request to {request.url}")
+
+    async def _asked(self, dialog: Dialog) -> None:
+        self.problems.append(f"a script ran: {dialog.message}")
+        await dialog.dismiss()
+
+    def watch(self) -> None:
+        self.page.on("request", self._requested)
+        self.page.on("dialog", self._asked)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on(
+            "console", lambda said: self.problems.append(said.text) if said.type in ("error", "warning") else None
+        )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """Yield the one browser of these tests."""
+    if shutil.which(CHROMIUM) is None:
+        pytest.fail("The dashboard is tested in a browser: install Debian's package `chromium`.")
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield running
+        await running.close()
+
+
+@asynccontextmanager
+async def tab_of(browser: Browser, url: str, *, signed_in: bool = True, **options: Any) -> AsyncIterator[Tab]:
+    """Open a tab of a browser without cookies; at the end nothing may have gone wrong in it."""
+    context = await browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MILLISECONDS)
+    tab = Tab(await context.new_page(), url)
+    tab.watch()
+    if signed_in:
+        await tab.opens("/login")
+        await tab.signs_in()
+        await tab.sees("Overview")
+    yield tab
+    assert tab.problems == []
+    await context.close()
+
+
+async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_reload(
+    browser: Browser, a_world: Worlds, tmp_path: Path
+) -> None:
+    async with a_world({"ADMIN_TOKEN": TOKEN}) as world, tab_of(browser, world.pair.url, signed_in=False) as tab:
+        page = tab.page
+        await tab.opens("/turns")
+        await tab.signs_in("wrong")
+        await tab.sees("This is not the ADMIN_TOKEN.")
+        tab.problems.clear()  # the browser tells of the status 401
+        await tab.signs_in()
+        await expect(page).to_have_url(re.compile("/turns$"))
+        await tab.opens("/")
+        await tab.sees("Overview")
+        await page.evaluate("window.isSameDocument = true")
+
+        issue = await world.maria.opens_issue(LIVE)
+        gates = [world.gate(), world.gate()]
+        await issue.says(
+            f"@threadtree-bot plan Read {LIVE} | Test\nsay I read {LIVE}.\n"
+            f"wait {gates[0]}\nsay I test.\nwait {gates[1]}\nsay Finished."
+        )
+        await tab.sees("Turn 1", "acme/shop#1", "maria", f"Read {LIVE}", f"I read {LIVE}.", f"Wait for {gates[0]}")
+        await expect(page.locator("main").get_by_text(re.compile(r"\d s\b")).first).to_be_visible()
+        await page.screenshot(path=tmp_path / "running.png", full_page=True)
+        gates[0].open()
+        await tab.sees("I test.", f"Wait for {gates[1]}")
+        gates[1].open()
+        await expect(page.locator("main")).not_to_contain_text("Turn 1")
+        assert await page.evaluate("window.isSameDocument"), "the page was loaded again"
+        await issue.hears("Finished.")
+
+        second = world.gate()
+        await issue.says(f"@threadtree-bot write a.txt: <b>\nwait {second}")
+        await page.get_by_role("link", name="Turn 2").first.click()
+        await tab.sees("running", f"Wait for {second}")
+        await page.evaluate("window.isSameDocument = true")
+        async with tab_of(browser, tab.url) as other:
+            await other.opens("/turns/2")
+            await other.page.locator("#stop").click()
+            await other.sees("Stop turn 2?")
+            await other.page.screenshot(path=tmp_path / "stop.png", full_page=True)
+            await other.presses("Stop it")
+            await other.sees("Turn 2 is being stopped.")
+        await tab.sees("stopped", "Stopped by the operator.", "Ask again")
+        assert await page.evaluate("window.isSameDocument"), "the page was loaded again"
+        await issue.hears("**Stopped** by the operator.")
+        second.open()
+        await page.screenshot(path=tmp_path / "stopped.png", full_page=True)
+        assert await live_elements(page) == []
+
+        await tab.presses("Sign out")
+        await expect(page).to_have_url(re.compile("/login$"))
+        await tab.opens("/turns/2")
+        await expect(page).to_have_url(re.compile("/login"))
+
+
+async def worked_on(world: World) -> Talk:
+    """Return a thread whose worktree has work that GitHub lacks, beside a delivery that failed."""
+    issue = await world.maria.opens_issue("Slow work")
+    await issue.says("@threadtree-bot write a.txt: one\nsay Written.")
+    await issue.hears("Written.")
+    [worktree] = await world.worktrees("path")
+    write(worktree, "by-hand.txt", "not committed\n")
+    return issue
+
+
+def write(worktree: str, name: str, text: str) -> None:
+    """Leave a file in the worktree, as a person does."""
+    Path(worktree, name).write_text(text)
+
+
+async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(
+    browser: Browser, a_world: Worlds, tmp_path: Path
+) -> None:
+    async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
+        await worked_on(world)
+        [worktree] = await world.worktrees("path")
+        # Without JavaScript: every form and every page works as well.
+        async with tab_of(browser, world.pair.url, java_script_enabled=False) as tab:
+            await tab.opens("/worktrees")
+            await tab.sees("acme/shop#1", "threadtree/issue-1")
+            await tab.opens("/worktrees/1/reset")
+            await tab.sees("Reset worktree 1?", "rescued first")
+            await tab.page.screenshot(path=tmp_path / "reset.png", full_page=True)
+            await tab.presses("Reset it")
+            await tab.sees("Worktree 1 will be reset.")
+            await world.until("exists (select from operations where kind = 'reset' and state = 'done')")
+            assert world.text_of(worktree, "by-hand.txt") is None
+            await tab.opens("/rescues")
+            await tab.sees("acme/shop")
+            await tab.page.screenshot(path=tmp_path / "rescues.png", full_page=True)
+            await tab.opens("/worktrees/1/restore")
+            await tab.presses("Restore it")
+            await world.until("exists (select from operations where kind = 'restore' and state = 'done')")
+            assert world.text_of(worktree, "by-hand.txt") == "not committed\n"
+            await tab.opens("/operations/2")
+            await tab.sees("restore", "done")
+
+        guid = await world.database.fetchval(FAIL, "GitHub answered 502")
+        async with tab_of(browser, world.pair.url) as tab:
+            await tab.opens(f"/deliveries/{guid}")
+            await tab.sees("GitHub answered 502")
+            await tab.opens(f"/deliveries/{guid}/replay")
+            await tab.presses("Replay it")
+            await tab.sees(f"Delivery {guid} is handled again.")
+            await world.until("not exists (select from deliveries where state in ('failed', 'received'))")
+        await world.quiet()
+        for talk in world.talks:
+            await talk.hears_all()
+
+
+async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wrote(
+    browser: Browser, a_world: Worlds, tmp_path: Path
+) -> None:
+    async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
+        issue = await worked_on(world)
+        await issue.says("/worktree reset")
+        await issue.hears_all()
+        gate = world.gate()
+        await issue.says(f"@threadtree-bot wait {gate}")
+        await issue.sees_working()
+        await issue.says(f"@threadtree-bot say {LIVE}")
+        await world.until("exists (select from turns where state = 'queued')")
+        await world.database.execute(HOSTILE)
+        guid = await world.database.fetchval(FAIL, LIVE)
+        values = {"id": "1", "guid": guid, "owner": "acme", "name": "shop", "number": "1"}
+        pages = [re.sub(r"{(\w+)}", lambda name: values[name[1]], view.path) for view in VIEWS if view.method == "GET"]
+        pages += ["/turns/2", "/turns/3", "/no-such-page"]
+        grounds = []
+        for size, scheme in ((DESK, "light"), (TELEPHONE, "dark")):
+            async with tab_of(browser, world.pair.url, viewport=size, color_scheme=scheme) as tab:
+                for path in pages:
+                    await tab.opens(path)
+                    assert await tab.page.locator("h1").count() == 1, path
+                    assert await live_elements(tab.page) == [], path
+                    assert await fits(tab.page), f"{path} is wider than a screen of {size['width']}"
+                    name = path.strip("/").replace("/", "-").replace(guid, "guid") or "overview"
+                    await tab.page.screenshot(path=tmp_path / f"{scheme}-{name}.png", full_page=True)
+                tab.problems[:] = [one for one in tab.problems if "status of 404" not in one]
+                await tab.opens("/")
+                grounds.append(await tab.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+                if size == DESK:
+                    await reaches_stop_by_keyboard(tab)
+        assert grounds[0] != grounds[1]
+        await world.database.execute("update nodes set name = 'here'")
+        gate.open()
+        await world.quiet()
+        await issue.hears_all()
+
+
+async def live_elements(page: Page) -> Any:
+    """Return the elements that only foreign text can have brought."""
+    return await page.evaluate("[...document.querySelectorAll('main img, script:not([src])')].map(e => e.outerHTML)")
+
+
+async def fits(page: Page) -> bool:
+    """Return whether nothing must be scrolled sideways."""
+    return bool(await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+async def reaches_stop_by_keyboard(tab: Tab) -> None:
+    """Press Tab until the link that stops the running turn has the focus, which must be seen."""
+    focused: Any = None
+    for _ in range(60):
+        await tab.page.keyboard.press("Tab")
+        focused = await tab.page.evaluate(
+            "(e => ({id: e.id, words: e.innerText, outline: getComputedStyle(e).outlineStyle}))(document.activeElement)"
+        )
+        assert focused["outline"] != "none", f"the focus on {focused['words']!r} is not seen"
+        if focused["id"].startswith("stop"):
+            break
+    assert focused["id"].startswith("stop")
+    await tab.page.keyboard.press("Enter")
+    await tab.sees("Stop turn")
