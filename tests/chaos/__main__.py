@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -40,6 +41,7 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     # The simulated GitHub has requests whose client was killed.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         asyncio.run(_run(known, journal, mine))
     return _report(_rounds(journal))

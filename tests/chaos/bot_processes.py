@@ -5,7 +5,8 @@ import os
 import random
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +74,16 @@ class Places:
     def workers(self) -> list[Place]:
         return [place for place in self.all if not place.is_web]
 
-    def start(self) -> None:
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Keep the processes alive until `stop`, or until the block ends."""
         self._keepers = [asyncio.create_task(self._keep(place)) for place in self.all]
+        try:
+            yield
+        finally:
+            self._stopping = True
+            for keeper in self._keepers:
+                keeper.cancel()
 
     async def ready(self) -> None:
         """Wait until the web process and a worker are there."""

@@ -195,7 +195,7 @@ class Round:
 
     async def play(self) -> None:
         self._journal.mkdir()
-        here, outcome = self._here, self._outcome
+        here = self._here
         here.github.webhook_timeout_seconds = 1.5
         repositories = [here.repository]
         for name in ("acme/lamp", "octo/desk"):
@@ -205,7 +205,11 @@ class Round:
         repositories[-1].allow(here.github.bot, "admin")
         stream = Stream(here, random.Random(self._rng.random()), repositories)
         places = Places(here, self._places(), random.Random(self._rng.random()))
-        places.start()
+        with places.started():
+            await self._play_with(places, stream)
+
+    async def _play_with(self, places: Places, stream: Stream) -> None:
+        here, outcome, repositories = self._here, self._outcome, stream.repositories
         await places.ready()
         await stream.open_threads(3)
         # A repository of which the bot has not heard is not looked through for missed deliveries.
