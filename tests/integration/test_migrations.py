@@ -62,6 +62,11 @@ async def test_an_empty_database_gets_the_engine_then_our_files_in_order(
     assert await migrate(empty_database_url, directory) == []
 
 
+def test_the_files_are_numbered_without_a_gap() -> None:
+    ours = [migration.name for migration in load_migrations() if not migration.name.startswith("000_")]
+    assert [name[:3] for name in ours] == [f"{number:03}" for number in range(1, len(ours) + 1)]
+
+
 async def test_only_the_new_file_is_applied_to_a_database_in_use(
     empty_database_url: str, connection: asyncpg.Connection, directory: Path
 ) -> None:

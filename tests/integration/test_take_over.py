@@ -159,7 +159,9 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     path = await world.db.fetchval("select path from worktrees where id = $1", third)
     assert path == await world.db.fetchval("select path from worktrees where id = $1", lost)
     asked = RequestedBy("ada", NOON, conversation, Target("comment", 11))
-    await operations.enqueue(world.db, await conversations.worktree_of(world.db, conversation), "create", asked)
+    fourth = await conversations.worktree_of(world.db, conversation)
+    assert fourth is not None
+    await operations.enqueue(world.db, fourth, "create", asked)
     pull = await world.worktree(node="there", start=HeadBranch("threadtree/issue-2"))
     other = await world.ask(await world.thread(worktree=pull))
 
