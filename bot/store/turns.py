@@ -16,7 +16,8 @@ LONGEST_STEP = 300
 """In characters. Agents name their steps."""
 
 STOP_REQUEST = """
-select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2
+-- Locked until the transaction ends: what it writes next does not come after the words of a process that ends the turn.
+select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2 for share
 """
 
 SAVE_ANSWER = """

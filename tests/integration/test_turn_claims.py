@@ -236,6 +236,20 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
     assert await turns.stop_requested(world.db, turn.claim) == STOPPED
 
 
+async def test_what_a_run_writes_after_it_has_looked_at_its_claim_comes_before_the_end_of_the_turn(
+    world: TurnRows, turn: ClaimedTurn, pool: Pool
+) -> None:
+    """Progress that overtakes the final answer would stand in its place."""
+    await world.db.execute("set lock_timeout = '50ms'")
+    async with pool.acquire() as run, run.transaction():
+        assert await turns.stop_requested(run, turn.claim) is None
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await turns.end(world.db, turn.claim, "interrupted", STOPPED)
+    await turns.end(world.db, turn.claim, "interrupted", STOPPED)
+    with pytest.raises(ClaimLostError):
+        await turns.stop_requested(world.db, turn.claim)
+
+
 async def test_a_turn_that_nobody_stopped_goes_on(world: TurnRows, turn: ClaimedTurn) -> None:
     assert await turns.stop_requested(world.db, turn.claim) is None
 
