@@ -23,7 +23,6 @@ from bot.demo.pair import SCRIPTED_AGENT
 from bot.postgres.embedded import embedded_postgres
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
 from bot.store.migrate import migrate
-from tests.chaos import agent as chaos_agent
 from tests.chaos.bot_processes import Place, Places, at_work, end_agent, none_left_over
 from tests.chaos.checks import (
     ORPHANS,
@@ -246,7 +245,7 @@ class Round:
 
     def _places(self) -> list[Place]:
         """Return the web process and the workers: one or two on the first node, one on each other."""
-        agent = f"{SCRIPTED_AGENT.rpartition(' -m ')[0]} {chaos_agent.__file__} {self._journal}"
+        agent = f"{SCRIPTED_AGENT.rpartition(' -m ')[0]} {Path(__file__).with_name('agent.py')} {self._journal}"
         common = {
             "AGENT_COMMAND": agent,
             "PORT": str(_free_port()),

@@ -24,6 +24,7 @@ from bot.agents.driver import (
     Opened,
     Outcome,
     PlanChanged,
+    Said,
     TimedOut,
     ToolEnded,
     ToolStarted,
@@ -87,6 +88,7 @@ async def test_a_request_is_answered_and_the_edit_is_in_the_worktree(launch: Lau
     assert heard == [
         ToolStarted("Edit a.md"),
         ToolEnded("Edit a.md", ok=True),
+        Said("All written."),
     ]
 
 

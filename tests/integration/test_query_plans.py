@@ -92,7 +92,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim an operation": (operations.CLAIM, (NODE, TOKEN, "worker", None)),
     "read the claimed operation": (operations.CLAIMED, (500,)),
     "where an operation stands": (operations.STATUS, (500,)),
-    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None)),
+    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
     "end an operation": (operations.FINISH, (500, TOKEN, "done", "It was reset.")),
     "what operates on the node": (operations.RUNNING_ON_NODE, (NODE,)),
     "withdraw operations": (operations.WITHDRAW, (5, NOON, "Closed.")),

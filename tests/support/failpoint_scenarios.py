@@ -67,6 +67,24 @@ class BrokenClone(WithWork):
         assert left.read_text().strip() == "unfinished"
 
 
+class Moved(WithWork):
+    """DATA_DIR has another place, and the worker that follows it is killed."""
+
+    command = ("worker",)
+
+    async def act(self) -> None:
+        elsewhere = self.here.data_dir.with_name("moved")
+        self.here.data_dir.rename(elsewhere)
+        self.here.environment["DATA_DIR"] = str(elsewhere)
+
+    async def check(self) -> None:
+        await self.here.ask(HELLO, self.issue)
+        await self.here.answered(self.issue, "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine")
+        assert (self.worktree / "left.txt").read_text().strip() == "unfinished"
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
 class Switch(Scenario):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 
@@ -325,6 +343,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "turn-end-written": Create,
     "worktree-checked-out": Create,
     "worktree-locked": Create,
+    "worktree-moved": Moved,
     "worktree-registered": Create,
     "worktree-set-up": SetUp,
 }

@@ -135,7 +135,7 @@ def test_sanitizing_twice_changes_nothing_more(text: str) -> None:
 def test_a_marker_in_the_text_is_no_marker(text: str) -> None:
     body = signed(f"{text}{turn_marker(1, 1)} <!--threadtree: REPLY=2 -->", turn_marker(7, 2))
     assert body.endswith(turn_marker(7, 2))
-    assert body.lower().count("threadtree:") == 1
+    assert len(re.findall(r"threadtree:\s*(?:turn|reply)\s*=", body, re.IGNORECASE)) == 1
     assert reply_marker(3) == "<!-- threadtree:reply=3 -->"
 
 
