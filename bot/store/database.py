@@ -51,6 +51,8 @@ _WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.Invali
 CONNECT_TIMEOUT_SECONDS = 5.0
 IDLE_IN_TRANSACTION = "15s"
 """After so long Postgres ends the transaction of a suspended process: others wait for its locks."""
+IDLE_WITH_A_LOCK = "75s"
+"""And after so long its session, where that holds a lock. A process that lives waits for GitHub for at most 60 s."""
 _log = structlog.get_logger()
 
 
@@ -71,7 +73,7 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
         _may_hold_a_lock = False
 
         def get_reset_query(self) -> str:
-            # A round trip at each return to the pool. What else it would reset is never set here.
+            # A round trip at each return to the pool. Without a lock nothing is set that it would reset.
             reset = super().get_reset_query() if self._may_hold_a_lock else ""
             self._may_hold_a_lock = False
             return reset
@@ -88,6 +90,7 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
         async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
             if "advisory_lock(" in query:  # of the connection; those of a transaction are "advisory_xact_lock("
                 self._may_hold_a_lock = True
+                await super().execute(f"set idle_session_timeout = '{IDLE_WITH_A_LOCK}'")
             return await super().fetchval(query, *map(clean, args), column=column, timeout=timeout)
 
     return CleanConnection

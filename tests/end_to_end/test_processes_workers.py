@@ -129,6 +129,9 @@ async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_
         node = "select n.name from worktrees w join nodes n on n.id = w.node where start_number = $1 and w.state = $2"
         assert await here.value(node, fresh.number, "ready") == "second", "the least loaded node has a new thread"
 
+        # Not while it writes to GitHub: the others would wait a minute for the lock of a suspended writer.
+        await here.until("select not exists (select from outbox where state in ('waiting', 'sending'))")
+        await here.until("select not exists (select from pg_locks where locktype = 'advisory')")
         first.send(signal.SIGSTOP)
         (tree / "go").touch()  # its agent ends meanwhile
         await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")

@@ -35,7 +35,8 @@ from bot.simulated.github.faults import (
 from bot.simulated.github.model import Comment, Issue, Pull
 from bot.store import listings, outbox
 from bot.store.conversations import overview
-from bot.store.database import Pool, database
+from bot.store.database import DATABASE_AWAY, Pool, database
+from tests.support.turn_rows import until
 
 SECRET = "a-secret-of-the-bot"
 AT_ONCE, FINAL, PROGRESS, DECLINED = 0, 1, 2, 3
@@ -610,6 +611,26 @@ async def test_a_connection_that_goes_back_to_its_pool_holds_no_lock(bench: Benc
         for pool in (one, another, one):
             async with pool.acquire() as connection:
                 assert await outbox.lock_writer(connection, bench.writer)
+
+
+async def test_a_process_that_is_suspended_with_the_lock_of_a_writer_loses_it(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.store.database.IDLE_WITH_A_LOCK", "50ms")
+    async with (
+        database(database_url, size=1) as suspended,
+        database(database_url, size=1) as another,
+        suspended.acquire() as silent,
+    ):
+        assert await outbox.lock_writer(silent, bench.writer)
+
+        async def is_free() -> bool:
+            async with another.acquire() as connection:
+                return await outbox.lock_writer(connection, bench.writer)
+
+        await until(is_free)
+        with pytest.raises(DATABASE_AWAY):
+            await silent.fetchval("select 1")
 
 
 async def test_a_pull_request_keeps_the_limits_of_its_writer(bench: Bench) -> None:
