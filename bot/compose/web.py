@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Mount
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import BaseRoute, Mount, Route
 
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
@@ -28,6 +28,8 @@ CONNECTIONS = 6
 SAVE_COUNTS_SECONDS = 3.0
 _WITHOUT_TOKEN = {"error": "There is no API here: ADMIN_TOKEN is not set."}
 NO_API = Mount("/api", JSONResponse(_WITHOUT_TOKEN, 404, {"Cache-Control": "no-store"}))
+_WHO_ANSWERS = "This is Threadtree. Its dashboard is here where ADMIN_TOKEN is set.\n"
+NO_DASHBOARD = Route("/", PlainTextResponse(_WHO_ANSWERS, 404, {"Cache-Control": "no-store"}))
 _log = structlog.get_logger()
 
 
@@ -63,7 +65,7 @@ async def _serve(
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None
         if settings.admin_token is None:
-            routes.append(NO_API)
+            routes += [NO_API, NO_DASHBOARD]
         else:
             # Imported here, for they take memory.
             from bot.api.app import api_routes

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from bot.api.app import api_routes, openapi
 from bot.api.calls import ApiContext, Calls
 from bot.api.events import NAMES, News
-from bot.compose.web import NO_API
+from bot.compose.web import NO_API, NO_DASHBOARD
 from bot.node import identity
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
@@ -107,6 +107,15 @@ async def test_each_endpoint_wants_the_token(
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
     assert await pool.fetchrow(CHANGED) == before
+
+
+async def test_without_a_token_the_root_says_who_answers() -> None:
+    transport = httpx.ASGITransport(Starlette(routes=[NO_API, NO_DASHBOARD]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://threadtree.test") as client:
+        answer = await client.get("/")
+        other = await client.get("/threads")
+    assert (answer.status_code, other.status_code) == (404, 404)
+    assert "ADMIN_TOKEN" in answer.text
 
 
 async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(api: Api) -> None:
