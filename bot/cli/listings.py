@@ -58,10 +58,10 @@ class _Listing:
 
         rows = run_on_database(read)
         if json:
-            _print_json([{name: value for name, value in row.items() if name != "seq"} for row in rows])
+            print_json([{name: value for name, value in row.items() if name != "seq"} for row in rows])
         elif rows:
             shown = rows[: limit or ROWS_FOR_PEOPLE]
-            cells = [[_text(column(row)) for column in self.columns.values()] for row in shown]
+            cells = [[text_of(column(row)) for column in self.columns.values()] for row in shown]
             print_table(self.columns, self.whole, cells, last_is_whole=True)
             _tell_of_more(rows, shown)
         else:
@@ -117,7 +117,8 @@ DELIVERIES = _Listing(
 LISTINGS = {"sessions": SESSIONS, "turns": TURNS, "deliveries": DELIVERIES}
 
 
-def _print_json(rows: Sequence[object]) -> None:
+def print_json(rows: object) -> None:
+    """Print rows, or one of them, with all fields."""
     typer.echo(orjson.dumps(rows, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
 
 
@@ -143,7 +144,8 @@ def print_table(
     console.print(table)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a cell of a table: a time to the minute, in UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
     return "" if value is None else str(value)
@@ -186,7 +188,7 @@ def print_worktrees(
     found, rescued, data_dir = run_on_node(listed)
     matching = [one for one in found if state is None or one.state == state]
     if json:
-        _print_json([_as_json(one, rescued) for one in matching[:limit]])
+        print_json([_as_json(one, rescued) for one in matching[:limit]])
         return
     ids = {one.row.id for one in matching}
     filtered = repository is not None or state is not None

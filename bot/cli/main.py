@@ -22,6 +22,8 @@ worktrees = typer.Typer(help="The checkouts that conversations work in.", no_arg
 sessions = typer.Typer(help="The agents' contexts, one active per conversation.", no_args_is_help=True)
 turns = typer.Typer(help="The requests to the agent and how they ended.", no_args_is_help=True)
 deliveries = typer.Typer(help="The webhooks that were received.", no_args_is_help=True)
+conversations = typer.Typer(help="The issues and pull requests the bot works on.", no_args_is_help=True)
+nodes = typer.Typer(help="The machines that run agents.", no_args_is_help=True)
 rescues = typer.Typer(help="Work that was rescued or kept before a worktree went.", no_args_is_help=True)
 _GROUPS = {
     "worktrees": worktrees,
@@ -29,6 +31,8 @@ _GROUPS = {
     "sessions": sessions,
     "turns": turns,
     "deliveries": deliveries,
+    "conversations": conversations,
+    "nodes": nodes,
 }
 for name, group in _GROUPS.items():
     app.add_typer(group, name=name)
@@ -171,6 +175,61 @@ _list_command(turns, "turns", "the requests to the agent and how they ended")
 _list_command(deliveries, "deliveries", "the webhooks that were received")
 
 
+TurnId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `turns list`.")]
+Repo = Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")]
+
+
+@turns.command("show")
+def show_turn(
+    turn: TurnId, json: Annotated[bool, typer.Option("--json", help="Print all fields as JSON.")] = False
+) -> None:
+    """Print one request with its text, plan, steps and cost, and why it ended."""
+    from bot.cli.calls import show_turn
+
+    show_turn(turn, json=json)
+
+
+@turns.command("stop")
+def stop_turn(turn: TurnId) -> None:
+    """Stop a request that runs or waits."""
+    from bot.cli.calls import stop_turn
+
+    stop_turn(turn)
+
+
+@turns.command("retry")
+def retry_turn(turn: TurnId) -> None:
+    """Ask the last unfinished request of its thread again."""
+    from bot.cli.calls import retry_turn
+
+    retry_turn(turn)
+
+
+@conversations.command("list")
+def list_conversations(json: Json = False, limit: Limit = None, repository: Repo = None) -> None:
+    """List the threads with their branch, pull requests and cost, the newest first."""
+    from bot.cli.calls import CONVERSATIONS, show_list
+
+    asked = {"repo": repository, "limit": None if limit is None else str(limit)}
+    show_list("GET /conversations", CONVERSATIONS, "No conversations yet.", json=json, **asked)
+
+
+@nodes.command("list")
+def list_nodes(json: Json = False) -> None:
+    """List the nodes, what they do and what takes their disk."""
+    from bot.cli.calls import NODES, show_list
+
+    show_list("GET /nodes", NODES, "No worker has started yet.", json=json)
+
+
+@app.command()
+def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)] = 30, repository: Repo = None) -> None:
+    """Print what ended requests cost, by day (UTC) and repository."""
+    from bot.cli.calls import COSTS, show_list
+
+    show_list("GET /costs", COSTS, "No request has ended in these days.", json=json, days=str(days), repo=repository)
+
+
 @deliveries.command("replay")
 def replay_delivery(guid: str) -> None:
     """Handle a stored delivery once more. What it did before is not done twice."""
@@ -203,7 +262,7 @@ def list_worktrees(
     limit: Limit = None,
     no_disk: Annotated[bool, typer.Option("--no-disk", help="Print only what the database knows; faster.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Include removed worktrees.")] = False,
-    repository: Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")] = None,
+    repository: Repo = None,
     state: Annotated[
         str | None, typer.Option(help="Only reserved, ready, removing, removed, lost or missing ones.")
     ] = None,

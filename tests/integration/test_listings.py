@@ -257,3 +257,36 @@ async def test_a_delivery_that_cannot_be_replayed_gives_exit_status_1(cli: Cli, 
     assert "There is no delivery nonesuch" in (await cli("deliveries", "replay", "nonesuch", status=1)).stderr
     for guid in (ignored, failed):
         assert "cannot be run" in (await cli("deliveries", "replay", guid, status=1)).stderr
+
+
+async def test_the_whole_list_of_conversations_is_printed_as_json(cli: Cli, a_past: None, database_url: str) -> None:
+    more = (
+        "insert into conversations (platform, repository_id, number, kind)"
+        " select platform, repository_id, 1000 + n, 'issue' from codebases, generate_series(1, 120) n"
+    )
+    before = len(await cli.json("conversations", "list"))
+    await execute(database_url, more)
+    rows = await cli.json("conversations", "list")
+    assert len({row["id"] for row in rows}) == len(rows) >= before + 120
+    assert len(await cli.json("conversations", "list", "--limit", "7")) == 7
+
+
+async def test_what_the_api_tells_and_does_the_command_line_does_too(cli: Cli, a_past: None) -> None:
+    [*rows] = await cli.json("conversations", "list")
+    assert rows[0]["conversation"] in (await cli("conversations", "list", "--limit", "1")).stdout
+    assert (await cli("conversations", "list", "--repo", "no/where")).stdout == ""
+    assert [one["name"] for one in await cli.json("nodes", "list")]
+    assert "LAST SIGN OF LIFE" in (await cli("nodes", "list")).stdout
+    assert isinstance(await cli.json("costs", "--days", "366"), list)
+    unended = next(one for one in await cli.json("turns", "list") if one["state"] == "queued")
+    turn = str(unended["id"])
+    assert json.loads((await cli("turns", "show", turn, "--json")).stdout)["id"] == unended["id"]
+    shown = (await cli("turns", "show", turn)).stdout
+    assert "state: queued" in shown
+    assert "Request:" in shown
+    await cli("turns", "stop", turn)
+    assert "stopped" in (await cli("turns", "show", turn)).stdout
+    await cli("turns", "retry", turn)
+    for wrong in ("999999", "x", "-1"):
+        refused = await cli("turns", "show", "--", wrong, status=1)
+        assert "There is no" in refused.stderr or "There is nothing" in refused.stderr
