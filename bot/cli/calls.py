@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from bot.api.calls import ApiContext, Call, CallError, check_address
 from bot.api.changes import CHANGES
 from bot.api.lists import READ
-from bot.cli.listings import print_json, print_table, text_of
+from bot.cli.listings import cost_of, print_json, print_table, text_of
 from bot.cli.running import fail, run_on_database
 from bot.settings import load
 from bot.store.database import Connection
@@ -25,7 +25,7 @@ CONVERSATIONS: Final[Columns] = {
     "BRANCH": lambda row: row["branch"],
     "PULL REQUESTS": lambda row: " ".join(row["pull_requests"]),
     "TURNS": lambda row: row["turns"],
-    "COST": lambda row: _dollars(row["cost_usd"]),
+    "COST": cost_of,
     "TITLE": lambda row: row["title"],
 }
 NODES: Final[Columns] = {
@@ -44,7 +44,7 @@ COSTS: Final[Columns] = {
     "TURNS": lambda row: row["turns"],
     "WITHOUT A COST": lambda row: row["untold"],
     "TOKENS": lambda row: row["tokens"],
-    "COST": lambda row: _dollars(row["cost_usd"]),
+    "COST": cost_of,
 }
 
 
@@ -72,7 +72,7 @@ def show_turn(turn: str, *, json: bool) -> None:
         return
     told = ("conversation", "state", "reason", "waiting", "requested_by", "comment_url", "agent", "model", "tokens")
     times = ("created_at", "started_at", "finished_at")
-    fields = {**{name: found[name] for name in (*told, *times)}, "cost": _dollars(found["cost_usd"])}
+    fields = {**{name: found[name] for name in (*told, *times)}, "cost": cost_of(found)}
     for name, value in fields.items():
         if value is not None:
             typer.echo(f"{name.replace('_', ' ')}: {text_of(value)}")
@@ -112,7 +112,3 @@ def _ask(name: str, path: Mapping[str, str], **query: str | None) -> Any:
         return run_on_database(called)
     except CallError as problem:
         fail(problem.sentence, 2 if problem.status == 400 else 1)
-
-
-def _dollars(value: float | None) -> str | None:
-    return None if value is None else f"${value:.2f}"

@@ -75,7 +75,8 @@ def _duration(row: Mapping[str, Any]) -> str | None:
     return format_duration((row["finished_at"] or datetime.now(UTC)) - row["started_at"])
 
 
-def _cost(row: Mapping[str, Any]) -> str | None:
+def cost_of(row: Mapping[str, Any]) -> str | None:
+    """Return the cost in dollars; None where the agent tells none."""
     return None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
 
 
@@ -99,7 +100,7 @@ TURNS = _Listing(
         "ENDED (UTC)": lambda row: row["finished_at"],
         "CONVERSATION": lambda row: row["conversation"],
         "BY": lambda row: row["requested_by"],
-        "TOOK": lambda row: _joined(_duration(row), _cost(row), row["agent"]),
+        "TOOK": lambda row: _joined(_duration(row), cost_of(row), row["agent"]),
         "REASON": lambda row: row["waiting"] or row["reason"],
     },
     add=tell_why,
