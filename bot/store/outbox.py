@@ -68,8 +68,9 @@ select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))
 
 SENDABLE = """
 -- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
--- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Both are
--- asked row by row, in the order of an index: a join would read all that waits.
+-- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Left out as
+-- well: the answer of a turn (urgency 1) while one of an earlier turn of the conversation waits. All are asked row by
+-- row, in the order of an index: a join would read all that waits.
 from outbox o
 where o.writer = $1 and o.state in ('waiting', 'sending')
   and coalesce((select linked.comment_url is not null or linked.state = 'failed'
@@ -78,6 +79,11 @@ where o.writer = $1 and o.state in ('waiting', 'sending')
       not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
                     and earlier.part < o.part and earlier.comment_id is null
                     and earlier.state in ('waiting', 'sending') and earlier.waits_for is distinct from o.id)
+      else true end
+  and case when o.urgency = 1 and o.turn_id is not null then
+      not exists (select from outbox earlier where earlier.conversation_id = o.conversation_id
+                    and earlier.turn_id < o.turn_id and earlier.urgency = 1
+                    and earlier.state in ('waiting', 'sending'))
       else true end
 """
 

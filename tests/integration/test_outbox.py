@@ -344,6 +344,29 @@ async def test_a_person_who_asks_much_delays_others_by_ten_writes(bench: Bench) 
     assert bench.bodies == [*noisy[:10], "for all", "for maria", *noisy[10:]]
 
 
+async def test_answers_of_a_conversation_are_in_the_order_of_its_turns_whatever_their_rounds(bench: Bench) -> None:
+    for content in ("First", "Second"):
+        await bench.wish(await bench.turn(), content, urgency=FINAL)
+    # A person who asks much has rows in a later round than another person's later request.
+    await bench.pool.execute("update outbox set round = 1 where content = 'First'")
+
+    await bench.drain()
+
+    assert bench.bodies == ["First", "Second"]
+
+
+async def test_an_answer_waits_for_an_earlier_one_that_github_did_not_take_yet(bench: Bench) -> None:
+    bench.github.faults.add(FailBefore(502), method="POST")
+    for content in ("First", "Second"):
+        await bench.wish(await bench.turn(), content, urgency=FINAL)
+
+    await bench.drain()
+    assert bench.bodies == []
+    await bench.drain_until_empty()
+
+    assert bench.bodies == ["First", "Second"]
+
+
 async def test_a_secondary_limit_pauses_the_writer_for_later_items_too(bench: Bench) -> None:
     bench.github.faults.add(SecondaryRateLimit(retry_after=90), method="POST")
     await bench.reply("One")

@@ -6,7 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HOST = "127.0.0.1"
@@ -26,8 +27,14 @@ def listen(port: int) -> socket.socket:
 @contextlib.asynccontextmanager
 async def serving(application: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
     """Serve until the block ends. A request's scope holds its connection under `TRANSPORT`."""
+
+    async def until_the_client_leaves(scope: Scope, receive: Receive, send: Send) -> None:
+        # A client that is killed in the middle of its request is no fault of the server's.
+        with contextlib.suppress(ClientDisconnect):
+            await application(scope, receive, send)
+
     config = uvicorn.Config(
-        application,
+        until_the_client_leaves,
         http=_Protocol,
         ws="none",
         lifespan="off",
