@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from bot.maintenance.retention_rules import Policy, policy_for
 from bot.maintenance.room import make_room
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.process_lock import is_alive
-from bot.node.room import disk_use
+from bot.node.room import disk_use, kept_directories
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -40,6 +41,8 @@ from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
 DISK_SECONDS = 60.0
+DISK_SHARE = 100
+"""The pause after a measurement, in times of what it took."""
 LONGEST_ROUND_SECONDS = 20.0
 _log = structlog.get_logger()
 
@@ -56,6 +59,8 @@ async def keep_house(
 
     Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
     """
+
+    pause = settings.sweep_interval_seconds
 
     async def tick() -> None:
         """Give a sign of life; find stalled jobs, cut-off turns, lost doorbells and ended sessions."""
@@ -81,7 +86,7 @@ async def keep_house(
         database_answered()
 
     async def sweep() -> None:
-        """Delete what has expired, pack the clones, and measure what takes the space.
+        """Delete what has expired, and pack the clones.
 
         WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
         """
@@ -98,10 +103,23 @@ async def keep_house(
             await expire(ctx, policy)
         unused = timedelta(days=settings.worktree_orphan_expiry_days)
         await care_for_clones(ctx, unused)
+        counters.count("sweeps_total", "done")
+
+    measured_until = 0.0
+
+    async def measure_disk() -> None:
+        """Measure what takes the space: each minute, but no more than a hundredth of the time."""
+        nonlocal measured_until
+        began = time.monotonic()
+        if began < measured_until:
+            return
         kinds = await asyncio.to_thread(disk_use, ctx.data_dir)
+        kept = await asyncio.to_thread(kept_directories, ctx.data_dir)
         async with ctx.pool.acquire() as connection:
             await nodes.save_disk(connection, node.id, kinds)
-        counters.count("sweeps_total", "done")
+            await nodes.save_kept(connection, node.id, kept)
+        took = time.monotonic() - began
+        measured_until = began + min(DISK_SHARE * took, pause)
 
     async def watch_disk() -> None:
         """Keep spares while there is room for them; make room where new worktrees have none."""
@@ -113,10 +131,10 @@ async def keep_house(
         """Fetch the deliveries that were missed while nothing listened."""
         await recover(ctx.pool, ctx.github, settings.platform, ctx.policy.bot_name, ctx.clock())
 
-    pause = settings.sweep_interval_seconds
     beside = asyncio.gather(
         _repeat("sweep", sweep, pause, stopping),
         _repeat("disk", watch_disk, min(pause, DISK_SECONDS), stopping),
+        _repeat("measures", measure_disk, min(pause, DISK_SECONDS), stopping),
         _repeat("recovery", fetch_missed, settings.recover_interval_seconds, stopping),
     )
     try:

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import orjson
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -25,7 +24,6 @@ from bot.api.events import EVENTS, News
 from bot.api.lists import READ
 
 ENDPOINTS: Final = (*READ, *CHANGES)
-_log = structlog.get_logger()
 
 
 class _Api:
@@ -50,15 +48,13 @@ class _Api:
     async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                answer = await self._calls.run(endpoint, await check(endpoint, request))
+                answer = await self._calls.run(endpoint, await check(endpoint, request), "API")
         except CallError as problem:
             return _refusal(problem.status, problem.sentence)
         except ClientDisconnect:
             return Response(status_code=400)  # the client is gone
         except UNANSWERED:
             return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
-        if endpoint.method != "GET":
-            _log.info("operator-asked", method=endpoint.method, path=request.url.path, answer=answer)
         return _json(answer, endpoint.status)
 
 

@@ -5,15 +5,19 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import orjson
-from starlette.requests import Request
+import structlog
 
 from bot.api.schemas import Schema
 from bot.store.database import DATABASE_AWAY, Connection, Pool
+from bot.store.operations import Channel
+
+if TYPE_CHECKING:  # the command line, which makes calls too, has no use for it
+    from starlette.requests import Request
 
 CALLS_AT_ONCE: Final = 2
 """The pool is there for deliveries first."""
@@ -27,6 +31,7 @@ LIST_QUERY: Final = ("after", "limit", "repo", "state")
 LARGEST_BODY_BYTES: Final = 4096
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
 
+_log = structlog.get_logger()
 _PATTERNS: Final = {
     # Whole ids of Postgres' bigint have up to 19 digits; ours stay far below.
     "id": re.compile(r"[0-9]{1,18}"),
@@ -54,6 +59,7 @@ class ApiContext:
     platform: str
     server_url: str
     data_dir: Path
+    rescues_kept_for: timedelta
     clock: Callable[[], datetime]
 
 
@@ -77,6 +83,7 @@ class Call:
     connection: Connection
     ctx: ApiContext
     asked: Asked
+    channel: Channel
 
     @property
     def id(self) -> int:
@@ -117,13 +124,22 @@ class Calls:
         async with self._free, self._pool.acquire() as connection:
             yield connection
 
-    async def run(self, endpoint: Endpoint, asked: Asked) -> object:
+    async def run(self, endpoint: Endpoint, asked: Asked, channel: Channel) -> object:
         """Return the endpoint's answer. Raises CallError, or one of UNANSWERED."""
         async with self.connection() as connection:
-            return await endpoint.handler(Call(connection, self.ctx, asked))
+            answer = await endpoint.handler(Call(connection, self.ctx, asked, channel))
+        if endpoint.method != "GET":
+            _log.info(
+                "operator-asked",
+                by=channel,
+                method=endpoint.method,
+                path=endpoint.path.format(**asked.path),
+                answer=answer,
+            )
+        return answer
 
 
-async def check(endpoint: Endpoint, request: Request) -> Asked:
+async def check(endpoint: Endpoint, request: "Request") -> Asked:
     """Return what is asked. Raises CallError."""
     asked = check_address(endpoint, request.path_params, request.query_params.multi_items())
     return replace(asked, body=await _body(endpoint, request))
@@ -166,7 +182,7 @@ def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str,
     return query
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: "Request") -> bytes:
     """Return the body of a request. Raises CallError where it is large."""
     body = b""
     async for chunk in request.stream():
@@ -176,7 +192,7 @@ async def read_body(request: Request) -> bytes:
     return body
 
 
-async def _body(endpoint: Endpoint, request: Request) -> Mapping[str, Any]:
+async def _body(endpoint: Endpoint, request: "Request") -> Mapping[str, Any]:
     """Return the body: an object with exactly the endpoint's fields. One that takes none may get none, or `{}`."""
     body = await read_body(request)
     if not body and not endpoint.body:

@@ -6,7 +6,7 @@ from typing import Final
 from bot.api import schemas
 from bot.api.calls import THREAD, Call, CallError, Endpoint, Handler
 from bot.store import deliveries, listings, operations, requests, rescues, retention, turns
-from bot.store.operations import OperationKind, RequestedBy
+from bot.store.operations import OperationKind
 from bot.store.turns import TurnThread
 
 
@@ -21,7 +21,7 @@ async def _operate_on(call: Call, worktree_id: int, kind: OperationKind) -> obje
     found = await _worktree(call, worktree_id)
     if not operations.fits(kind, found.state):
         raise CallError(409, f"Worktree {found.id} is {found.state}.")
-    asked = RequestedBy(operations.BY_API, call.ctx.clock())
+    asked = operations.by_operator(call.channel, call.ctx.clock())
     return {"operation": await operations.enqueue(call.connection, found.id, kind, asked)}
 
 
@@ -42,7 +42,7 @@ async def _restore_rescue(call: Call) -> object:
 
 async def _drop_rescue(call: Call) -> object:
     rescue = await _rescue(call)
-    asked = RequestedBy(operations.BY_API, call.ctx.clock())
+    asked = operations.by_operator(call.channel, call.ctx.clock())
     dropping = operations.enqueue(call.connection, rescue.worktree_id, "drop", asked, rescue_id=rescue.id)
     return {"operation": await dropping}
 
@@ -66,7 +66,12 @@ async def _create(call: Call) -> object:
     thread = call.asked.body["conversation"]
     if not THREAD.fullmatch(thread):
         raise CallError(400, f"{thread[:64]!r} names no conversation; write it like octo/hello#42.")
-    asked = deliveries.asked_by_operator("create", {"conversation": thread}, thread, f"{call.ctx.platform}/{thread}")
+    asked = deliveries.asked_by_operator(
+        "create",
+        {"conversation": thread, "channel": call.channel},
+        thread,
+        f"{call.ctx.platform}/{thread}",
+    )
     await deliveries.store(call.connection, [asked])
     return {"delivery": asked.guid}
 

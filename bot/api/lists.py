@@ -107,8 +107,22 @@ async def _delivery(call: Call) -> object:
     return row
 
 
+async def _rescues(call: Call) -> object:
+    page = await _rows(call, listings.LIST_RESCUES, "id")
+    _tell_expiry(page["items"], call)
+    return page
+
+
 async def _nodes(call: Call) -> object:
-    return {"items": await listings.nodes(call.connection, call.asked.state), "next": None}
+    items = await listings.nodes(call.connection, call.asked.state)
+    for node in items:
+        _tell_expiry(node["kept"], call)
+    return {"items": items, "next": None}
+
+
+def _tell_expiry(kept: Sequence[dict[str, Any]], call: Call) -> None:
+    for one in kept:
+        one["expires_at"] = one["created_at"] + call.ctx.rescues_kept_for
 
 
 async def _operation(call: Call) -> object:
@@ -167,7 +181,7 @@ READ: Final[tuple[Endpoint, ...]] = (
     _listed(
         "rescues",
         "What was rescued or kept, newest first",
-        _list(listings.LIST_RESCUES),
+        _rescues,
         schemas.RESCUE,
         "kept",
         "restored",

@@ -92,6 +92,7 @@ _TURN: Final[dict[str, Schema]] = {
     "state": one_of(*TURN_STATES),
     "reason": maybe(TEXT),
     "waiting": maybe(TEXT),
+    "phase": maybe(TEXT),
     "requested_by": TEXT,
     "comment_url": maybe(TEXT),
     "agent": maybe(TEXT),
@@ -148,6 +149,7 @@ RESCUE: Final = record(
     bytes=INTEGER,
     node=TEXT,
     created_at=TIME,
+    expires_at=TIME,
     restored_at=maybe(TIME),
 )
 NODE: Final = record(
@@ -161,6 +163,7 @@ NODE: Final = record(
     queued=INTEGER,
     disk={"type": "object", "additionalProperties": INTEGER},
     disk_measured_at=maybe(TIME),
+    kept=list_of(record(name=TEXT, bytes=INTEGER, created_at=TIME, expires_at=TIME)),
 )
 OPERATION: Final = record(
     id=INTEGER,

@@ -1,12 +1,12 @@
-"""`threadtree worktrees|sessions|turns|deliveries list`: a table for people, `--json` for scripts."""
+"""`threadtree worktrees list`, and how lists are printed: a table for people, `--json` for scripts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
 import typer
@@ -15,13 +15,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from bot.api.waiting import tell_why
-from bot.cli.running import fail, run_on_database, run_on_node
+from bot.cli.running import fail, run_on_node
 from bot.clones.clone import reading
 from bot.messages.formatting import format_count, format_duration
 from bot.model import WorktreeState
 from bot.store import listings, rescues
-from bot.store.database import Connection
 from bot.store.rescues import Rescue
 from bot.worktrees.summary import Summary, summarize
 
@@ -35,95 +33,12 @@ SUMMARIES_AT_ONCE: Final = 4
 STATES: Final = (*get_args(WorktreeState), "missing")
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """One list: where its rows come from, and the columns of its table."""
-
-    statement: str
-    whole: int
-    """The number of columns, from the left, that are never wrapped, so that they can be copied."""
-    columns: dict[str, Callable[[Mapping[str, Any]], object]]
-    add: Callable[[Connection, Sequence[dict[str, Any]], datetime], Awaitable[None]] | None = None
-    """What else the rows tell."""
-
-    def show(self, name: str, *, json: bool, limit: int | None) -> None:
-        """Print the newest rows: a table of at most ROWS_FOR_PEOPLE, or all fields of all rows as JSON."""
-        wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
-
-        async def read(connection: Connection) -> list[dict[str, Any]]:
-            rows = [dict(row) for row in await listings.newest(connection, self.statement, wanted)]
-            if self.add is not None:
-                await self.add(connection, rows, datetime.now(UTC))
-            return rows
-
-        rows = run_on_database(read)
-        if json:
-            print_json([{name: value for name, value in row.items() if name != "seq"} for row in rows])
-        elif rows:
-            shown = rows[: limit or ROWS_FOR_PEOPLE]
-            cells = [[text_of(column(row)) for column in self.columns.values()] for row in shown]
-            print_table(self.columns, self.whole, cells, last_is_whole=True)
-            _tell_of_more(rows, shown)
-        else:
-            typer.echo(f"No {name} yet.", err=True)
-
-
-def _duration(row: Mapping[str, Any]) -> str | None:
-    """Return how long a turn took, or has run until now."""
-    if row["started_at"] is None:
-        return None
-    return format_duration((row["finished_at"] or datetime.now(UTC)) - row["started_at"])
-
-
-def cost_of(row: Mapping[str, Any]) -> str | None:
-    """Return the cost in dollars; None where the agent tells none."""
-    return None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
-
-
-SESSIONS = _Listing(
-    listings.LIST_SESSIONS,
-    2,
-    {
-        "ID": lambda row: row["id"],
-        "LAST (UTC)": lambda row: row["last_active_at"],
-        "CONVERSATION": lambda row: row["conversation"],
-        "AGENT": lambda row: row["agent"],
-        "STATE": lambda row: "active" if row["active"] else _joined("ended:", row["end_reason"]),
-    },
-)
-TURNS = _Listing(
-    listings.LIST_TURNS,
-    3,
-    {
-        "ID": lambda row: row["id"],
-        "STATE": lambda row: row["state"],
-        "ENDED (UTC)": lambda row: row["finished_at"],
-        "CONVERSATION": lambda row: row["conversation"],
-        "BY": lambda row: row["requested_by"],
-        "TOOK": lambda row: _joined(_duration(row), cost_of(row), row["agent"]),
-        "REASON": lambda row: row["waiting"] or row["reason"],
-    },
-    add=tell_why,
-)
-DELIVERIES = _Listing(
-    listings.LIST_DELIVERIES,
-    3,
-    {
-        "GUID": lambda row: row["guid"],
-        "STATE": lambda row: row["state"],
-        "AT (UTC)": lambda row: row["received_at"],
-        "WHAT": lambda row: _joined(row["event"], row["action"], row["conversation"], row["error"]),
-    },
-)
-LISTINGS = {"sessions": SESSIONS, "turns": TURNS, "deliveries": DELIVERIES}
-
-
 def print_json(rows: object) -> None:
     """Print rows, or one of them, with all fields."""
     typer.echo(orjson.dumps(rows, option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
 
 
-def _tell_of_more(rows: Sequence[object], shown: Sequence[object]) -> None:
+def tell_of_more(rows: Sequence[object], shown: Sequence[object]) -> None:
     if len(rows) > len(shown):
         typer.echo(f"There are more than these {len(shown)}: --limit N shows N.", err=True)
 
@@ -150,10 +65,6 @@ def text_of(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
     return "" if value is None else str(value)
-
-
-def _joined(*words: str | None) -> str:
-    return " ".join(word for word in words if word)
 
 
 # Worktrees
@@ -195,7 +106,7 @@ def print_worktrees(
     filtered = repository is not None or state is not None
     shown = matching[: limit or ROWS_FOR_PEOPLE]
     _print_tables(shown, [one for one in rescued if not filtered or one.worktree_id in ids], data_dir)
-    _tell_of_more(matching, shown)
+    tell_of_more(matching, shown)
 
 
 async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], with_disk: bool) -> list[_Listed]:

@@ -162,21 +162,25 @@ Limit = Annotated[
 ]
 
 
-def _list_command(group: typer.Typer, name: str, description: str) -> None:
-    @group.command("list", help=f"List {description}, the newest first.")
-    def list_rows(json: Json = False, limit: Limit = None) -> None:
-        from bot.cli.listings import LISTINGS
-
-        LISTINGS[name].show(name, json=json, limit=limit)
+Repo = Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")]
+State = Annotated[str | None, typer.Option("--state", help="Only those in this state; a wrong one lists them all.")]
 
 
-_list_command(sessions, "sessions", "the agents' contexts")
-_list_command(turns, "turns", "the requests to the agent and how they ended")
-_list_command(deliveries, "deliveries", "the webhooks that were received")
+def _list_command(name: str, description: str) -> None:
+    @_GROUPS[name].command("list", help=f"List {description}, the newest first.")
+    def list_rows(json: Json = False, limit: Limit = None, repository: Repo = None, state: State = None) -> None:
+        from bot.cli.calls import show_list
+
+        show_list(name, json=json, limit=limit, repo=repository, state=state)
+
+
+_list_command("sessions", "the agents' contexts")
+_list_command("turns", "the requests to the agent, what they cost and how they ended")
+_list_command("deliveries", "the webhooks that were received")
+_list_command("conversations", "the threads with their branch, pull requests and cost")
 
 
 TurnId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `turns list`.")]
-Repo = Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")]
 
 
 @turns.command("show")
@@ -205,29 +209,20 @@ def retry_turn(turn: TurnId) -> None:
     retry_turn(turn)
 
 
-@conversations.command("list")
-def list_conversations(json: Json = False, limit: Limit = None, repository: Repo = None) -> None:
-    """List the threads with their branch, pull requests and cost, the newest first."""
-    from bot.cli.calls import CONVERSATIONS, show_list
-
-    asked = {"repo": repository, "limit": None if limit is None else str(limit)}
-    show_list("GET /conversations", CONVERSATIONS, "No conversations yet.", json=json, **asked)
-
-
 @nodes.command("list")
-def list_nodes(json: Json = False) -> None:
+def list_nodes(json: Json = False, state: State = None) -> None:
     """List the nodes, what they do and what takes their disk."""
-    from bot.cli.calls import NODES, show_list
+    from bot.cli.calls import show_list
 
-    show_list("GET /nodes", NODES, "No worker has started yet.", json=json)
+    show_list("nodes", json=json, state=state)
 
 
 @app.command()
 def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)] = 30, repository: Repo = None) -> None:
     """Print what ended requests cost, by day (UTC) and repository."""
-    from bot.cli.calls import COSTS, show_list
+    from bot.cli.calls import show_list
 
-    show_list("GET /costs", COSTS, "No request has ended in these days.", json=json, days=str(days), repo=repository)
+    show_list("costs", json=json, days=str(days), repo=repository)
 
 
 @deliveries.command("replay")
@@ -332,11 +327,11 @@ RescueId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `rescues 
 
 
 @rescues.command("list")
-def list_rescues(json: Json = False, limit: Limit = None) -> None:
+def list_rescues(json: Json = False, limit: Limit = None, repository: Repo = None, state: State = None) -> None:
     """List what was rescued or kept, with its size and when it expires, the newest first."""
     from bot.cli.storage import list_rescues
 
-    list_rescues(json=json, limit=limit)
+    list_rescues(json=json, limit=limit, repository=repository, state=state)
 
 
 @rescues.command("restore")

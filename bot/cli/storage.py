@@ -4,45 +4,34 @@ import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import orjson
 import typer
 from rich.filesize import decimal
 
-from bot.cli.listings import ROWS_FOR_PEOPLE, print_table
+from bot.api import schemas
+from bot.cli.calls import Row, items_of, run_calls, show_items
+from bot.cli.listings import print_table
 from bot.cli.running import fail, run_on_node
 from bot.cli.worktrees import execute_operation, print_place
 from bot.clones import trash
-from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
-from bot.node.room import BY_REPOSITORY, FOLDERS, free_bytes
+from bot.node.identity import known_id
+from bot.node.room import BY_REPOSITORY, FOLDERS, free_bytes, kept_directories
 from bot.operations.drop import drop_kept, drop_now
 from bot.settings import load
-from bot.store import rescues
+from bot.store import listings, nodes, rescues
+from bot.store.database import Connection
 from bot.store.rescues import Rescue
 
 _ID = re.compile(r"[0-9]{1,18}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is kept until `expires_at`; `id` is None for a directory without a row, such as a damaged clone."""
-
-    id: int | None
-    worktree: int | None
-    codebase: str | None
-    conversations: tuple[str, ...]
-    branch: str | None
-    name: str
-    files: int
-    commits: int
-    bytes: int
-    node: str
-    created_at: datetime
-    expires_at: datetime
-    restored_at: datetime | None
+_NO_ROW: Final[Row] = dict.fromkeys(schemas.RESCUE["properties"]) | {
+    "conversations": [],
+    "files": 0,
+    "commits": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +43,25 @@ class _Space:
     bytes: int
 
 
-def list_rescues(*, json: bool, limit: int | None) -> None:
-    """Print what was rescued or kept, newest first, on all nodes; directories without a row of this node only."""
-    kept_for = timedelta(days=load().rescue_expiry_days)
+def list_rescues(*, json: bool, limit: int | None, repository: str | None, state: str | None) -> None:
+    """Print what was rescued or kept on all nodes, newest first. Directories without a row fit no filter."""
 
-    async def listed(ctx: NodeContext) -> list[_Kept]:
-        async with ctx.pool.acquire() as connection:
-            rows = await rescues.latest(connection)
-        without = await asyncio.to_thread(_without_row, ctx, rows, kept_for)
-        both = [*(_kept(row, kept_for) for row in rows), *without]
-        return sorted(both, key=lambda one: one.created_at, reverse=True)
+    async def listed(connection: Connection) -> list[Row]:
+        found: list[Row] = [*await items_of(connection, "rescues", repo=repository, state=state)]
+        if repository is None and state is None:
+            await _report_kept(connection)
+            for node in await items_of(connection, "nodes"):
+                found += [{**_NO_ROW, **one, "node": node["name"]} for one in node["kept"]]
+        return sorted(found, key=lambda one: one["created_at"], reverse=True)
 
-    found = run_on_node(listed)
-    if json:
-        typer.echo(orjson.dumps(found[:limit], option=orjson.OPT_UTC_Z | orjson.OPT_INDENT_2))
-        return
-    shown = found[: limit or ROWS_FOR_PEOPLE]
-    if not shown:
-        typer.echo("Nothing was rescued or kept.", err=True)
-        return
-    headers = ("ID", "SIZE", "EXPIRES (UTC)", "OF", "WHAT", "KEPT AS")
-    print_table(headers, 3, map(_cells, shown), last_is_whole=True)
-    if len(found) > len(shown):
-        typer.echo(f"There are more than these {len(shown)}: --limit N shows N.", err=True)
+    show_items("rescues", run_calls(listed), json=json, limit=limit)
+
+
+async def _report_kept(connection: Connection) -> None:
+    """Write what is kept whole on this node now; its worker does so from time to time."""
+    data_dir = load().data_dir
+    if (node := known_id(data_dir)) is not None:
+        await nodes.save_kept(connection, node, await asyncio.to_thread(kept_directories, data_dir))
 
 
 def restore_rescue(rescue: str) -> None:
@@ -101,8 +86,14 @@ def drop_rescue(rescue: str) -> None:
         if _ID.fullmatch(rescue):
             return await drop_now(ctx, await _find(ctx, rescue))
         async with ctx.pool.acquire() as connection:
-            rows = await rescues.latest(connection)
-        if rescue not in _names_without_row(ctx, rows):
+            await _report_kept(connection)
+            kept = [
+                one["name"]
+                for node in await listings.nodes(connection, None)
+                for one in node["kept"]
+                if node["id"] == ctx.node
+            ]
+        if rescue not in kept:
             fail(f"Nothing without an id is kept as {rescue!r}: `threadtree rescues list` shows what is there.", 2)
         return await drop_kept(ctx, rescue)
 
@@ -148,55 +139,3 @@ async def _find(ctx: NodeContext, rescue: str) -> Rescue:
     if found.node != ctx.node:
         fail(f"Rescue {found.id} is on the node {found.node_name}; run this there.", 2)
     return found
-
-
-def _kept(row: Rescue, kept_for: timedelta) -> _Kept:
-    return _Kept(
-        row.id,
-        row.worktree_id,
-        row.codebase,
-        tuple(f"{row.codebase}#{number}" for number in row.conversations),
-        row.branch,
-        row.ref or row.kept or "",
-        row.files,
-        row.commits,
-        row.bytes,
-        row.node_name,
-        row.created_at,
-        row.created_at + kept_for,
-        row.restored_at,
-    )
-
-
-def _names_without_row(ctx: NodeContext, rows: list[Rescue]) -> dict[str, datetime]:
-    """Return the directories in DATA_DIR/kept that no rescue's row names, and since when they are kept."""
-    known = {row.kept for row in rows}
-    folder = trash.kept_folder(ctx.data_dir)
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return {name: at for name in names if name not in known and (at := trash.kept_since(name)) is not None}
-
-
-def _without_row(ctx: NodeContext, rows: list[Rescue], kept_for: timedelta) -> list[_Kept]:
-    found: list[_Kept] = []
-    for name, at in _names_without_row(ctx, rows).items():
-        size = trash.size_of(trash.kept_folder(ctx.data_dir) / name)
-        found.append(_Kept(None, None, None, (), None, name, 0, 0, size, ctx.node, at, at + kept_for, None))
-    return found
-
-
-def _cells(kept: _Kept) -> tuple[str, ...]:
-    counts = [(kept.files, "file"), (kept.commits, "commit")]
-    words = [format_count(count, noun) for count, noun in counts if count]
-    if kept.id is None:
-        words.append("a directory without a row")
-    if kept.restored_at:
-        words.append("restored")
-    users = " ".join(kept.conversations)
-    return (
-        str(kept.id or ""),
-        decimal(kept.bytes),
-        f"{kept.expires_at:%Y-%m-%d %H:%M}",
-        users or kept.codebase or "",
-        ", ".join(words),
-        kept.name,
-    )

@@ -30,10 +30,9 @@ from bot.operations import execute
 from bot.settings import load
 from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
-from bot.store.operations import OperationKind, RequestedBy
+from bot.store.operations import OperationKind
 from bot.worker import retention_policy
 
-OPERATOR = "the operator"
 _THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
 _ID = re.compile(r"[0-9]{1,18}")
 
@@ -164,7 +163,8 @@ async def print_place(ctx: NodeContext, worktree_id: int) -> None:
 async def execute_operation(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:
     """Execute an operation, or wait for the worker that has begun it; print how it ended."""
     async with ctx.pool.acquire() as connection, connection.transaction():
-        operation_id = await operations.enqueue(connection, worktree_id, kind, RequestedBy(OPERATOR, ctx.clock()))
+        asked = operations.by_operator("command line", ctx.clock())
+        operation_id = await operations.enqueue(connection, worktree_id, kind, asked)
     with worker_lock(ctx.workers) as worker:
         operation = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
     if operation.state == "failed":

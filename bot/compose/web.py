@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 import uvicorn
@@ -73,8 +73,9 @@ async def _serve(
             from bot.api.events import News
             from bot.dashboard.app import dashboard_routes
 
+            kept_for = timedelta(days=settings.rescue_expiry_days)
             ctx = ApiContext(
-                settings.platform, settings.github_server_url, settings.data_dir, lambda: datetime.now(UTC)
+                settings.platform, settings.github_server_url, settings.data_dir, kept_for, lambda: datetime.now(UTC)
             )
             calls, token, news = Calls(pool, ctx), settings.admin_token.get_secret_value(), News(dsn)
             routes += [*api_routes(calls, token, news), *dashboard_routes(calls, token, news)]

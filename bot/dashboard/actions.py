@@ -32,9 +32,7 @@ class _Action:
 
     async def carry_out(self, visit: Visit) -> Response:
         """Ask for it, and show the page on which its end will be seen."""
-        endpoint = ENDPOINTS[self.call]
-        answer: Any = await visit.calls.run(endpoint, visit.asked(endpoint))
-        match answer:
+        match await visit.ask_here(self.call):
             case {"operation": int(operation)}:
                 address = f"/operations/{operation}"
             case {"delivery": str(guid)}:

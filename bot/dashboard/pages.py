@@ -27,6 +27,7 @@ async def _overview(visit: Visit) -> Response:
     nodes = await visit.ask("GET /nodes")
     today = await visit.ask("GET /costs", days=1)
     turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
+    measured = [node for node in nodes["items"] if node["disk_measured_at"] is not None]
     return visit.page(
         "overview.html",
         running=turns,
@@ -35,7 +36,7 @@ async def _overview(visit: Visit) -> Response:
         failed=failed,
         nodes=nodes["items"],
         today=_sums(today["items"]),
-        bytes=sum(sum(node["disk"].values()) for node in nodes["items"]),
+        bytes=sum(sum(node["disk"].values()) for node in measured) if measured else None,
         silent=sum(node["state"] == "silent" for node in nodes["items"]),
     )
 
@@ -47,17 +48,24 @@ class _List:
     name: str
     call: str
 
-    async def answer(self, visit: Visit) -> Response:
+    async def answer(self, visit: Visit, **values: Any) -> Response:
         endpoint = ENDPOINTS[self.call]
         asked = visit.asked(endpoint)
-        answer: Any = await visit.calls.run(endpoint, asked)
+        answer = await visit.run(endpoint, asked)
         return visit.page(
             f"{self.name}.html",
             items=answer["items"],
             next=answer["next"],
             asked=replace(asked, path={}),
             states=endpoint.states,
+            **values,
         )
+
+
+async def _rescues(visit: Visit) -> Response:
+    nodes = await visit.ask("GET /nodes")
+    kept = [{**one, "node": node["name"]} for node in nodes["items"] for one in node["kept"]]
+    return await _List("rescues", "GET /rescues").answer(visit, kept=kept)
 
 
 async def _turn(visit: Visit) -> Response:
@@ -91,14 +99,13 @@ async def _operation(visit: Visit) -> Response:
 
 
 async def _one(visit: Visit, template: str, call: str) -> Response:
-    endpoint = ENDPOINTS[call]
-    return visit.page(template, item=await visit.calls.run(endpoint, visit.asked(endpoint)))
+    return visit.page(template, item=await visit.ask_here(call))
 
 
 async def _costs(visit: Visit) -> Response:
     endpoint = ENDPOINTS["GET /costs"]
     asked = visit.asked(endpoint)
-    page: Any = await visit.calls.run(endpoint, asked)
+    page = await visit.run(endpoint, asked)
     rows = page["items"]
     by_codebase = {name: [row for row in rows if row["codebase"] == name] for name in {row["codebase"] for row in rows}}
     repositories = [{"codebase": name, **_sums(of_one)} for name, of_one in by_codebase.items()]
@@ -156,7 +163,7 @@ PAGES: Final = (
     View("GET", "/turns", _List("turns", "GET /turns").answer),
     View("GET", "/turns/{id}", _turn),
     View("GET", "/worktrees", _List("worktrees", "GET /worktrees").answer),
-    View("GET", "/rescues", _List("rescues", "GET /rescues").answer),
+    View("GET", "/rescues", _rescues),
     View("GET", "/deliveries", _List("deliveries", "GET /deliveries").answer),
     View("GET", "/deliveries/{guid}", _delivery),
     View("GET", "/operations/{id}", _operation),

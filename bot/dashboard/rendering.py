@@ -14,7 +14,7 @@ from rich.filesize import decimal
 
 from bot.api.calls import THREAD
 from bot.api.events import NAMES
-from bot.messages.formatting import format_count, format_duration
+from bot.messages.formatting import format_count, format_dollars, format_duration
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
@@ -55,9 +55,10 @@ def environment() -> Environment:
         "bytes": decimal,
         "count": format_count,
         "duration": format_duration,
-        "money": _money,
+        "money": lambda dollars: "" if dollars is None else format_dollars(dollars),
         "moment": _moment,
         "iso": lambda at: at.astimezone(UTC).isoformat(),
+        "day": lambda at: at.astimezone(UTC).strftime("%Y-%m-%d"),
         "clock": lambda at: at.astimezone(UTC).strftime("%H:%M:%S"),
     }
     made.globals |= {
@@ -79,10 +80,6 @@ def _ago(at: datetime, now: datetime) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit} ago"
     return f"{seconds} s ago"
-
-
-def _money(dollars: float | None) -> str:
-    return "" if dollars is None else f"${dollars:.2f}"
 
 
 def _moment(at: datetime) -> str:

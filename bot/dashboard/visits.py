@@ -35,7 +35,16 @@ class Visit:
 
     async def ask(self, call: str, **asked: Any) -> Any:
         """Return the API's answer to a call, such as `GET /turns`. Raises CallError."""
-        return await self.calls.run(ENDPOINTS[call], Asked(**asked))
+        return await self.run(ENDPOINTS[call], Asked(**asked))
+
+    async def ask_here(self, call: str) -> Any:
+        """Return the API's answer to a call with what this address asks. Raises CallError."""
+        endpoint = ENDPOINTS[call]
+        return await self.run(endpoint, self.asked(endpoint))
+
+    async def run(self, endpoint: Endpoint, asked: Asked) -> Any:
+        """Return the API's answer. Raises CallError."""
+        return await self.calls.run(endpoint, asked, "dashboard")
 
     def asked(self, endpoint: Endpoint) -> Asked:
         """Return what this address asks of an endpoint; a filter that is left empty is none. Raises CallError."""

@@ -36,7 +36,6 @@ from bot.store import conversations, deliveries, operations
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.deliveries import Delivery
 from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-from bot.store.operations import RequestedBy
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _log = structlog.get_logger()
@@ -142,7 +141,7 @@ class Decider:
             if not await deliveries.begin(connection, guid):
                 return "handled already"
             if worktree_id is not None:
-                asked = RequestedBy(operations.BY_API, self._clock())
+                asked = operations.by_operator(wanted.channel, self._clock())
                 await operations.enqueue(connection, worktree_id, "create", asked)
             await deliveries.finish(connection, guid, error=problem)
         return problem or "accepted"

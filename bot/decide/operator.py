@@ -1,4 +1,4 @@
-"""What an operator asks by the API and GitHub must be asked about, as a delivery: decided, tried again, replayed."""
+"""What an operator asks and GitHub must be asked about, as a delivery: decided, tried again, replayed."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from bot.model import Actor
 from bot.store import requests, turns
 from bot.store.database import Connection
 from bot.store.deliveries import Delivery
+from bot.store.operations import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class CreateWorktree:
     owner: str
     name: str
     number: int
+    channel: Channel
 
 
 async def read_operator(connection: Connection, guid: str, delivery: Delivery) -> Request | CreateWorktree | Ignore:
@@ -30,7 +32,7 @@ async def read_operator(connection: Connection, guid: str, delivery: Delivery) -
     if "turn" not in asked:
         full_name, _, number = asked["conversation"].rpartition("#")
         owner, _, name = full_name.partition("/")
-        return CreateWorktree(owner, name, int(number))
+        return CreateWorktree(owner, name, int(number), asked.get("channel", "API"))
     row = await requests.asked_in(connection, asked["turn"])
     if row is None:
         return Ignore("the turn is gone")

@@ -56,6 +56,11 @@ def format_list(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def format_dollars(amount: float) -> str:
+    """Return US dollars to the cent: `$0.12`, `$1,234.50`."""
+    return f"${amount:,.2f}"
+
+
 def format_count(number: int, noun: str) -> str:
     """Return `1 file` or `2 files`."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"

@@ -12,6 +12,7 @@ from bot.messages.formatting import (
     code_block,
     details,
     format_count,
+    format_dollars,
     format_duration,
     inline_code,
     inline_text,
@@ -284,7 +285,7 @@ def _facts(result: TurnResult) -> list[str]:
     if result.duration is not None:
         facts.append(format_duration(result.duration))
     if result.cost_usd is not None:
-        facts.append(f"${result.cost_usd:.2f}")
+        facts.append(format_dollars(result.cost_usd))
     elif result.tokens is not None:
         facts.append(f"{result.tokens:,} tokens")
     if result.model:

@@ -19,6 +19,8 @@ FOLDERS: Final = {
     "trash": "trash",
 }
 
+MOST_KEPT_TOLD: Final = 500
+
 
 class DiskShortError(OSError):
     """Less than DISK_RESERVE_GB is free, so no worktree is made. Housekeeping removes what is least needed."""
@@ -32,6 +34,16 @@ def free_bytes(path: Path) -> int:
 def disk_use(data_dir: Path) -> dict[str, int]:
     """Return the bytes on disk of each kind. This takes seconds for many files: call it in a thread, now and then."""
     return {kind: trash.size_of(data_dir / folder) for kind, folder in FOLDERS.items()}
+
+
+def kept_directories(data_dir: Path) -> list[dict[str, object]]:
+    """Return the newest directories that are kept whole: name, bytes, and since when. Call it in a thread."""
+    folder = trash.kept_folder(data_dir)
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    newest = sorted(((at, name) for name in names if (at := trash.kept_since(name)) is not None), reverse=True)
+    return [
+        {"name": name, "bytes": trash.size_of(folder / name), "created_at": at} for at, name in newest[:MOST_KEPT_TOLD]
+    ]
 
 
 def is_short(ctx: NodeContext) -> bool:

@@ -17,6 +17,7 @@ from bot.agents.driver import (
     ToolStarted,
 )
 from bot.messages import tracking
+from bot.messages.formatting import plain
 from bot.messages.tracking import PlanEntry
 from bot.model import ThreadRef
 from bot.reply import thread_comments
@@ -55,11 +56,13 @@ class Progress:
         """Set what happens before the agent starts, as the tracking comment words it."""
         if phase != self.phase:
             self.phase = phase
+            self._save_soon()
             self.changed.set()
 
     def agent_begins(self) -> None:
         """Show that the agent has started."""
         self.phase = None
+        self._save_soon()
         self._agent_began.set()
         self.changed.set()
 
@@ -143,7 +146,8 @@ class Progress:
                 if not is_saved:
                     plan = [f"{entry.state} {entry.text}" for entry in self.plan]
                     words = latest_words(self._heard, self._redact)
-                    await turns.save_progress(connection, turn.claim, plan, words)
+                    phase = None if self.phase is None else self._redact(plain(self.phase))
+                    await turns.save_progress(connection, turn.claim, plan, words, phase)
         except DATABASE_AWAY as problem:
             self._is_saved = is_saved
             database_failed(problem)

@@ -50,6 +50,7 @@ LIST_TURNS = """
 select turn.id, owner || '/' || name || '#' || number as conversation, turn.state,
        nullif(concat_ws(' ', reason, (select 'GitHub did not accept the answer: ' || error || '.' from unposted_answers
                                       where turn_id = turn.id order by part limit 1)), '') as reason,
+       case when turn.state = 'running' then phase end as phase,
        requested_by, comment_url, turn.agent, turn.model, cost_usd, tokens, turn.created_at, started_at, finished_at
 from turns as turn
      join conversations on conversations.id = turn.conversation_id
@@ -110,7 +111,8 @@ where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
 """
 
 TURNS_OF_CONVERSATION = """
-select id, state, reason, requested_by, cost_usd, created_at, started_at, finished_at
+select id, state, reason, case when state = 'running' then phase end as phase, requested_by, cost_usd, created_at,
+       started_at, finished_at
 from turns where conversation_id = $1 order by id desc limit $2
 """
 
@@ -139,7 +141,7 @@ select request, plan, latest_words from turns where id = $1
 """
 
 PROGRESS = """
-select plan, latest_words from turns where id = $1
+select plan, latest_words, phase from turns where id = $1
 """
 
 DELIVERY = """
@@ -151,7 +153,10 @@ select n.id, n.name,
        case when n.heartbeat_at > now() - make_interval(secs => $1) then 'alive' else 'silent' end as state,
        n.started_at, nullif(n.heartbeat_at, '-infinity') as heartbeat_at,
        (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees,
-       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued, n.disk, n.disk_measured_at
+       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued, n.disk, n.disk_measured_at,
+       (select coalesce(jsonb_agg(k order by k->>'created_at' desc), '[]') from jsonb_array_elements(n.kept) as k
+        where not exists (select from rescues r join worktrees w on w.id = r.worktree_id
+                          where w.node = n.id and r.kept = k->>'name')) as kept
 from nodes n left join (
     select w.node, count(*) filter (where t.state = 'running') as running,
            count(*) filter (where t.state = 'queued') as queued
@@ -250,9 +255,9 @@ async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None
 
 
 async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
-    """Return what the agent of a turn plans and says; nothing where there is no such turn."""
+    """Return what a turn does before its agent starts, and what that plans and says; nothing without such a turn."""
     row = await connection.fetchrow(PROGRESS, turn_id)
-    return _progress(row) if row else {}
+    return {**_progress(row), "phase": row["phase"]} if row else {}
 
 
 def _progress(row: Record) -> dict[str, object]:
@@ -288,7 +293,18 @@ async def costs(connection: Connection, since: date, repository: str | None) -> 
     return rows
 
 
-async def nodes(connection: Connection, state: str | None) -> list[dict[str, object]]:
-    """Return the nodes, or only those that are `alive` or `silent`, with what waits, runs and takes space there."""
+async def nodes(connection: Connection, state: str | None) -> list[dict[str, Any]]:
+    """Return the nodes, or only those that are `alive` or `silent`, with what waits, runs and takes space there.
+
+    `kept` are the directories that no rescue's row names, the newest first.
+    """
     rows = await connection.fetch(NODES, SILENT_AFTER_SECONDS)
-    return [{**row, "disk": orjson.loads(row["disk"])} for row in rows if state in (None, row["state"])]
+    return [
+        {**row, "disk": orjson.loads(row["disk"]), "kept": _kept(row["kept"])}
+        for row in rows
+        if state in (None, row["state"])
+    ]
+
+
+def _kept(directories: str) -> list[dict[str, Any]]:
+    return [{**one, "created_at": datetime.fromisoformat(one["created_at"])} for one in orjson.loads(directories)]

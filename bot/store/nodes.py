@@ -49,6 +49,10 @@ update nodes set disk_measured_at = now(), disk = $2::text::jsonb || jsonb_build
 where id = $1
 """
 
+SAVE_KEPT = """
+update nodes set kept = $2::text::jsonb where id = $1
+"""
+
 LEAVE = """
 update nodes set place = null where id = $1 and place = $2
 """
@@ -163,6 +167,11 @@ async def last_heartbeat(connection: Connection, node: str) -> datetime | None:
 async def save_disk(connection: Connection, node: str, kinds: Mapping[str, int]) -> None:
     """Write the bytes that each kind takes on the node's disk, and those of its rescues in the clones."""
     await connection.execute(SAVE_DISK, node, orjson.dumps(kinds).decode())
+
+
+async def save_kept(connection: Connection, node: str, directories: Sequence[Mapping[str, object]]) -> None:
+    """Write which directories are kept whole on the node's disk."""
+    await connection.execute(SAVE_KEPT, node, orjson.dumps(directories).decode())
 
 
 async def leave(connection: Connection, node: NodeSelf) -> None:

@@ -119,7 +119,8 @@ select o.id, o.kind, o.worktree_id as worktree, o.state, o.outcome, o.requested_
 from operations o where o.id = $1
 """
 
-BY_API = "the operator, by the API"
+Channel = Literal["API", "dashboard", "command line"]
+"""Where an operator asks."""
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
 
 
@@ -209,6 +210,11 @@ class RequestedBy:
     asked_at: datetime
     conversation_id: int | None = None
     target: Target | None = None
+
+
+def by_operator(channel: Channel, at: datetime) -> RequestedBy:
+    """Return the request of an operator."""
+    return RequestedBy(f"the operator, by the {channel}", at)
 
 
 async def enqueue(

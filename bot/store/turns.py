@@ -70,7 +70,7 @@ where new.place + (select count(*) from steps where turn_id = $1) <= $5
 """
 
 SAVE_PROGRESS = """
-update turns set plan = $3, latest_words = $4 where id = $1 and claim = $2
+update turns set plan = $3, latest_words = $4, phase = $5 where id = $1 and claim = $2
 """
 
 END_TURN = """
@@ -316,9 +316,11 @@ async def add_steps(connection: Connection, claim: Claim, steps: Sequence[str]) 
     await connection.execute(ADD_STEPS, claim.turn_id, claim.token, list(steps), LONGEST_STEP, MOST_STEPS)
 
 
-async def save_progress(connection: Connection, claim: Claim, plan: Sequence[str], latest_words: str) -> None:
-    """Write the agent's plan, each entry after its state and a space, and the end of what it says."""
-    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, list(plan), latest_words)
+async def save_progress(
+    connection: Connection, claim: Claim, plan: Sequence[str], latest_words: str, phase: str | None
+) -> None:
+    """Write the agent's plan, each entry after its state and a space, the end of what it says, and the phase before."""
+    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, list(plan), latest_words, phase)
 
 
 async def end(

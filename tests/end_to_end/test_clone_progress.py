@@ -18,7 +18,9 @@ async def test_a_large_repository_shows_the_progress_of_its_clone(world: World) 
     await issue.says("@threadtree-bot say Done so.")
 
     await issue.sees("so far.\n\nCloning the repository: receiving objects ")
+    await world.until("exists (select from turns where phase like 'Cloning the repository: receiving objects %')")
     await issue.hears("Done so.")
+    assert await world.turns("phase") == [None]
 
 
 async def test_a_small_repository_shows_no_progress(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

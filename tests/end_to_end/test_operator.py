@@ -6,13 +6,18 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+import pytest
 
+from bot import worker
 from tests.end_to_end.conftest import Worlds
 
 TOKEN = "a-token-of-the-tests"
 
 
-async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(a_world: Worlds) -> None:
+async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "DISK_SECONDS", 0.2)
     async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers, timeout=60) as api:
@@ -43,6 +48,7 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
                 await issue.hears("Finished.")
             await world.until("exists (select from counters where name = 'github_rate_remaining')")
             await world.until("exists (select from counters where name = 'acknowledgement_seconds')")
+            await world.until("exists (select from nodes where (disk ->> 'worktrees')::bigint > 0)")
             figures = (await api.get(f"{world.pair.url}/metrics")).text
             assert 'threadtree_turns_ended_total{agent="custom",state="stopped"} 1.0' in figures
             assert 'threadtree_worktrees{node="here",state="ready"} 1.0' in figures

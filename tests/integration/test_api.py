@@ -82,7 +82,7 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 def app(pool: Pool, database_url: str, directory: Path) -> Starlette:
-    ctx = ApiContext("github.com", "https://github.com", directory, lambda: datetime.now(UTC))
+    ctx = ApiContext("github.com", "https://github.com", directory, timedelta(days=180), lambda: datetime.now(UTC))
     return Starlette(routes=api_routes(Calls(pool, ctx), TOKEN, News(database_url)))
 
 
@@ -210,6 +210,17 @@ async def test_the_cost_is_told_by_day_and_repository(api: Api, pool: Pool) -> N
     assert (await api("GET", "/api/costs"))["items"] == both
     assert (await api("GET", "/api/costs?days=1&repo=Octo/hello"))["items"] == both[:1]
     assert (await api("GET", "/api/costs?repo=octo/world"))["items"] == []
+
+
+async def test_a_node_tells_what_it_keeps_that_no_rescue_names(api: Api, pool: Pool) -> None:
+    directory = {"bytes": 5, "created_at": "2026-05-02T12:00:00+00:00"}
+    kept = json.dumps([{"name": name, **directory} for name in ("damaged", "listed")])
+    await pool.execute("update nodes set kept = $1 where id = 'here'", kept)
+    await pool.execute("update rescues set ref = null, kept = 'listed' where worktree_id = 1")
+    [node] = [node for node in (await api("GET", "/api/nodes"))["items"] if node["id"] == "here"]
+    times = {"created_at": "2026-05-02T12:00:00Z", "expires_at": "2026-10-29T12:00:00Z"}
+    assert node["kept"] == [{"name": "damaged", "bytes": 5, **times}]
+    assert (await api("GET", "/api/rescues"))["items"][0]["expires_at"] == times["expires_at"]
 
 
 async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(api: Api, pool: Pool) -> None:

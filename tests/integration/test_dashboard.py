@@ -1,8 +1,9 @@
 """The dashboard over HTTP: who may enter, forms of other sites, headers, and text that agents and strangers wrote."""
 
+import html
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ where id = 2;
 update conversations set title = 'SCRIPT';
 update worktrees set branch = 'SCRIPT' where id = 1;
 update deliveries set error = 'SCRIPT';
-update nodes set name = 'SCRIPT';
+update turns set phase = 'SCRIPT' where id = 2;
+update nodes set name = 'SCRIPT', disk = '{"kept": 4096}', disk_measured_at = now(),
+    kept = '[{"name": "SCRIPT", "bytes": 4096, "created_at": "2026-05-02T12:00:00Z"}]';
 insert into steps (turn_id, place, words) select id, 1, 'SCRIPT' from turns;
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (1, 'refs/threadtree/rescue/1/1', '{9}', 'SCRIPT', 2, 1, 4096, '2026-05-02 12:00Z');
@@ -65,7 +68,7 @@ class Browser:
 
     def __init__(self, pool: Pool, database_url: str, directory: Path, *, scheme: str = "http") -> None:
         self.now = datetime.now(UTC)
-        ctx = ApiContext("github.com", "https://github.com", directory, lambda: self.now)
+        ctx = ApiContext("github.com", "https://github.com", directory, timedelta(days=180), lambda: self.now)
         calls, news = Calls(pool, ctx), News(database_url)
         app = Starlette(routes=[*api_routes(calls, TOKEN, news), *dashboard_routes(calls, TOKEN, news)])
         transport = httpx.ASGITransport(app)
@@ -186,6 +189,20 @@ async def test_unknown_things_and_methods_are_told_on_a_page(inside: Browser) ->
         assert (answer.status_code, headers_are_safe(answer)) == (status, True), path
     for view in VIEWS:
         assert (await inside.client.request("PUT", address(view.path))).status_code == 405
+
+
+async def test_pages_tell_what_a_turn_does_before_its_agent_and_what_is_kept_until_when(inside: Browser) -> None:
+    for path in ("/", "/turns/2"):
+        assert f'<p class="phase">{html.escape(SCRIPT)}</p>' in (await inside.get(path)).text
+    rescues = (await inside.get("/rescues")).text
+    assert "Kept without a worktree" in rescues
+    assert rescues.count(">2026-10-29<") == 2
+
+
+async def test_a_change_is_that_of_the_dashboard(inside: Browser, pool: Pool) -> None:
+    await inside.post("/worktrees/1/reset", data={"form_token": await inside.form_token()})
+    asked = await pool.fetchval("select requested_by from operations order by id desc limit 1")
+    assert asked == "the operator, by the dashboard"
 
 
 async def test_signing_in_and_out(browser: Browser) -> None:

@@ -146,6 +146,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "state": "done",
         "reason": None,
         "waiting": None,
+        "phase": None,
         "requested_by": "ada",
         "comment_url": "https://github.com/octo/hello/issues/1#c1",
         "agent": "custom",

@@ -28,7 +28,14 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import remember_types
 
 IMPORTED = (
-    *("bot.cli.processes", "bot.cli.worktrees", "bot.cli.listings", "bot.compose.process", "bot.compose.web"),
+    *(
+        "bot.cli.processes",
+        "bot.cli.worktrees",
+        "bot.cli.calls",
+        "bot.cli.listings",
+        "bot.compose.process",
+        "bot.compose.web",
+    ),
     *("bot.postgres.embedded", "bot.agents.acp"),
     *("uvloop", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
 )

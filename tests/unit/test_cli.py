@@ -35,7 +35,7 @@ def test_help_and_completion_load_nothing_that_only_commands_need() -> None:
 
 
 def test_a_list_loads_neither_the_job_engine_nor_githubs_client() -> None:
-    loaded = loaded_with("bot.cli.listings, bot.settings, bot.store.database")
+    loaded = loaded_with("bot.cli.calls, bot.settings, bot.store.database")
     assert "asyncpg" in loaded
     assert loaded & {"procrastinate", "psycopg", "gidgethub", "httpx", "starlette"} == set()
 
