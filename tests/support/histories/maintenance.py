@@ -112,6 +112,7 @@ class MaintenanceRules(CommandRules):
             stamp.touch()
             os.utime(stamp, (0, 0))
         self.ground.ledger.reached.clear()
+        self.excuse_old_rescues()
         self.bot(care_for_clones(self.ground.ctx, timedelta(days=90)), index_too=True)
 
     def restart(self, name: str, *, moved: bool) -> None:
@@ -136,10 +137,13 @@ class MaintenanceRules(CommandRules):
         async def swept() -> None:
             await prune(ground.ctx, policy, force=True)
 
-        if ground.now - ground.began > timedelta(days=RESCUE_DAYS - 1):
-            # A rescue may be too old to be kept.
-            self.seen = ground.ledger.look(rescues=False)
+        self.excuse_old_rescues()
         self.bot(swept(), index_too=True)
+
+    def excuse_old_rescues(self) -> None:
+        """Allow rescues to go where one may be too old to be kept."""
+        if self.ground.now - self.ground.began > timedelta(days=RESCUE_DAYS - 1):
+            self.seen = self.ground.ledger.look(rescues=False)
 
     async def repair(self) -> None:
         await repair(self.ground.ctx, None, lambda _: None)

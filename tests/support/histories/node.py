@@ -231,7 +231,10 @@ class HistoryNode:
         if claimed is None:
             return None
         place = str(self.ctx.directory(claimed.worktree.path))
-        assert place not in ARRIVALS, f"two turns in {place}"
+        for earlier in [run for run in self.runs if run.turn.worktree.id == claimed.worktree.id]:
+            # It was stopped; its row ends before its task does.
+            assert await self.state_of(earlier) != "running", f"two turns in {place}"
+            await self._until_ended(earlier)
         arrival = ARRIVALS[place] = asyncio.get_running_loop().create_future()
         turn_run = TurnRun(self.ctx, claimed)
         run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(turn_run.run()))
@@ -255,11 +258,7 @@ class HistoryNode:
         """Let the agent end, and the turn with it; return the turn's state."""
         ended = Completed("It is done.", None) if outcome == "done" else Failed("It broke.", "")
         run.arrival.result().outcome.set_result(ended)
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await run.task
-        finally:
-            self._left(run)
+        await self._until_ended(run)
         return await self.state_of(run)
 
     async def stop(self) -> None:
@@ -268,9 +267,7 @@ class HistoryNode:
         asked = {row["id"] for row in await self.rows(query)}
         for run in [run for run in self.runs if run.turn.id in asked]:
             run.run.look_again()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await run.task
-            self._left(run)
+            await self._until_ended(run)
 
     async def state_of(self, run: Run) -> str:
         """Return the state of the run's row, and the reason for it."""
@@ -310,6 +307,13 @@ class HistoryNode:
     async def another_worker(self) -> Worker:
         """Return one more process of this node, which never dies."""
         return _worker(self.ctx, self.locks)
+
+    async def _until_ended(self, run: Run) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await run.task
+        finally:
+            self._left(run)
 
     def _left(self, run: Run) -> None:
         self.runs = [one for one in self.runs if one is not run]
