@@ -16,6 +16,7 @@ from bot.store import listings
 
 MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
+MOST_ENDED_SHOWN: Final = 5
 # A path of ours with at most one id: what comes after `next=` may be anybody's.
 _OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
@@ -24,6 +25,7 @@ async def _overview(visit: Visit) -> Response:
     running = await visit.ask("GET /turns", state="running", limit=MOST_SHOWN)
     queued = await visit.ask("GET /turns", state="queued", limit=MOST_SHOWN)
     failed = await visit.ask("GET /deliveries", state="failed", limit=MOST_SHOWN)
+    latest = await visit.ask("GET /turns", limit=MOST_SHOWN)
     nodes = await visit.ask("GET /nodes")
     today = await visit.ask("GET /costs", days=1)
     turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
@@ -34,6 +36,7 @@ async def _overview(visit: Visit) -> Response:
         more_run=running["next"],
         queued=queued,
         failed=failed,
+        ended=[turn for turn in latest["items"] if turn["finished_at"] is not None][:MOST_ENDED_SHOWN],
         nodes=nodes["items"],
         today=_sums(today["items"]),
         bytes=sum(sum(node["disk"].values()) for node in measured) if measured else None,

@@ -47,7 +47,10 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
             if keep:
-                report.note(f"\nthe threads         {github.server_url}/")
+                report.note(f"\nthe threads         {github.server_url}/ (open an issue or comment there)")
+                report.note(
+                    "its agent obeys     @threadtree-bot write FILE: TEXT · plan A | B · say TEXT · hang · fail WHY"
+                )
                 report.note(f"the dashboard       {pair.url}/\nits token           {token}")
                 report.note(f"database            {dsn}\nfiles               {directory}\nPress Ctrl-C to stop.")
                 await stopping.wait()

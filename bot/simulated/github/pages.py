@@ -1,20 +1,23 @@
-"""Web pages of the simulation: the repositories and their threads, for a browser."""
+"""Web pages of the simulation: the repositories and their threads, for a browser, and boxes to write on them."""
 
 from html import escape
+from urllib.parse import parse_qsl
 
 from markdown_it import MarkdownIt
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from bot.simulated.github.errors import not_found
 from bot.simulated.github.git import GitFailedError
-from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository
-from bot.simulated.github.world import World, find_thread
+from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository, User
+from bot.simulated.github.pull_acts import Acts
+from bot.simulated.github.world import find_thread
 
 # Texts come from any user, and Markdown may hold HTML: nothing in these pages may run or load anything.
-_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"}
 _LONGEST_DIFF = 50_000
+_LARGEST_FORM = 200_000
 _EMOJI = {
     "+1": "👍",
     "-1": "👎",
@@ -33,23 +36,28 @@ article > div { padding: .25rem 1rem }
 pre, code { font: 12px/1.45 ui-monospace, monospace; background: #f6f8fa; border-radius: 4px; padding: .1em .3em }
 pre { padding: .75rem; overflow: auto } blockquote { border-left: 3px solid #0969da; margin: 0; padding: 0 1rem }
 .state { border-radius: 1rem; background: #1a7f37; color: #fff; padding: .1rem .6rem } .closed { background: #8250df }
-a { color: #0969da } sub { color: #59636e }
+a { color: #0969da } sub { color: #59636e } form { margin: 1.5rem 0 }
+input, textarea { font: inherit; display: block; width: 100%; box-sizing: border-box; margin: .25rem 0 .5rem }
 """
 
 
 class Pages:
     """The pages of one world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, acts: Acts) -> None:
+        self._acts, self._world = acts, acts.world
         self._markdown = MarkdownIt("commonmark", {"html": True, "breaks": True}).enable(["table", "strikethrough"])
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages."""
         return [
             Route("/", self._home, methods=["GET"]),
-            Route("/{owner}/{repo}/issues/{number:int}", self._thread, methods=["GET"]),
-            Route("/{owner}/{repo}/pull/{number:int}", self._thread, methods=["GET"]),
+            Route("/{owner}/{repo}/issues/new", self._open_issue, methods=["POST"]),
+            *(
+                Route(f"/{{owner}}/{{repo}}/{folder}/{{number:int}}", endpoint, methods=[method])
+                for folder in ("issues", "pull")
+                for method, endpoint in (("GET", self._thread), ("POST", self._comment))
+            ),
             Route("/{owner}/{repo}/compare/{range:path}", self._compare, methods=["GET"]),
             Route("/{owner}/{repo}/tree/{branch:path}", self._tree, methods=["GET"]),
         ]
@@ -61,7 +69,38 @@ class Pages:
             for repository in self._world.repositories.values()
             for thread in repository.threads.values()
         ]
-        return _page("Threads", f"<h1>Threads</h1><ul>{''.join(items)}</ul>")
+        boxes = [
+            f"<h2>New issue in {escape(repository.full_name)}</h2>"
+            + _box(f"/{repository.full_name}/issues/new", opener, "Open the issue", with_title=True)
+            for repository in self._world.repositories.values()
+            if (opener := self._writer(repository)) is not None
+        ]
+        return _page("Threads", f"<h1>Threads</h1><ul>{''.join(items)}</ul>{''.join(boxes)}")
+
+    async def _open_issue(self, request: Request) -> Response:
+        repository, form = self._repository(request), await _form(request)
+        opener = self._writer(repository)
+        if opener is None:
+            raise not_found()
+        issue = self._acts.open_issue(opener, repository, form.get("title") or "No title", form.get("body"))
+        return RedirectResponse(f"/{repository.full_name}/issues/{issue.number}", 303)
+
+    async def _comment(self, request: Request) -> Response:
+        """Write a comment, close the thread or open it again, or both."""
+        repository, form = self._repository(request), await _form(request)
+        thread, writer = find_thread(repository, request.path_params["number"]), self._writer(repository)
+        if writer is None:
+            raise not_found()
+        if form.get("body", "").strip():
+            self._acts.comment(writer, thread, form["body"])
+        match form.get("state"):
+            case "open" | "closed" as state if not (isinstance(thread, Pull) and thread.merged):
+                self._acts.set_state(writer, thread, state)
+        return RedirectResponse(request.scope["path"], 303)
+
+    def _writer(self, repository: Repository) -> User | None:
+        """Return who writes on these pages: the person who opened the first thread."""
+        return self._world.user_of(next(iter(repository.threads.values())).author) if repository.threads else None
 
     async def _compare(self, request: Request) -> Response:
         """Show what one commit or branch changed since another, and the pull request that the address fills in."""
@@ -115,7 +154,16 @@ class Pages:
                 self._post(comment.author.login, comment.body, comment.reactions, edited=bool(comment.edits))
                 for comment in comments
             )
+            + self._comment_box(repository, thread)
         )
+
+    def _comment_box(self, repository: Repository, thread: Issue) -> str:
+        writer = self._writer(repository)
+        if writer is None:
+            return ""
+        address = f"/{repository.full_name}/{_folder(thread)}/{thread.number}"
+        words, state = ("Close", "closed") if thread.state == "open" else ("Open again", "open")
+        return _box(address, writer, "Comment", f'<button name="state" value="{state}">{words}</button>')
 
     def _post(self, login: str, text: str, reactions: list[Reaction], *, edited: bool) -> str:
         shown = " ".join(_EMOJI[reaction.content] for reaction in reactions)
@@ -123,6 +171,26 @@ class Pages:
             f"<article><header><b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
             f"<div>{self._markdown.render(text)}<p>{shown}</p></div></article>"
         )
+
+
+def _box(address: str, writer: User, words: str, more: str = "", *, with_title: bool = False) -> str:
+    title = '<label>Title <input name="title"></label>' if with_title else ""
+    return (
+        f'<form method="post" action="{escape(address)}">{title}<label>Text, as {escape(writer.login)} '
+        f'<textarea name="body" rows="4"></textarea></label><button>{words}</button> {more}</form>'
+    )
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form of these pages: another site's page may not write here."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise not_found()
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_FORM:
+            raise not_found()
+    return dict(parse_qsl(body.decode(errors="replace")))
 
 
 async def _commit(repository: Repository, name: str) -> str:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from bot.simulated.github import repository_acts
 from bot.simulated.github.app import App
-from bot.simulated.github.errors import not_found
+from bot.simulated.github.errors import RefusedError, not_found
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
 from bot.simulated.github.git_http import GitHttp
@@ -218,11 +218,13 @@ def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Await
         Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
         Route("/rate_limit", rate_limit, methods=["GET"]),
         *rest_routes(acts),
-        *Pages(acts.world).routes(),
+        *Pages(acts).routes(),
         *Uploads(acts.world).routes(),
         Route("/{owner}/{repo}.git/{path:path}", git.endpoint, methods=["GET", "POST"]),
     ]
-    return Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})
+    return Starlette(
+        routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path, RefusedError: _unknown_path}
+    )
 
 
 async def _unknown_path(_request: Request, _error: Exception) -> Response:

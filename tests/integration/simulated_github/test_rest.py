@@ -179,3 +179,22 @@ async def test_each_request_counts_against_the_rate_limit_and_is_logged(
     assert (await api.get("/rate_limit")).json()["resources"]["core"]["used"] == 2
     logged = github.requests[0]
     assert (logged.method, logged.path, logged.status, logged.login) == ("GET", "/user", 200, github.bot.login)
+
+
+async def test_people_write_on_the_pages_of_threads_and_another_site_does_not(
+    github: SimulatedGitHub, shop: Repository, maria: Person, receiver: Receiver
+) -> None:
+    issue = await maria.open_issue(shop, "Talk")
+    async with httpx.AsyncClient(base_url=github.server_url) as browser:
+        page = (await browser.get("/acme/shop/issues/1")).text
+        assert 'method="post" action="/acme/shop/issues/1"' in page
+        said = {"body": "Hello <b>there</b>", "state": "closed"}
+        foreign = {"Sec-Fetch-Site": "cross-site"}
+        assert (await browser.post("/acme/shop/issues/1", data=said, headers=foreign)).status_code == 404
+        assert (await browser.post("/acme/shop/issues/1", data=said)).status_code == 303
+        assert ([comment.body for comment in issue.comments_by(maria)], issue.state) == ([said["body"]], "closed")
+        assert (await browser.post("/acme/shop/issues/1", data={"state": "open"})).status_code == 303
+        opened = await browser.post("/acme/shop/issues/new", data={"title": "More", "body": "@bot do it"})
+        assert opened.headers["location"] == "/acme/shop/issues/2"
+        assert (issue.state, shop.threads[2].author.login, shop.threads[2].body) == ("open", "maria", "@bot do it")
+        assert "New issue in acme/shop" in (await browser.get("/")).text
