@@ -97,7 +97,7 @@ class Backend:
         )
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("git http-backend was started without pipes")
-        feeding = asyncio.create_task(_feed(process.stdin, request))
+        feeding = asyncio.create_task(_feed(process, process.stdin, request))
         return cls(process, process.stdin, process.stdout, feeding, ending)
 
     async def head(self) -> tuple[int, dict[str, str]]:
@@ -134,12 +134,17 @@ class Backend:
         await self.process.wait()
 
 
-async def _feed(stdin: asyncio.StreamWriter, request: Request) -> None:
-    # Git may answer and exit before it has read everything; its answer is valid.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError, ClientDisconnect):
+async def _feed(process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, request: Request) -> None:
+    try:
         async for chunk in request.stream():
             stdin.write(chunk)
             await stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # git may answer and exit before it has read everything; its answer is valid
+    except ClientDisconnect:
+        # git would read the end of its input for ever, since it waits for CONTENT_LENGTH bytes.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     stdin.close()
 
 

@@ -49,14 +49,17 @@ async def test_a_dropped_connection_gives_no_answer_whether_it_was_written_or_no
     assert [request.status for request in github.requests] == [None, None]
 
 
+@pytest.mark.parametrize("path", ["/graphql", "/acme/shop.git/git-receive-pack"])
 async def test_a_client_that_leaves_in_the_middle_of_its_request_causes_no_error(
-    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient, path: str
 ) -> None:
-    head = f"POST /graphql HTTP/1.1\r\nHost: x\r\nAuthorization: {api.headers['Authorization']}\r\n"
+    shop.allow(github.bot, "write")
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {api.headers['Authorization']}\r\n"
     _, client = await asyncio.open_connection("127.0.0.1", github.port)
-    client.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    client.write(f"{head}Content-Type: application/x-git-receive-pack-request\r\nContent-Length: 9\r\n\r\n{{".encode())
     client.close()
     await github.wait_for(lambda: len(github.requests) == 1)
+    assert not shop.git_lock.locked()
 
 
 async def test_rate_limits_look_like_githubs(
