@@ -137,7 +137,7 @@ async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_rel
         gates[0].open()
         await tab.sees("I test.", f"Wait for {gates[1]}")
         gates[1].open()
-        await expect(page.locator("main")).not_to_contain_text("Turn 1")
+        await expect(page.get_by_role("region", name="Running")).not_to_contain_text("Turn 1")
         assert await page.evaluate("window.isSameDocument"), "the page was loaded again"
         await issue.hears("Finished.")
 

@@ -1,6 +1,7 @@
 """The bare repositories of the simulation: real git, argv only, with an environment built from scratch."""
 
 import asyncio
+import io
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,9 @@ class BareRepository:
 
     async def run(self, *argv: str, stdin: bytes = b"") -> str:
         """Run git here and return its output without the last line end. Raises GitFailedError."""
+        return (await self._output(*argv, stdin=stdin)).decode().rstrip("\n")
+
+    async def _output(self, *argv: str, stdin: bytes) -> bytes:
         process = await asyncio.create_subprocess_exec(
             "git",
             *argv,
@@ -105,7 +109,7 @@ class BareRepository:
                 await process.wait()
         if (status := process.returncode) != 0:
             raise GitFailedError(argv, status if status is not None else -1, stderr.decode(errors="replace"))
-        return stdout.decode().rstrip("\n")
+        return stdout
 
     async def branches(self) -> dict[str, str]:
         """Return every branch with its commit."""
@@ -145,8 +149,14 @@ class BareRepository:
 
     async def files(self, revision: str) -> dict[str, str]:
         """Return every file of a revision with its text, for assertions."""
-        names = await self.run("ls-tree", "-r", "--name-only", "-z", revision)
-        return {name: await self.run("show", f"{revision}:{name}") for name in names.split("\0") if name}
+        listing = (await self.run("ls-tree", "-r", "-z", revision)).split("\0")
+        blobs = {name: facts.split()[2] for facts, _, name in (line.partition("\t") for line in listing if line)}
+        found = io.BytesIO(await self._output("cat-file", "--batch", stdin="\n".join([*blobs.values(), ""]).encode()))
+        texts = {}
+        for name in blobs:
+            size = int(found.readline().split()[2])
+            texts[name] = found.read(size + 1).decode().rstrip("\n")
+        return texts
 
     async def log(self, *revisions: str) -> list[tuple[str, str, str]]:
         """Return the commits of a revision range, oldest first: id, message, author's name."""
