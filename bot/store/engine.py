@@ -205,7 +205,10 @@ async def run_pool(
             failures = 0
         except Exception as problem:  # noqa: BLE001 - an error of one queue restarts its worker and nothing else
             failures = min(failures + 1, 4)
-            log_failure(f"queue {queue}", problem)
+            if _is_forgotten(problem):
+                _log.warning("worker-forgotten", queue=queue)
+            else:
+                log_failure(f"queue {queue}", problem)
         if not stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), timeout=min(0.5 * 2**failures, 5))
@@ -213,6 +216,15 @@ async def run_pool(
         with contextlib.suppress(ConnectorException, OSError, TimeoutError):
             async with asyncio.timeout(EMPTYING_SECONDS):
                 await _worker(app, process, queue, concurrency, wait=False).run()  # type: ignore[no-untyped-call]
+
+
+def _is_forgotten(problem: Exception) -> bool:
+    """Return whether other processes took the worker for dead: its process was suspended for long, and woke up."""
+    match problem:
+        case ConnectorException(__cause__=psycopg.errors.ForeignKeyViolation()):
+            return True  # it takes a job, or records its process, and its row is gone
+        case _:
+            return False
 
 
 async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:

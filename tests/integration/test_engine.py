@@ -13,6 +13,7 @@ from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from procrastinate.worker import Worker
 from psycopg.pq import TransactionStatus
+from structlog.testing import capture_logs
 
 from bot.store import engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
@@ -467,6 +468,21 @@ async def test_a_queue_survives_the_loss_of_its_connections(database_url: str, p
         async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as fresh:
             await put(fresh, job("after"), job("and after"))
             assert await record.until(3) == ["before", "after", "and after"]
+
+
+async def test_a_worker_that_others_took_for_dead_starts_anew_with_one_line(database_url: str, pool: Pool) -> None:
+    record = Record()
+    with capture_logs() as logs:
+        async with working(database_url, record.handle):
+            await put(pool, job("before"))
+            await record.until(1)
+            await until_statuses(pool)
+            await pool.execute("delete from procrastinate_workers")
+
+            await put(pool, job("after"))
+
+            assert await record.until(2) == ["before", "after"]
+    assert [line["event"] for line in logs if line["log_level"] != "info"] == ["worker-forgotten"]
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 4), (2, 8), (8, 512), (9, 600), (1000, 600)])
