@@ -24,6 +24,8 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
+# Of git's own statuses. In a cage, a higher one is that of a signal.
+_LAST_STATUS = 129
 _CHUNK_BYTES = 1 << 16
 # What is kept of answers that never change: so many, each of at most this size.
 _MOST_KEPT = 200
@@ -257,7 +259,8 @@ class Git:
         program: Sequence[str] = ("git",),
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
-        """Run one git command. Raises GitError for a status other than 0 (with `check`) and past the time limit.
+        """Run one git command. Raises GitError for a status other than 0 (with `check`), past the time limit, and where
+        git was killed: that answers no question, while its status looks like a "no".
 
         The descriptors `stdin` and `stdout` become the command's and are closed here. `on_stderr` gets each piece of
         stderr; with it the time limit is on silence.
@@ -300,7 +303,8 @@ class Git:
         completed = Completed(output, without_progress(said) if on_stderr else said, process.status or 0)
         # A command is ended by the kernel when the reader of its output has seen enough.
         enough = stdout is not None and completed.status in SIGPIPE_STATUSES
-        if check and completed.status and not enough:
+        killed = completed.status < 0 or completed.status > _LAST_STATUS
+        if (check or killed) and completed.status and not enough:
             raise failure(command, completed)
         return completed
 

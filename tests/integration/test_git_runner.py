@@ -164,3 +164,9 @@ async def test_with_progress_the_limit_is_on_silence(tmp_path: Path) -> None:
         await GIT.run("-c", "alias.hang=!exec sleep 1000", "hang", cwd=tmp_path, timeout_seconds=1, on_stderr=print)
     assert caught.value.problem is GitProblem.TIMEOUT
     assert "without a sign of progress" in str(caught.value)
+
+
+@pytest.mark.parametrize("program", [("git",), ("sh", "-c", 'git "$@"; exit $?', "in a cage")])
+async def test_a_killed_git_has_answered_nothing(tmp_path: Path, program: Sequence[str]) -> None:
+    with pytest.raises(GitError):
+        await GIT.run("-c", "alias.die=!kill -9 $PPID", "die", cwd=tmp_path, program=program, check=False)
