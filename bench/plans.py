@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,23 @@ LIMIT_MS = 5.0
 """Limit of one statement on a way that people wait for."""
 MANY = 1_000_000
 
-ROWS = """
-set session_replication_role = replica;  -- no triggers: these rows are history
+FAST = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "max_wal_size": "8GB",
+    "maintenance_work_mem": "256MB",
+}
+"""Of the bench's own server, to fill it: reads and plans are as on any other."""
+SECONDARY_INDEXES = """
+select i.indexrelid::regclass::text as name, pg_get_indexdef(i.indexrelid) as definition
+from pg_index i join pg_class c on c.oid = i.indrelid
+where c.relnamespace = 'public'::regnamespace and c.relname not like 'procrastinate%'
+  and not exists (select from pg_constraint o where o.conindid = i.indexrelid)
+"""
+
+HISTORY = """
 insert into nodes (id) values ('here');
 insert into codebases (platform, repository_id, owner, name, folder)
 select 'github.com', n, 'octo', 'repo-' || n, 'octo/repo-' || n from generate_series(1, 500) n;
@@ -40,11 +56,12 @@ select 1 + n % ({many} / 10), 1 + n % 12000, 'done', 'do it', '', 'ada', n % 300
        now() - ({many} - n) * interval '30 seconds', now() - ({many} - n) * interval '30 seconds', 'Done.'
 from generate_series(1, {many}) n;
 insert into deliveries (guid, event, state, body, received_at)
-select gen_random_uuid()::text, 'issue_comment', 'done', case when n > {many} * 9 / 10 then '{{}}'::bytea end,
+select lpad(to_hex(n), 32, '0')::uuid::text, 'issue_comment', 'done',
+       case when n > {many} * 9 / 10 then '{{}}'::bytea end,
        now() - ({many} - n) * interval '30 seconds'
 from generate_series(1, {many}) n;
 insert into effects (key, seen_at)
-select sha256(n::text::bytea), now() - ({many} - n) * interval '30 seconds' from generate_series(1, {many}) n;
+select int8send(n) || sha256('')::bytea, now() - ({many} - n) * interval '30 seconds' from generate_series(1, {many}) n;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, state, created_at)
 select 'github.com/token', 1 + n % ({many} / 10), 'comment', n, 1, 1, 'issue', 'Done.', 'sent',
        now() - ({many} - n) * interval '30 seconds'
@@ -53,7 +70,8 @@ insert into operations (worktree_id, kind, requested_by, asked_at, state, outcom
 select 1 + n % 12000, 'reset', 'ada', now(), 'done', 'It was reset.', now() from generate_series(1, {many} / 100) n;
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 3000) n;
-set session_replication_role = origin;
+"""
+WAITING = """
 -- What waits now: ten thousand turns, writes and decisions.
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
                    source_kind, source_id)
@@ -63,11 +81,14 @@ insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_
 select 'github.com/token', 50 * (1 + n % 200), 'reaction', 0, 'comment', n, 'eyes', n % 300, '-infinity'
 from generate_series(1, 10000) n;
 insert into procrastinate_workers default values;
+"""
+DECISIONS = """
 select count(procrastinate_defer_jobs_v1(array[
-    ('decide', 'decide', 0, 'github.com/1#' || n % 1000, null, '{{}}', null)::procrastinate_job_to_defer_v1]))
-from generate_series(1, 10000) n;
+    ('decide', 'decide', 0, 'github.com/1#' || n % 1000, null, '{}', null)::procrastinate_job_to_defer_v1]))
+from generate_series($1::integer, $2::integer) n
 """
 
+NOW = datetime.now(UTC)
 _ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
 _WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)
 _DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)
@@ -78,9 +99,10 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "forgotten deliveries": (deliveries.FORGOTTEN_DELIVERIES, ()),
     "queue a turn": (requests.ENQUEUE, (50, 50, *_ASKED)),
     "queue a write": (outbox.ENQUEUE_COMMENT, _WRITE),
-    "next edit": (outbox.NEXT, ("github.com/token", NOON, True)),
-    "next write due": (outbox.NEXT_DUE, ("github.com/token", NOON, 3)),
-    "writers without a job": (outbox.WRITERS_WITHOUT_A_JOB, (NOON,)),
+    "the next write": (outbox.NEXT, ("github.com/token", NOW, False)),
+    "when to write next": (outbox.NEXT_DUE, ("github.com/token", NOW, 3)),
+    "next edit": (outbox.NEXT, ("github.com/token", NOW, True)),
+    "writers without a job": (outbox.WRITERS_WITHOUT_A_JOB, (NOW,)),
     "a page of turns": (listings.LIST_TURNS, (50, None, None, None)),
     "a page of deliveries": (listings.LIST_DELIVERIES, (50, None, None, None)),
 }
@@ -88,32 +110,63 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The least time of a statement in milliseconds, planning included."""
+    """The least times of a statement in milliseconds, planning included: right after a flood, and once analysed."""
 
     name: str
-    ms: float
+    sudden_ms: float
+    analysed_ms: float
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the limit is kept."""
+        return max(self.sudden_ms, self.analysed_ms) <= LIMIT_MS
 
 
 @asynccontextmanager
 async def filled(many: int) -> AsyncIterator[Connection]:
     """Yield a connection to a new database with that much history, at least 100,000."""
     with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
-        async with embedded_postgres(Path(directory) / "postgres", None) as dsn:
+        async with embedded_postgres(Path(directory) / "postgres", None, FAST) as dsn:
             await migrate(dsn)
             db = await asyncpg.connect(dsn)
-            await db.execute(ROWS.format(many=many))
-            await db.execute("vacuum analyze")
+            await _fill(db, many)
             yield db
             await db.close()
+
+
+async def _fill(db: Connection, many: int) -> None:
+    """Write the history without triggers and secondary indexes, then what waits as the bot does.
+
+    The statistics are those of the history, as they are after a sudden flood: nothing waits.
+    """
+    indexes = await db.fetch(SECONDARY_INDEXES)
+    await db.execute("set session_replication_role = replica")
+    await db.execute(f"drop index {', '.join(index['name'] for index in indexes)}")
+    await db.execute(HISTORY.format(many=many))
+    for index in indexes:
+        await db.execute(index["definition"])
+    await db.execute("set session_replication_role = origin")
+    await db.execute("vacuum analyze")
+    await db.execute(WAITING)
+    await db.fetch(DECISIONS, 1, 100)
+    await db.execute("analyze procrastinate_jobs")  # a small table is analysed every minute
+    await db.fetch(DECISIONS, 101, 10_000)
 
 
 async def measure(many: int, runs: int) -> list[Figure]:
     """Explain and run each statement `runs` times; what it writes is rolled back."""
     async with filled(many) as db:
-        return [
-            Figure(name, min([await _took(db, sql, values) for _ in range(runs)]))
-            for name, (sql, values) in {**STATEMENTS, **MORE}.items()
-        ]
+        sudden = await _took_all(db, runs)
+        await db.execute("vacuum analyze")
+        analysed = await _took_all(db, runs)
+        return [Figure(name, ms, analysed[name]) for name, ms in sudden.items()]
+
+
+async def _took_all(db: Connection, runs: int) -> dict[str, float]:
+    return {
+        name: min([await _took(db, sql, values) for _ in range(runs)])
+        for name, (sql, values) in {**STATEMENTS, **MORE}.items()
+    }
 
 
 async def _took(db: Connection, sql: str, values: tuple[Any, ...]) -> float:
@@ -128,7 +181,9 @@ async def _took(db: Connection, sql: str, values: tuple[Any, ...]) -> float:
 
 def report(figures: list[Figure]) -> bool:
     """Print the figures, the slowest first; return whether all keep the limit."""
-    print(f"at most {LIMIT_MS:g} ms for a statement")
-    for one in sorted(figures, key=lambda figure: -figure.ms):
-        print(f"{one.name:34} {one.ms:8.2f} ms{'' if one.ms <= LIMIT_MS else '  over the limit'}")
-    return all(one.ms <= LIMIT_MS for one in figures)
+    print(f"at most {LIMIT_MS:g} ms for a statement; 10,000 turns, writes and decisions wait")
+    print(f"{'':34}   not yet analysed    analysed")
+    for one in sorted(figures, key=lambda figure: -max(figure.sudden_ms, figure.analysed_ms)):
+        over = "" if one.holds else "  over the limit"
+        print(f"{one.name:34} {one.sudden_ms:15.2f} ms {one.analysed_ms:8.2f} ms{over}")
+    return all(one.holds for one in figures)

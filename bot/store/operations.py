@@ -21,7 +21,8 @@ with place as (select id, node from worktrees where id = $1 for no key update)
 insert into operations (worktree_id, kind, conversation_id, source_kind, source_id, requested_by, asked_at, draft,
                         title, rescue_id, after_turn)
 select place.id, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-       coalesce((select max(t.id) from turns t where t.worktree_id = $1 and t.state in ('queued', 'running')), 0)
+       coalesce((select t.id from turns t where t.worktree_id = $1 and t.state in ('queued', 'running')
+                 order by t.id desc limit 1), 0)
 from place returning id, (select node from place)
 """
 

@@ -54,9 +54,8 @@ returning key
 WRITERS_WITHOUT_A_JOB = """
 -- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due. Not those
 -- that GitHub's limit holds.
-select distinct writer from outbox o
-where state in ('waiting', 'sending') and due_at <= $1
-  and not exists (select from procrastinate_jobs j
+select writer from (select distinct writer from outbox where state in ('waiting', 'sending') and due_at <= $1) o
+where not exists (select from procrastinate_jobs j
                   where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
   and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
 """
@@ -70,7 +69,8 @@ SENDABLE = """
 -- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
 -- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Left out as
 -- well: the answer of a turn (urgency 1) while one of an earlier turn of the conversation waits. All are asked row by
--- row, in the order of an index: a join would read all that waits.
+-- row, in the order of an index: a join would read all that waits. While the statistics are those of a quiet time, so
+-- would `exists` with the states of what waits: hence the first answer in order, and `not in` for a part of a turn.
 from outbox o
 where o.writer = $1 and o.state in ('waiting', 'sending')
   and coalesce((select linked.comment_url is not null or linked.state = 'failed'
@@ -78,12 +78,11 @@ where o.writer = $1 and o.state in ('waiting', 'sending')
   and case when o.part > 1 then
       not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
                     and earlier.part < o.part and earlier.comment_id is null
-                    and earlier.state in ('waiting', 'sending') and earlier.waits_for is distinct from o.id)
+                    and earlier.state not in ('sent', 'failed') and earlier.waits_for is distinct from o.id)
       else true end
   and case when o.urgency = 1 and o.turn_id is not null then
-      not exists (select from outbox earlier where earlier.conversation_id = o.conversation_id
-                    and earlier.turn_id < o.turn_id and earlier.urgency = 1
-                    and earlier.state in ('waiting', 'sending'))
+      o.turn_id = (select first.turn_id from outbox first where first.conversation_id = o.conversation_id
+                     and first.urgency = 1 and first.state in ('waiting', 'sending') order by first.turn_id limit 1)
       else true end
 """
 

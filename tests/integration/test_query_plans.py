@@ -1,7 +1,7 @@
 """The frequent statements find their rows by index, for any size of the history."""
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -65,6 +65,7 @@ insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
 """
 TOKEN = UUID(int=1)
+LATER = datetime.now(UTC) + timedelta(days=1)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM, (NODE, TOKEN, "worker", 2, NOON)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
@@ -117,6 +118,26 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "begin a delivery": (deliveries.BEGIN, ("guid",)),
     "finish a delivery": (deliveries.FINISH, ("guid", "done", None)),
 }
+FLOOD = """
+insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
+                   source_kind, source_id)
+select 50 * (1 + n % 20), 50 * (1 + n % 20), 'do it', '', 'ada', n % 30, now(), 'comment', n
+from generate_series(1, 3000) n;
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, due_at, waits_for)
+select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
+from turns where request_hash = '' and state = 'queued' and source_id < 3001;
+"""
+_ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
+AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "queue a turn": (requests.ENQUEUE, (50, 50, *_ASKED)),
+    "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),
+    "the next write": (outbox.NEXT, ("github.com/token", LATER, False)),
+    "when to write next": (outbox.NEXT_DUE, ("github.com/token", LATER, 3)),
+    "claim a turn": (claims.CLAIM, (NODE, TOKEN, "worker", 2, LATER)),
+    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
+}
+MOST_BLOCKS = 400
+"""Of a statement that finds its rows by index; to read the flood takes more than 3,000."""
 GROWING = {
     "turns",
     "worktrees",
@@ -155,10 +176,28 @@ async def read_whole(db: Connection, statement: str, arguments: tuple[Any, ...])
     return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & GROWING
 
 
+async def blocks(db: Connection, statement: str, arguments: tuple[Any, ...]) -> int:
+    """Return how many blocks the statement reads, with its triggers; what it writes is rolled back."""
+    transaction = db.transaction()
+    await transaction.start()
+    found = await db.fetchval(f"explain (analyze, buffers, format json) {statement}", *arguments)
+    await transaction.rollback()
+    plan = orjson.loads(found)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
 async def test_the_frequent_statements_scan_no_growing_table(busy: Connection) -> None:
     slow = {name: found for name, (sql, values) in STATEMENTS.items() if (found := await read_whole(busy, sql, values))}
 
     assert slow == {}
+
+
+async def test_a_flood_that_no_analysis_has_seen_is_not_read_for_each_row(busy: Connection) -> None:
+    await busy.execute(FLOOD)
+
+    read = {name: await blocks(busy, sql, values) for name, (sql, values) in AFTER_A_FLOOD.items()}
+
+    assert max(read.values()) <= MOST_BLOCKS, read
 
 
 async def test_a_full_scan_is_noticed(busy: Connection) -> None:
