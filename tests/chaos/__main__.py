@@ -78,10 +78,11 @@ def _kills(one: dict[str, Any]) -> int:
 def _line(outcome: Outcome) -> str:
     plan, found = outcome.plan, Counter(one.kind for one in outcome.violations)
     lines = [
-        f"round {plan.number} (seed {plan.seed}, {plan.nodes} nodes): {outcome.kills} kills, "
+        f"round {plan.number} (seed {plan.seed}, {plan.nodes} nodes, sandbox {outcome.sandbox}): "
+        f"{outcome.kills} kills, "
         f"{outcome.requests} requests, {outcome.deliveries} deliveries in {outcome.seconds:.0f} s "
         f"({outcome.quiet_seconds:.0f} s until quiet), "
-        f"{outcome.states}, {len(outcome.errors)} errors logged"
+        f"{outcome.states}, {outcome.faults.get('git', 0)} of git, {len(outcome.errors)} errors logged"
     ]
     lines += [f"  logged: {error[:300]} … {error[-300:]}" for error in outcome.errors[:5]]
     if found:

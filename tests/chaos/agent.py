@@ -1,11 +1,11 @@
 """The scripted agent with a journal of what it did, outside the worktree: arguments JOURNAL …
 
-The folder JOURNAL gets a line in `lines` for each start, end, write and commit, and one where another agent is at work
-in the same directory. One more command: `pause SECONDS`. No import of `tests`: it starts often.
+The pipe JOURNAL/pipe gets a line for each start, end, write and commit, and one where another agent is at work in the
+same directory. A sandbox shows the folder read-only; a pipe there can be written all the same. One more command:
+`pause SECONDS`. No import of `tests`: it starts often, and in a sandbox it sees a copy of itself alone.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import sys
@@ -22,9 +22,9 @@ JOURNAL = Path(sys.argv[1])
 
 
 def note(event: str, cwd: Path, **more: object) -> None:
-    """Append one line; the kernel keeps lines of several processes whole."""
-    line = {"at": time.time(), "pid": os.getpid(), "event": event, "cwd": str(cwd), **more}
-    descriptor = os.open(JOURNAL / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    """Tell one line; the kernel keeps lines of several processes whole."""
+    line = {"at": time.time(), "event": event, "cwd": str(cwd), **more}
+    descriptor = os.open(JOURNAL / "pipe", os.O_WRONLY)
     os.write(descriptor, json.dumps(line).encode() + b"\n")
     os.close(descriptor)
 
@@ -32,37 +32,43 @@ def note(event: str, cwd: Path, **more: object) -> None:
 @contextmanager
 def alone_in(cwd: Path) -> Iterator[None]:
     """Note where another agent is at work in this directory. The kernel ends the lock with the process."""
-    place = JOURNAL / hashlib.sha256(str(cwd.resolve()).encode()).hexdigest()
-    with place.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note("not-alone", cwd)
+    directory = os.open(cwd, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note("not-alone", cwd)
+    try:
         yield
+    finally:
+        os.close(directory)
 
 
 class Journaled(Work):
     """Work of which every effect is noted once it is there."""
 
-    __slots__ = ()
+    __slots__ = ("tag",)
 
     def obey(self, request: str) -> None:
-        tag = next((word for word in request.split() if word.startswith("R-")), "")
+        self.tag = next((word for word in request.split() if word.startswith("R-")), "")
         with alone_in(self.cwd):
-            note("start", self.cwd, tag=tag)
+            self._note("start")
             super().obey(request)
-            note("end", self.cwd, tag=tag)
+            self._note("end")
+
+    def _note(self, event: str, **more: str) -> None:
+        note(event, self.cwd, tag=self.tag, **more)
 
     def _edit(self, path: Path, text: str, mode: str) -> None:
         super()._edit(path, text, mode)
         if path.is_file():
-            note("wrote", self.cwd, name=path.name, text=text, mode=mode)
+            self._note("wrote", name=path.name, text=text, mode=mode)
 
     def _git(self, title: str, *commands: tuple[str, ...]) -> None:
+        _, before = work._git(self.cwd, "rev-parse", "HEAD")
         super()._git(title, *commands)
         status, head = work._git(self.cwd, "rev-parse", "HEAD")
-        if status == 0:
-            note("commit", self.cwd, sha=head)
+        if status == 0 and head != before:
+            self._note("commit", sha=head)
 
     def _troubles(self, word: str, rest: str) -> None:
         if word == "pause":

@@ -5,12 +5,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import orjson
 
 from tests.chaos import program
 from tests.support.patience import eventually, until_true
@@ -137,29 +135,22 @@ class Places:
         return problems
 
 
-def at_work(journal: Path) -> list[int]:
-    """Return the agents that are at work now."""
-    begun = set[int]()
-    for line in journal.read_bytes().splitlines() if journal.exists() else []:
-        match orjson.loads(line):
-            case {"event": "start", "pid": int(pid)}:
-                begun.add(pid)
-            case {"event": "end", "pid": int(pid)}:
-                begun.discard(pid)
-            case _:
-                pass
-    return [pid for pid in sorted(begun) if _is_agent(pid)]
+def gits_of(processes: Iterable[BotProcess]) -> list[int]:
+    """Return the git processes that these have started, also in sandboxes and through agents."""
+    found, waiting = [], [process.pid for process in processes if process.is_running]
+    while waiting:
+        pid = waiting.pop()
+        for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # it has ended
+                waiting += map(int, thread.read_text().split())
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("git"):
+                found.append(pid)
+    return found
 
 
-def _is_agent(pid: int) -> bool:
-    try:
-        return "chaos/agent.py" in Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False
-
-
-def end_agent(pid: int) -> bool:
-    """Kill an agent; False if it has ended."""
+def end_process(pid: int) -> bool:
+    """Kill a process that one of the bot's has started; False if it has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,22 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import orjson
 
-from bot.simulated.github.model import Comment, Issue, User
+from bot.simulated.github.model import Comment, Issue, Push, Repository, User
 from tests.chaos.stream import Asked, Stream
 from tests.support.processes import BotProcess
 from tests.support.world import PROGRESS
 
 LOST, DOUBLED, ORDER, TOGETHER = "lost", "doubled", "out of order", "two in a directory"
 COMMITS, ORPHANS, LEAKED, STUCK = "lost commits", "orphans", "leaked", "stuck"
-KINDS = (LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK)
+FORCED, UNPUBLISHED = "forced", "unpublished"
+KINDS = (LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK, FORCED, UNPUBLISHED)
 
 NOTICED_SECONDS = 2.0
 """So much later, at most, is the end of a process noticed."""
 _LINK = re.compile(r"request\]\([^)]*#issuecomment-(\d+)\)")
+_SHA = re.compile(r"[0-9a-f]{40}")
 _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
+_KEPT = "could not be pushed"
 
 TURNS = """
 select t.id, t.state, t.reason, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
@@ -72,16 +75,15 @@ class Evidence:
     """By the node's name."""
 
     @classmethod
-    async def of(cls, stream: Stream, journal: Path, data_dirs: dict[str, Path]) -> "Evidence":
-        """Read the rows and the agents' journal."""
+    async def of(cls, stream: Stream, lines: Sequence[dict[str, Any]], data_dirs: dict[str, Path]) -> "Evidence":
+        """Read the rows."""
         connection = await asyncpg.connect(stream.here.dsn)
         try:
             turns, worktrees = await connection.fetch(TURNS), await connection.fetch(WORKTREES)
             stuck = [row[0] for row in await connection.fetch(STUCK_ROWS)]
         finally:
             await connection.close()
-        lines = journal.read_bytes().splitlines() if journal.exists() else []
-        return cls(stream, turns, worktrees, stuck, [orjson.loads(line) for line in lines], data_dirs)
+        return cls(stream, turns, worktrees, stuck, lines, data_dirs)
 
     @cached_property
     def turn_of(self) -> dict[int, asyncpg.Record]:
@@ -95,6 +97,12 @@ class Evidence:
             if line["event"] == "start":
                 starts.setdefault(line["tag"], line["at"])
         return starts
+
+    def commits_of(self, tag: str) -> list[str]:
+        """Return what the last agent that had this request committed."""
+        mine = [line for line in self.lines if line.get("tag") == tag]
+        last = max((n for n, line in enumerate(mine) if line["event"] == "start"), default=0)
+        return [line["sha"] for line in mine[last:] if line["event"] == "commit"]
 
     def bot_comments(self, thread: Issue) -> list[Comment]:
         return thread.comments_by(self.stream.here.github.bot)
@@ -141,6 +149,7 @@ async def violations(evidence: Evidence) -> list[Violation]:
         *order(evidence),
         *together(evidence),
         *await work_kept(evidence),
+        *await branches(evidence),
         *leaks(evidence),
         *(Violation(STUCK, what) for what in evidence.stuck),
     ]
@@ -255,7 +264,7 @@ def together(evidence: Evidence) -> Iterable[Violation]:
     """No two agents at work in one directory."""
     for line in evidence.lines:
         if line["event"] == "not-alone":
-            yield Violation(TOGETHER, f"agent {line['pid']} began in {line['cwd']} beside another")
+            yield Violation(TOGETHER, f"an agent began in {line['cwd']} beside another")
 
 
 async def work_kept(evidence: Evidence) -> list[Violation]:
@@ -288,27 +297,106 @@ def _blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
 
 
+async def branches(evidence: Evidence) -> list[Violation]:
+    """The bot moves branches on GitHub forwards only; what a turn that is `done` committed is on one that it named."""
+    found: list[Violation] = []
+    stream = evidence.stream
+    bot = stream.here.github.bot
+    for repository in stream.repositories:
+        history = await _History.of(repository)
+        last: dict[str, str | None] = {}
+        for push in repository.pushes:
+            what = f"{push.ref} in {repository.full_name} went from {push.before} to {push.after}"
+            if last.get(push.ref, push.before) != push.before:
+                found.append(Violation(FORCED, f"{what}, but was at {last[push.ref]}"))
+            is_forward = push.after is not None and history.has(push.after, push.before)
+            if push.pusher.id == bot.id and not is_forward:
+                found.append(Violation(FORCED, what))
+            last[push.ref] = push.after
+        for asked in (one for one in stream.requests if one.thread.repository is repository):
+            turn, finals = evidence.turn_of.get(asked.comment.id), finals_of(asked.thread, bot)[asked.comment.id]
+            kept = any(_KEPT in final.body for final in finals)  # somewhere: see `work_kept`
+            if turn is not None and turn["state"] == "done" and finals and not kept:
+                tips = history.tips_named(finals[0].body)
+                found += [
+                    Violation(UNPUBLISHED, f"commit {sha} of {asked.tag} on {asked.thread!r} is not where it says")
+                    for sha in evidence.commits_of(asked.tag)
+                    if not any(history.has(tip, sha) for tip in tips)
+                ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """All commits that branches of a repository on GitHub ever had, with their parents."""
+
+    pushes: Sequence[Push]
+    parents: dict[str, list[str]]
+
+    @classmethod
+    async def of(cls, repository: Repository) -> "_History":
+        tips = {push.after for push in repository.pushes if push.after is not None}
+        lines = (await _git(repository.git.path, "rev-list", "--parents", *sorted(tips))).splitlines()
+        return cls(repository.pushes, {line.split()[0]: line.split()[1:] for line in lines})
+
+    def has(self, tip: str, sha: str | None) -> bool:
+        """Return whether `tip` contains the commit; every tip contains None."""
+        if sha is None:
+            return True
+        seen, waiting = set[str](), [tip]
+        while waiting and sha not in seen:
+            seen.add(one := waiting.pop())
+            waiting += (parent for parent in self.parents[one] if parent not in seen)
+        return sha in seen
+
+    def tips_named(self, text: str) -> list[str]:
+        """Return all commits at which branches were that the text names."""
+        return [
+            push.after for push in self.pushes if push.after and f"`{push.ref.removeprefix('refs/heads/')}`" in text
+        ]
+
+
 async def _contents(stores: Iterable[Path]) -> tuple[set[tuple[str, str]], set[str]]:
-    """Return (name, blob) of all files in all commits, and all commits, that refs and worktrees' HEADs reach."""
+    """Return (name, blob) of all files in all commits, and all commits, that refs and worktrees' HEADs reach.
+
+    A sandbox has refs and objects of its own.
+    """
     blobs, commits = set[tuple[str, str]](), set[str]()
     for store in stores:
-        heads = [one.read_text().strip() for one in store.glob("worktrees/*/HEAD")]
-        detached = [head for head in heads if not head.startswith("ref:")]
-        commits |= set((await _git(store, "rev-list", "--all", *detached)).split())
-        for line in (await _git(store, "rev-list", "--all", "--objects", *detached)).splitlines():
+        caged = list(store.parents[2].glob("private/*/"))
+        heads = [*store.glob("worktrees/*/HEAD"), *(one / "state" / "HEAD" for one in caged)]
+        refs = [ref for one in caged for ref in (one / "refs" / "heads").rglob("*") if ref.is_file()]
+        told = {one.read_text().strip() for one in (*heads, *refs) if one.exists()}
+        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(str(one / "common" / "objects") for one in caged)}
+        own = [sha for sha in told if _SHA.fullmatch(sha) and await _has(store, sha, objects)]
+        commits |= set((await _git(store, "rev-list", "--all", *own, environment=objects)).split())
+        for line in (await _git(store, "rev-list", "--all", "--objects", *own, environment=objects)).splitlines():
             sha, _, path = line.partition(" ")
             if path:
                 blobs.add((Path(path).name, sha))
     return blobs, commits
 
 
-async def _git(store: Path, *arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *("git", f"--git-dir={store}", *arguments), stdout=asyncio.subprocess.PIPE
-    )
+async def _has(store: Path, sha: str, environment: dict[str, str]) -> bool:
+    """Return whether the whole history of a commit is here: a sandbox is that of one clone only."""
+    command = ("rev-list", "--objects", "--quiet", sha)
+    return await (await _start(store, command, environment, asyncio.subprocess.DEVNULL)).wait() == 0
+
+
+async def _git(store: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
+    process = await _start(store, arguments, environment or {}, None)
     said, _ = await process.communicate()
     assert process.returncode == 0, arguments
     return said.decode()
+
+
+async def _start(
+    store: Path, arguments: Sequence[str], environment: dict[str, str], stderr: int | None
+) -> asyncio.subprocess.Process:
+    command = ("git", f"--git-dir={store}", *arguments)
+    return await asyncio.create_subprocess_exec(
+        *command, env=os.environ | environment, stdout=asyncio.subprocess.PIPE, stderr=stderr
+    )
 
 
 def leaks(evidence: Evidence) -> Iterable[Violation]:

@@ -19,11 +19,12 @@ from typing import Any
 import asyncpg
 import orjson
 
-from bot.demo.pair import SCRIPTED_AGENT
+from bot.demo.pair import agent_in_a_folder
 from bot.postgres.embedded import embedded_postgres
+from bot.sandbox.cage import Usable, cage_for
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
 from bot.store.migrate import migrate
-from tests.chaos.bot_processes import Place, Places, at_work, end_agent, none_left_over
+from tests.chaos.bot_processes import Place, Places, end_process, gits_of, none_left_over
 from tests.chaos.checks import (
     ORPHANS,
     STUCK,
@@ -34,6 +35,7 @@ from tests.chaos.checks import (
     unanswered,
     violations,
 )
+from tests.chaos.journal import Journal
 from tests.chaos.program import NODE_TIMEOUT_SECONDS
 from tests.chaos.stream import Stream
 from tests.support.postgres import execute, with_database
@@ -55,17 +57,18 @@ WEIGHTS = {
     "worker": 20,
     "web": 15,
     "agent": 15,
+    "git": 15,
     "failpoint": 30,
     "postgres": 5,
     "suspended worker": 6,
     "suspended web": 3,
     "cut off": 7,
 }
-KILLS = ("worker", "web", "agent", "failpoint", "postgres", "node")
+KILLS = ("worker", "web", "agent", "git", "failpoint", "postgres", "node")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
 PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 7), (0.0, 0.4), 3.0
 """Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
-FAILPOINT_SECONDS, AGENT_SECONDS = 15.0, 3.0
+FAILPOINT_SECONDS, AGENT_SECONDS, GIT_SECONDS = 15.0, 3.0, 3.0
 CUT_SECONDS = (0.2, 2.0)
 QUIET_SECONDS = 300.0
 PROGRESS_SECONDS = 15.0
@@ -101,6 +104,7 @@ class Outcome:
     deliveries: int = 0
     requests: int = 0
     states: dict[str, int] = field(default_factory=dict)
+    sandbox: str = ""
     failures: list[str] = field(default_factory=list)
     """Why turns failed: to be read, like the errors."""
     seconds: float = 0.0
@@ -188,13 +192,14 @@ class Round:
         self._here, self._server, self._plan, self._outcome, self._say = here, server, plan, outcome, say
         self._directory = directory
         self._rng = random.Random(f"{plan.seed}/{plan.number}")
-        self._journal = directory / "agents"
+        self._journal = Journal(directory / "agents")
+        self._sandbox = self._rng.choice(("bwrap", "off")) if _has_sandbox(directory) else "off"
         self._tasks: set[asyncio.Task[None]] = set()
         self._calm = False
 
     async def play(self) -> None:
-        self._journal.mkdir()
-        here = self._here
+        here, loop = self._here, asyncio.get_running_loop()
+        loop.add_reader(self._journal.descriptor, self._journal.read)
         here.github.webhook_timeout_seconds = 1.5
         repositories = [here.repository]
         for name in ("acme/lamp", "octo/desk"):
@@ -204,8 +209,12 @@ class Round:
         repositories[-1].allow(here.github.bot, "admin")
         stream = Stream(here, random.Random(self._rng.random()), repositories)
         places = Places(here, self._places(), random.Random(self._rng.random()))
-        with places.started():
-            await self._play_with(places, stream)
+        try:
+            with places.started():
+                await self._play_with(places, stream)
+        finally:
+            loop.remove_reader(self._journal.descriptor)
+            self._journal.close()
 
     async def _play_with(self, places: Places, stream: Stream) -> None:
         here, outcome, repositories = self._here, self._outcome, stream.repositories
@@ -230,7 +239,7 @@ class Round:
         await self._quiet(stream)
         outcome.quiet_seconds = time.monotonic() - ended
         data_dirs = {place.settings["NODE_NAME"]: place.data_dir for place in places.workers}
-        evidence = await Evidence.of(stream, self._journal / "lines", data_dirs)
+        evidence = await Evidence.of(stream, self._journal.lines, data_dirs)
         outcome.violations += await violations(evidence)
         outcome.violations += [Violation(STUCK, problem) for problem in await places.stop()]
         if self._plan.nodes == 1:
@@ -239,15 +248,18 @@ class Round:
         outcome.errors += places.ended
         left = await none_left_over(self._directory, 10)
         outcome.violations += [Violation(ORPHANS, process) for process in left]
+        outcome.sandbox = self._sandbox
         outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
         outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
         outcome.failures = [turn["reason"] for turn in evidence.turns if turn["state"] == "failed"]
 
     def _places(self) -> list[Place]:
         """Return the web process and the workers: one or two on the first node, one on each other."""
-        agent = f"{SCRIPTED_AGENT.rpartition(' -m ')[0]} {Path(__file__).with_name('agent.py')} {self._journal}"
+        agent = agent_in_a_folder(self._directory)
+        shutil.copy(Path(__file__).with_name("agent.py"), self._directory / "agent" / "__main__.py")
         common = {
-            "AGENT_COMMAND": agent,
+            "AGENT_COMMAND": f"{agent} {self._journal.directory}",
+            "AGENT_SANDBOX": self._sandbox,
             "PORT": str(_free_port()),
             "MAX_CONCURRENT_TURNS": "3",
             "MAX_TURNS_PER_REPOSITORY": "3",
@@ -299,7 +311,10 @@ class Round:
             case "web":
                 return places.all[0].send(signal.SIGKILL)
             case "agent":
-                self._later(self._kill_agent())
+                self._later(self._kill_next("agent", self._journal.at_work, AGENT_SECONDS))
+            case "git":
+                processes = [one.process for one in places.workers if one.process is not None]
+                self._later(self._kill_next("git", lambda: gits_of(processes), GIT_SECONDS))
             case "failpoint":
                 often = self._rng.sample(OFTEN, self._rng.choice((0, 1)))
                 seldom = self._rng.sample(SELDOM, len(SELDOM) // 2)
@@ -349,13 +364,13 @@ class Round:
         else:
             self._outcome.count("failpoint")
 
-    async def _kill_agent(self) -> None:
-        """Kill the next agent that is at work."""
-        until = time.monotonic() + AGENT_SECONDS
-        while not (agents := at_work(self._journal / "lines")) and time.monotonic() < until and not self._calm:
-            await asyncio.sleep(0.02)
-        if agents and end_agent(self._rng.choice(agents)):
-            self._outcome.count("agent")
+    async def _kill_next(self, kind: str, find: Callable[[], list[int]], seconds: float) -> None:
+        """Kill the next process of this kind that is at work."""
+        until = time.monotonic() + seconds
+        while not (found := find()) and time.monotonic() < until and not self._calm:
+            await asyncio.sleep(0.01)
+        if found and end_process(self._rng.choice(found)):
+            self._outcome.count(kind)
 
     def _suspend(self, place: Place, seconds: float) -> bool:
         if not place.runs or not place.send(signal.SIGSTOP):
@@ -474,6 +489,11 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
     asked = [f"{r.at:%H:%M:%S.%f} {r.method} {r.path} {r.query} {r.status}" for r in here.github.requests]
     (directory / "requests").write_text("\n".join(asked))
     sys.stderr.flush()
+
+
+def _has_sandbox(data_dir: Path) -> bool:
+    cage = cage_for("bwrap", data_dir, os.environ["PATH"])
+    return cage is not None and isinstance(cage.probe(), Usable)
 
 
 def _free_port() -> int:

@@ -1,15 +1,23 @@
-"""What people write during a round: requests and commands on several threads, delivered late, doubled and again."""
+"""What people do during a round: requests and commands on issues and pull requests, delivered late, doubled and again.
+
+They also push to branches, their own and the bot's, merge pull requests, and delete branches.
+"""
 
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bot.simulated.github.model import Comment, Issue, Repository
+from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.model import Comment, Issue, Pull, Repository
 from tests.support.processes import Deployment
 
 PAUSE_SECONDS = (0.05, 0.6)
 MOST_WAITING = 7
+ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore")
+WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2)
+"""How often people do what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,9 @@ class Stream:
     helps: list[Asked] = field(default_factory=list)
     may_stop: set[Issue] = field(default_factory=set)
     """Threads on which something was stopped or closed, which ends requests out of their turn."""
+    gone: set[Issue] = field(default_factory=set)
+    """Pull requests whose branch was deleted: no request can be served there."""
+    pushes: int = 0
 
     async def open_threads(self, each: int) -> None:
         """Open this many threads in each repository."""
@@ -69,7 +80,7 @@ class Stream:
             await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
             if waiting() >= MOST_WAITING:
                 continue
-            thread = rng.choice(self.threads)
+            thread = rng.choice([thread for thread in self.threads if thread not in self.gone])
             match rng.choices(("doubled", "held", "as it is"), (15, 10, 75))[0]:
                 case "doubled":
                     faults.double_webhooks("issue_comment", "created")
@@ -77,29 +88,77 @@ class Stream:
                     faults.hold_webhooks("issue_comment", "created")
                 case _:
                     pass
-            match rng.choices(("ask", "open", "help", "reset", "close", "stop", "restore"), (74, 6, 4, 6, 6, 2, 2))[0]:
-                case "open":
-                    thread = await self.here.maria.open_issue(thread.repository, "Something more")
-                    self.threads.append(thread)
-                    await self.ask(thread)
-                case "help":
-                    self.helps.append(Asked("", await self.here.maria.comment(thread, "/help")))
-                case "reset":
-                    await self.here.maria.comment(thread, "/worktree reset")
-                case "restore":
-                    await self.here.maria.comment(thread, "/worktree restore")
-                case "stop":
-                    self.may_stop.add(thread)
-                    await self.here.maria.comment(thread, "/stop")
-                case "close" if thread.state == "open":
-                    self.may_stop.add(thread)
-                    await self.here.maria.close(thread)
-                case "close":
-                    await self.here.maria.reopen(thread)
-                case _:
-                    await self.ask(thread)
+            with suppress(RefusedError):  # as the page shows it: no commits, a conflict, a second pull request
+                await self._act(rng.choices(ACTS, WEIGHTS)[0], thread)
             if rng.random() < 0.2:
                 faults.release()
             if rng.random() < 0.15 and self.here.github.deliveries:
                 again = rng.choice(self.here.github.deliveries[-20:])
                 self.here.maria.acts.webhooks.redeliver(again.guid)
+
+    async def _act(self, kind: str, thread: Issue) -> None:
+        """Do one thing. Raises RefusedError where GitHub does not."""
+        maria = self.here.maria
+        match kind:
+            case "open":
+                thread = await maria.open_issue(thread.repository, "Something more")
+                self.threads.append(thread)
+                await self.ask(thread)
+            case "help":
+                self.helps.append(Asked("", await maria.comment(thread, "/help")))
+            case "reset":
+                await maria.comment(thread, "/worktree reset")
+            case "restore":
+                await maria.comment(thread, "/worktree restore")
+            case "stop":
+                self.may_stop.add(thread)
+                await maria.comment(thread, "/stop")
+            case "close" if thread.state == "open":
+                self.may_stop.add(thread)
+                await maria.close(thread)
+            case "close":
+                await maria.reopen(thread)
+            case "pull":
+                await self._open_pull(thread)
+            case "push":
+                await self._push(thread.repository)
+            case "merge":
+                await self._merge(thread.repository)
+            case _:
+                await self.ask(thread)
+
+    async def _open_pull(self, thread: Issue) -> None:
+        """Open a pull request from the issue's branch or from one of a person, which may close the issue; ask there."""
+        repository, branch = thread.repository, f"threadtree/issue-{thread.number}"
+        if self.rng.random() < 0.4 or branch not in await repository.git.branches():
+            branch = f"feature-{self.pushes}"
+            await self._commit(repository, branch)
+        closes = not isinstance(thread, Pull) and self.rng.random() < 0.7
+        body = f"Closes #{thread.number}" if closes else None
+        pull = await self.here.maria.open_pull(repository, head=branch, title="Something finished", body=body)
+        self.threads.append(pull)
+        await self.ask(pull)
+
+    async def _push(self, repository: Repository) -> None:
+        """Push to a branch on which others work."""
+        branches = sorted(await repository.git.branches())
+        await self._commit(repository, self.rng.choice(branches))
+
+    async def _commit(self, repository: Repository, branch: str) -> None:
+        self.pushes += 1
+        # Agents write notes too: then the two sides cannot be merged by themselves.
+        name = "notes.txt" if self.rng.random() < 0.2 else f"p{self.pushes}.txt"
+        await self.here.maria.push(repository, branch, {name: f"by hand: {self.pushes}\n"}, f"By hand {self.pushes}")
+
+    async def _merge(self, repository: Repository) -> None:
+        """Merge a pull request, or squash it; its branch may go."""
+        pulls = [pull for pull in repository.pulls if pull.state == "open"]
+        if not pulls:
+            return
+        pull = self.rng.choice(pulls)
+        self.may_stop |= {pull, *self.here.maria.acts.closing_issues(pull)}
+        await self.here.maria.merge(pull, self.rng.choice(("merge", "squash")))
+        if self.rng.random() < 0.5:
+            self.gone |= {one for one in repository.pulls if one.head_ref == pull.head_ref}
+            self.may_stop |= self.gone
+            await self.here.maria.delete_branch(repository, pull.head_ref)
