@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -19,55 +19,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bot.api import schemas
 from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls, Endpoint, check
-from bot.api.changes import CHANGES
+from bot.api.endpoints import ENDPOINTS, routes_of
 from bot.api.events import EVENTS, News
-from bot.api.lists import READ
-
-ENDPOINTS: Final = (*READ, *CHANGES)
 
 
-class _Api:
-    """The endpoints on rows."""
+def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
+    """Return the routes of the API for those who have the `token`."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def routes(self) -> list[Route]:
-        """Return a route for each path."""
-        paths: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in ENDPOINTS:
-            paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        return [self._route(path, methods) for path, methods in paths.items()]
-
-    def _route(self, path: str, methods: Mapping[str, Endpoint]) -> Route:
-        async def answer(request: Request) -> Response:
-            return await self._answer(methods["GET" if request.method == "HEAD" else request.method], request)
-
-        return Route(path, answer, methods=list(methods))
-
-    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+    async def answer(endpoint: Endpoint, request: Request) -> Response:
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                answer = await self._calls.run(endpoint, await check(endpoint, request), "API")
+                return _json(await calls.run(endpoint, await check(endpoint, request), "API"), endpoint.status)
         except CallError as problem:
             return _refusal(problem.status, problem.sentence)
         except ClientDisconnect:
             return Response(status_code=400)  # the client is gone
         except UNANSWERED:
             return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
-        return _json(answer, endpoint.status)
 
-
-def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
-    """Return the routes of the API for those who have the `token`."""
     routes = [
-        *_Api(calls).routes(),
+        *routes_of(ENDPOINTS.values(), answer),
         Route("/events", news.stream, methods=["GET"]),
         Route("/openapi.json", _document, methods=["GET"]),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
     app.router.redirect_slashes = False
-    return [Mount("/api", _Guarded(app, token))]
+    guarded = _Guarded(app, token)
+    return [Route("/api", guarded), Mount("/api", guarded)]
 
 
 class _Guarded:
@@ -119,7 +97,7 @@ async def _document(_: Request) -> Response:
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in ENDPOINTS.values():
         paths.setdefault(f"/api{endpoint.path}", {})[endpoint.method.lower()] = _operation(endpoint)
     paths["/api/events"] = {"get": EVENTS}
     return {

@@ -174,7 +174,7 @@ def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str,
             if value not in endpoint.states:
                 raise CallError(400, f"{value[:64]!r} is no state; choose one of {', '.join(endpoint.states)}.")
         elif not _PATTERNS[name].fullmatch(value):
-            raise CallError(400, f"{value[:64]!r} cannot be {name}.")
+            raise CallError(400, f"{name} cannot be {value[:64]!r}.")
     if not 1 <= int(query.get("limit", 1)) <= MOST_ROWS:
         raise CallError(400, f"limit must be between 1 and {MOST_ROWS}.")
     if not 1 <= int(query.get("days", 1)) <= MOST_DAYS:

@@ -10,15 +10,13 @@ import typer
 from rich.filesize import decimal
 
 from bot.api.calls import MOST_ROWS, ApiContext, Call, CallError, check_address
-from bot.api.changes import CHANGES
-from bot.api.lists import READ
+from bot.api.endpoints import ENDPOINTS
 from bot.cli.listings import ROWS_FOR_PEOPLE, print_json, print_table, tell_of_more, text_of
 from bot.cli.running import fail, run_on_database
 from bot.messages.formatting import format_count, format_dollars, format_duration
 from bot.settings import load
 from bot.store.database import Connection
 
-ENDPOINTS: Final = {f"{endpoint.method} {endpoint.path}": endpoint for endpoint in (*READ, *CHANGES)}
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -149,10 +147,11 @@ _TABLES: Final = {
 def show_list(name: str, *, json: bool, limit: int | None = None, **query: str | None) -> None:
     """Print the newest items of a list of the API: a table of at most ROWS_FOR_PEOPLE, or all fields of all as JSON."""
     most = limit if json or limit else ROWS_FOR_PEOPLE + 1
-    show_items(name, run_calls(lambda connection: items_of(connection, name, most, **query)), json=json, limit=limit)
+    items = run_calls(lambda connection: items_of(connection, name, most, **query))
+    show_items(name, items, json=json, limit=limit, filtered=bool(query.get("repo") or query.get("state")))
 
 
-def show_items(name: str, items: Sequence[Row], *, json: bool, limit: int | None) -> None:
+def show_items(name: str, items: Sequence[Row], *, json: bool, limit: int | None, filtered: bool) -> None:
     """Print the first items."""
     table, shown = _TABLES[name], items[: limit or ROWS_FOR_PEOPLE]
     if json:
@@ -162,7 +161,7 @@ def show_items(name: str, items: Sequence[Row], *, json: bool, limit: int | None
         print_table(table.columns, table.whole, cells, last_is_whole=True)
         tell_of_more(items, shown)
     else:
-        typer.echo(table.empty, err=True)
+        typer.echo("Nothing matches." if filtered else table.empty, err=True)
 
 
 async def items_of(
@@ -197,7 +196,7 @@ def show_turn(turn: str, *, json: bool) -> None:
     parts: dict[str, Sequence[str]] = {
         "Request": ["Its text has expired."] if found["expired"] else [found["request"]],
         "Plan": [f"{entry['state']}: {entry['text']}" for entry in found["plan"]],
-        "Steps": [f"{text_of(step['at'])}  {step['words']}" for step in found["steps"]],
+        "Steps": [f"{step['at'].astimezone(UTC):%H:%M:%S}  {step['words']}" for step in found["steps"]],
         "Last words": [found["latest_words"]] if found["latest_words"] else [],
     }
     for title, lines in parts.items():

@@ -163,7 +163,7 @@ Limit = Annotated[
 
 
 Repo = Annotated[str | None, typer.Option("--repo", metavar="OWNER/NAME", help="Only this one's.")]
-State = Annotated[str | None, typer.Option("--state", help="Only those in this state; a wrong one lists them all.")]
+State = Annotated[str | None, typer.Option("--state", help="Only those in this state.")]
 
 
 def _list_command(name: str, description: str) -> None:
@@ -274,6 +274,14 @@ def create_worktree(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N"
     from bot.cli.worktrees import create
 
     create(thread)
+
+
+@worktrees.command("path")
+def print_worktree_path(thread: Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]) -> None:
+    """Print the directory of a thread's worktree, for `cd "$(threadtree worktrees path octo/hello#42)"`."""
+    from bot.cli.worktrees import print_path
+
+    print_path(thread)
 
 
 def _operation_command(kind: Literal["reset", "remove", "restore"], description: str) -> None:

@@ -54,7 +54,8 @@ def list_rescues(*, json: bool, limit: int | None, repository: str | None, state
                 found += [{**_NO_ROW, **one, "node": node["name"]} for one in node["kept"]]
         return sorted(found, key=lambda one: one["created_at"], reverse=True)
 
-    show_items("rescues", run_calls(listed), json=json, limit=limit)
+    filtered = repository is not None or state is not None
+    show_items("rescues", run_calls(listed), json=json, limit=limit, filtered=filtered)
 
 
 async def _report_kept(connection: Connection) -> None:

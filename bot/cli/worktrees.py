@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
+from bot.api.calls import THREAD
 from bot.cli.listings import print_table
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.clones import metadata
@@ -33,16 +34,29 @@ from bot.store.listings import FoundWorktree
 from bot.store.operations import OperationKind
 from bot.worker import retention_policy
 
-_THREAD = re.compile(r"(?P<owner>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9._-]+)#(?P<number>[0-9]{1,9})")
 _ID = re.compile(r"[0-9]{1,18}")
 
 
 def create(thread: str) -> None:
     """Make the worktree of the thread `owner/repo#number`; exit status 2 for text that names none."""
-    named = _THREAD.fullmatch(thread)
-    if named is None:
-        fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
+    named = _named(thread)
     run_on_node(lambda ctx: _create(ctx, named["owner"], named["name"], int(named["number"])))
+
+
+def print_path(thread: str) -> None:
+    """Print the directory of the thread's worktree; exit status 2 for text that names none, 1 where it has none."""
+    named = _named(thread)
+
+    async def found(ctx: NodeContext) -> None:
+        async with ctx.pool.acquire() as connection:
+            number, full_name = int(named["number"]), f"{named['owner']}/{named['name']}"
+            conversation_id = await listings.conversation_named(connection, full_name, number)
+            row = conversation_id and await listings.conversation(connection, conversation_id, 1)
+        if not row or row["worktree"] is None:
+            fail(f"{thread} has no worktree: `threadtree worktrees create {thread}` makes one.")
+        typer.echo(ctx.directory((await _find(ctx, str(row["worktree"]))).path))
+
+    run_on_node(found)
 
 
 def operate(worktree: str, kind: OperationKind) -> None:
@@ -170,6 +184,13 @@ async def execute_operation(ctx: NodeContext, worktree_id: int, kind: OperationK
     if operation.state == "failed":
         fail(operation.outcome or "The operation failed.")
     typer.echo(operation.outcome)
+
+
+def _named(thread: str) -> re.Match[str]:
+    named = THREAD.fullmatch(thread)
+    if named is None:
+        fail(f"{thread!r} names no thread; write it like octo/hello#42.", 2)
+    return named
 
 
 def _age(text: str | None) -> timedelta | None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.filesize import decimal
 from starlette.responses import Response
 
 from bot.api.calls import CallError
-from bot.dashboard.visits import ENDPOINTS, View, Visit
+from bot.api.endpoints import ENDPOINTS
+from bot.dashboard.rendering import moment
+from bot.dashboard.visits import View, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ async def _subject(visit: Visit, kind: str, names: Mapping[str, str]) -> tuple[s
         case "rescues":
             rescue = await _of_list(visit, kind, int(names["id"]))
             users = ", ".join(rescue["conversations"]) or rescue["codebase"]
-            return "/rescues", f"{users}, rescued {_day(rescue['created_at'])}, {decimal(rescue['bytes'])}"
+            return "/rescues", f"{users}, rescued {moment(rescue['created_at'])}, {decimal(rescue['bytes'])}"
         case _:
             tree = await _of_list(visit, kind, int(names["id"]))
             users = ", ".join(tree["conversations"]) or tree["codebase"]
@@ -70,10 +71,6 @@ async def _of_list(visit: Visit, kind: str, item: int) -> Any:
         if found["id"] == item:
             return found
     raise CallError(404, f"There is no {kind.removesuffix('s')} {item}.")
-
-
-def _day(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 ACTIONS: Final = (

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls
+from bot.api.endpoints import routes_of
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.login import COOKIE, Login, is_equal, is_foreign
@@ -47,19 +48,10 @@ class _Dashboard:
     def __init__(self, calls: Calls, login: Login, news: News) -> None:
         self.login = login
         self._calls = calls
-        by_path: dict[str, dict[str, View]] = {}
-        for view in VIEWS:
-            by_path.setdefault(view.path, {})[view.method] = view
-        routes = [self._route(path, methods) for path, methods in by_path.items()]
+        routes = routes_of(VIEWS, self._answer)
         routes += [Route("/events", news.stream, methods=["GET"]), Route("/static/{name}", _static, methods=["GET"])]
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
         self.app.router.redirect_slashes = False
-
-    def _route(self, path: str, methods: dict[str, View]) -> Route:
-        async def answer(request: Request) -> Response:
-            return await self._answer(methods["GET" if request.method == "HEAD" else request.method], request)
-
-        return Route(path, answer, methods=list(methods))
 
     async def _answer(self, view: View, request: Request) -> Response:
         visit = self._visit(request)

@@ -9,9 +9,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.api.calls import THREAD, CallError
+from bot.api.endpoints import ENDPOINTS
 from bot.dashboard.chart import cost_chart
 from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
-from bot.dashboard.visits import ENDPOINTS, View, Visit
+from bot.dashboard.visits import View, Visit
 from bot.store import listings
 
 MOST_SHOWN: Final = 20

@@ -56,7 +56,7 @@ def environment() -> Environment:
         "count": format_count,
         "duration": format_duration,
         "money": lambda dollars: "" if dollars is None else format_dollars(dollars),
-        "moment": _moment,
+        "moment": moment,
         "iso": lambda at: at.astimezone(UTC).isoformat(),
         "day": lambda at: at.astimezone(UTC).strftime("%Y-%m-%d"),
         "clock": lambda at: at.astimezone(UTC).strftime("%H:%M:%S"),
@@ -82,7 +82,8 @@ def _ago(at: datetime, now: datetime) -> str:
     return f"{seconds} s ago"
 
 
-def _moment(at: datetime) -> str:
+def moment(at: datetime) -> str:
+    """Return a time to the second, in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

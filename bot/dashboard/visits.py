@@ -10,12 +10,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from bot.api.calls import Asked, CallError, Calls, Endpoint, check_address, read_body
-from bot.api.changes import CHANGES
-from bot.api.lists import READ
+from bot.api.endpoints import ENDPOINTS
 from bot.dashboard.login import Login, is_https
 from bot.dashboard.rendering import environment
 
-ENDPOINTS: Final = {f"{endpoint.method} {endpoint.path}": endpoint for endpoint in (*READ, *CHANGES)}
 FLASH: Final = "threadtree-flash"
 FLASH_SECONDS: Final = 60
 

@@ -41,6 +41,8 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
             "threadtree/issue-1",
             *(0, 0, 0),
         )
+        assert (await command(here, "worktrees", "path", "acme/shop#1")).stdout.decode() == f"{path}\n"
+        assert "no worktree" in complaint(await command(here, "worktrees", "path", "acme/shop#2", status=1))
         (path / "notes.txt").write_text("not committed\n")
 
         removed = await command(here, "worktrees", "remove", str(row["id"]))

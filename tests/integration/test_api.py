@@ -289,6 +289,7 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
         ("GET", "/api/deliveries/%27", 404),
         ("GET", "/api/operations/1", 404),
         ("GET", "/api/nonsense", 404),
+        ("GET", "/api", 404),
         ("GET", "/api/", 404),
         ("GET", "/api/turns/", 404),
         ("PUT", "/api/turns", 405),

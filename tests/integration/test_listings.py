@@ -223,6 +223,9 @@ async def test_a_live_worktree_without_its_directory_is_missing_and_paths_are_re
 async def test_a_limit_keeps_the_newest(cli: Cli) -> None:
     assert [row["id"] for row in await cli.json("turns", "list", "--limit", "2")] == [3, 2]
     assert "octo/hello#1" not in (await cli("turns", "list", "--limit", "2")).stdout
+    for name in ("turns", "sessions", "deliveries", "conversations", "rescues"):
+        assert (await cli(name, "list", "--repo", "octo/none")).stderr == "Nothing matches.\n"
+    assert [row["id"] for row in await cli.json("turns", "list", "--state", "done")] == [1]
 
 
 async def test_people_see_the_newest_and_that_there_are_more_while_scripts_get_all(cli: Cli, database_url: str) -> None:
