@@ -131,6 +131,21 @@ def share_refs(common: Path, shared: bytes) -> bool:
     return True
 
 
+def own_refs(view: View) -> list[Path]:
+    """Return the places of the refs that only the cage has, and of their reflogs."""
+    refs = [place for place in view.refs.iterdir() if place.name not in _SHARED]
+    return [*refs, *(place for place in (view.common / "logs",) if os.path.lexists(place))]
+
+
+def forget_own_refs(view: View) -> None:
+    """Make the refs again as they are in a new cage, without a branch. After `own_refs` were moved away."""
+    (view.refs / "heads").mkdir()
+    remove_untrusted(view.common, PurePath("packed-refs"))
+    packed = view.clone / "packed-refs"
+    if packed.is_file():
+        share_refs(view.common, packed.read_bytes())
+
+
 def _own_packed_lines(common: Path, name: PurePath) -> dict[bytes, bytes]:
     try:
         return _packed_lines(read_untrusted(common, name, _MOST_PACKED_BYTES), shared=False)

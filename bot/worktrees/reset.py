@@ -9,7 +9,7 @@ import structlog
 
 from bot.clones import entries, trash
 from bot.clones.admin import Missing, admin_directory
-from bot.clones.clone import CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
 from bot.clones.start import Refused, issue_branch
 from bot.failpoints import reached
@@ -20,6 +20,7 @@ from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.contents import parse_entries
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued
+from bot.sandbox.view import forget_own_refs, own_refs
 from bot.worktrees.create import recreate
 from bot.worktrees.unlink import is_checked_out_elsewhere, rescue_first, rescued_commit, unlink_worktree
 
@@ -182,9 +183,9 @@ async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str
             raise _NotInPlaceError("it is no finished worktree of this clone")
         _forget_what_goes_on(clone.data_dir, state)
         await entries.clear_stale_locks(clone, path)
-        if branch is None:
-            await clone.on_worktree(path, "update-ref", "--no-deref", "HEAD", commit)
-        else:
+        await clone.on_worktree(path, "update-ref", "--no-deref", "HEAD", commit)
+        _forget_branches(clone, path)
+        if branch is not None:
             ref = refs.local(branch)
             await move_branch(lock, path, ref, commit, await clone.commit_at(ref))
             await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
@@ -206,6 +207,15 @@ def _forget_what_goes_on(data_dir: Path, state: Path) -> None:
     for entry in list(state.iterdir()):
         if entry.name not in _AT_REST:
             trash.move_to_trash(data_dir, entry)
+
+
+def _forget_branches(clone: Clone, path: Path) -> None:
+    """Drop the branches and stashes that an agent made in its cage: what they reach was rescued."""
+    view = clone.existing_view(path)
+    if view is not None:
+        for place in own_refs(view):
+            trash.move_to_trash(clone.data_dir, place)
+        forget_own_refs(view)
 
 
 async def _submodules(lock: CloneLock, path: Path, commit: str) -> str | None:

@@ -304,6 +304,24 @@ def library(world: GitRepositories, tmp_path: Path) -> Path:
     return place
 
 
+async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepositories) -> None:
+    if world.clone.git.cage is None:
+        pytest.skip("without a cage there are no refs of its own")
+    world.agent("checkout", "-q", "-b", "/".join(["deep"] * 30))
+    mine = world.agent_commits({"a": "1"})
+    (world.path / "a").write_text("2")
+    world.agent("stash", "--quiet")
+    world.agent("pack-refs", "--all")
+
+    result = await was_reset(world)
+
+    assert result.rescue is not None
+    await world.clone.run("merge-base", "--is-ancestor", mine, result.rescue.sha)
+    shown = world.agent("for-each-ref", "--format=%(refname)").split()
+    assert [ref for ref in shown if not ref.startswith("refs/remotes/")] == [f"refs/heads/{result.branch}"]
+    assert world.agent("stash", "list") == ""
+
+
 @pytest.mark.usefixtures("library")
 async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitRepositories) -> None:
     result = await was_reset(world)
