@@ -52,10 +52,11 @@ async def keep_house(
     node: NodeSelf,
     app: procrastinate.App,
     runner: Runner,
+    give_up: Callable[[str], Awaitable[None]],
     settings: Settings,
     stopping: asyncio.Event,
 ) -> None:
-    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled.
+    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled. `give_up` ends a delivery.
 
     Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
     """
@@ -75,8 +76,10 @@ async def keep_house(
                 counters.count("recoveries_total", "delivery")
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
-        stalled = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
+        stalled, given_up = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
         counters.count("recoveries_total", "job", stalled)
+        for guid in given_up:
+            await give_up(guid)
         await runner.recover()
         if not runner.draining:
             await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
@@ -129,7 +132,7 @@ async def keep_house(
 
     async def fetch_missed() -> None:
         """Fetch the deliveries that were missed while nothing listened."""
-        await recover(ctx.pool, ctx.github, settings.platform, ctx.policy.bot_name, ctx.clock())
+        await recover(ctx.pool, ctx.github, settings.platform, ctx.policy, ctx.clock())
 
     beside = asyncio.gather(
         _repeat("sweep", sweep, pause, stopping),

@@ -191,6 +191,7 @@ def recover(*, json: bool) -> None:
     """Compare GitHub's log with the inbox now, and print what was recovered of each source."""
     from bot.compose.base import redactor_of, require_current_schema
     from bot.compose.parts import Surroundings, open_github
+    from bot.compose.process import policy_of
     from bot.messages.formatting import format_count
     from bot.receive.recover import Recovered
     from bot.receive.recover import recover as recover_missed
@@ -207,8 +208,8 @@ def recover(*, json: bool) -> None:
         ):
             async with pool.acquire() as connection:
                 await require_current_schema(connection)
-            name = settings.bot_name or (await github.identity()).mention
-            return await recover_missed(pool, github, settings.platform, name, around.clock())
+            policy = policy_of(settings, await github.identity())
+            return await recover_missed(pool, github, settings.platform, policy, around.clock())
 
     found = run(recovered())
     if found is None:

@@ -101,7 +101,7 @@ async def _run_worker(
             node=node.id,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
-            policy=_policy(settings, me),
+            policy=policy_of(settings, me),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent=settings.agent,
             agent_command=agent_command,
@@ -168,7 +168,8 @@ async def _run_loops(
             group.create_task(
                 run_pool(app, process, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox"
             )
-            group.create_task(keep_house(ctx, node, app, runner, settings, turns_ended), name="housekeeping")
+            house = keep_house(ctx, node, app, runner, decider.give_up, settings, turns_ended)
+            group.create_task(house, name="housekeeping")
             group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
 
 
@@ -201,7 +202,8 @@ async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event)
     return None
 
 
-def _policy(settings: Settings, me: Identity) -> Policy:
+def policy_of(settings: Settings, me: Identity) -> Policy:
+    """Return whom the bot answers, and as whom."""
     return Policy(
         bot_id=me.id,
         bot_login=me.login,

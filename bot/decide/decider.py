@@ -35,7 +35,7 @@ from bot.reply import thread_comments
 from bot.store import conversations, deliveries, operations
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.deliveries import Delivery
-from bot.store.engine import RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
+from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _log = structlog.get_logger()
@@ -89,6 +89,20 @@ class Decider:
         about = {"conversation": delivery.conversation} if delivery.conversation else {}
         with bound_contextvars(delivery=guid, github_event=delivery.event, **about):
             await self._handle(guid, delivery, attempts)
+
+    async def give_up(self, guid: str) -> None:
+        """End a delivery during whose handling workers died time and again, with a word on its thread if it is known.
+
+        Its body is not read: it may be what kills them.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await deliveries.begin(connection, guid):
+                return
+            if (thread := await deliveries.thread_of(connection, guid)) is not None:
+                await thread_comments.decline(connection, *thread)
+                await thread_comments.reply(connection, *thread, replies.delivery_failed(guid))
+            await deliveries.finish(connection, guid, error=f"The worker that handled it died {MAX_STALLS} times.")
+        _log.error("delivery-given-up", delivery=guid)
 
     async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None

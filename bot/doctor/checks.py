@@ -215,13 +215,14 @@ async def github_checks(settings: Settings, github: GitHub) -> list[Check]:
 
 async def _missed_check(platform: str, github: GitHub, full_name: str) -> Check:
     """Return whether the deliveries that were missed can be read; an App reads its own in any case."""
-    name, instead = f"missed deliveries of {full_name}", "the threads' comments are read instead"
+    name, instead = f"missed deliveries of {full_name}", "the threads are read instead"
     try:
         hooks = await github.webhooks(await github.repository(platform, *full_name.split("/")))
     except GitHubError as problem:
         found = f"the token may not read the repository's webhooks ({problem}): {instead}"
         step = (
-            "For labels, assignments and reviews too, give it `Webhooks: read` (or `read:repo_hook` and admin access)."
+            "Edits of texts that were answered before, and transfers, are missed: give the token `Webhooks: read` (or "
+            "`read:repo_hook` and admin access) to find them too."
         )
         return Check(name, "warning", found, step)
     if not hooks:

@@ -339,8 +339,9 @@ class GitHub:
         return found["request"]["payload"]
 
     async def changed_since(self, repository: Repository, what: str, since: datetime, most: int) -> list[Any]:
-        """Return at most `most` comments or threads, all of the repository, that changed since then, oldest first.
+        """Return comments or threads, all of the repository, that changed since then, oldest first.
 
+        About `most`: all of the last second are there, so that the next look can begin after it.
         `what`: `issues/comments`, `pulls/comments` or `issues`, as https://docs.github.com/rest/issues/comments#list-issue-comments-for-a-repository
         """
         path = f"{REPOSITORY}/{what}{{?per_page,since,state,sort,direction}}"
@@ -352,9 +353,9 @@ class GitHub:
             found: list[Any] = []
             async with aclosing(self._api.getiter(path, variables, oauth_token=token)) as items:
                 async for item in items:
-                    found.append(item)
-                    if len(found) >= most:
+                    if len(found) >= most and item["updated_at"] != found[-1]["updated_at"]:
                         break
+                    found.append(item)
             return found
 
         return await self._authorised(repository, some)

@@ -1,30 +1,30 @@
 """Recovery of what was missed while nothing listened (DESIGN.md §3.1).
 
 GitHub keeps a log of its deliveries for three days: it is compared with the inbox, and what that lacks is fetched.
-Without the permission to read the log, the threads of active repositories are read. What was acted on before is
-recognised when it is decided, by its effect.
+Without the permission to read the log, the threads of active repositories are read (`bot.receive.acts`). What was acted
+on before is recognised when it is decided, by its effect.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
-from uuid import NAMESPACE_URL, uuid5
+from typing import Literal
 
 import orjson
 import structlog
 
 from bot import counters
+from bot.authority import Policy
 from bot.github.answers import LoggedDelivery
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
 from bot.github.payloads import is_used_event
 from bot.model import Repository
-from bot.receive.delivery import delivery_of, may_address
+from bot.receive.acts import Acts, closing
+from bot.receive.delivery import delivery_of
 from bot.store import deliveries, recoveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery
-from bot.store.recoveries import Text
 
 # https://docs.github.com/webhooks/testing-and-troubleshooting-webhooks/viewing-webhook-deliveries
 MEMORY = timedelta(days=3)
@@ -32,11 +32,15 @@ OVERLAP = timedelta(minutes=10)
 """A delivery can appear in the log a little after its time."""
 ACTIVE = timedelta(days=30)
 MOST_REPOSITORIES = 50
-MOST_LOGGED = 3000
+SILENT = timedelta(days=1)
+MOST_SILENT = 20
+MOST_LOGGED = 10_000
 MOST_FETCHED = 300
-MOST_CHANGED = 500
 """Budgets of one round and source; the next round goes on."""
 _log = structlog.get_logger()
+
+
+Way = Literal["deliveries", "threads", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +48,20 @@ class Recovered:
     """What one source of deliveries gave. `problem` says why its threads were read, or why nothing was compared."""
 
     source: str
-    way: Literal["deliveries", "threads", "none"]
+    way: Way
     guids: tuple[str, ...] = ()
     problem: str | None = None
 
 
-async def recover(pool: Pool, github: GitHub, platform: str, names: str, now: datetime) -> list[Recovered] | None:
+async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now: datetime) -> list[Recovered] | None:
     """Store what the inbox lacks, source by source; None where another process is doing it.
 
-    `names` are those that the bot answers to, joined by commas. Raises only what a database raises that is away.
+    Raises only what a database raises that is away.
     """
     async with recoveries.only_one(pool) as is_ours:
         if not is_ours:
             return None
-        recovery = _Recovery(pool, github, platform, names, now)
+        recovery = _Recovery(pool, github, platform, policy, now)
         found = [one async for one in recovery.run()]
     for one in found:
         counters.count("recoveries_total", "missed-delivery", len(one.guids))
@@ -67,27 +71,31 @@ async def recover(pool: Pool, github: GitHub, platform: str, names: str, now: da
 
 
 class _Recovery:
-    def __init__(self, pool: Pool, github: GitHub, platform: str, names: str, now: datetime) -> None:
+    def __init__(self, pool: Pool, github: GitHub, platform: str, policy: Policy, now: datetime) -> None:
         self._pool = pool
         self._github = github
         self._platform = platform
-        self._names = names
+        self._policy = policy
         self._now = now
 
     async def run(self) -> AsyncIterator[Recovered]:
         if self._github.is_app:
             yield await self._source("app", None)
-            return
-        async with self._pool.acquire() as connection:
-            active = await recoveries.active_repositories(
-                connection, self._platform, self._now, ACTIVE, MOST_REPOSITORIES
-            )
-        for repository in active:
-            yield await self._source(f"{self._platform}/{repository.id}", repository)
+        else:
+            async with self._pool.acquire() as connection:
+                active = await recoveries.active_repositories(
+                    connection, self._platform, self._now, ACTIVE, MOST_REPOSITORIES
+                )
+            for repository in active:
+                yield await self._source(f"{self._platform}/{repository.id}", repository)
+        if closed := await self._closed_long_ago():
+            yield Recovered("threads that seemed open", "threads", tuple(closed))
 
     async def _source(self, source: str, repository: Repository | None) -> Recovered:
         """Compare one source; a problem of GitHub's leaves it to the next round."""
         shown = repository.full_name if repository else source
+        guids: tuple[str, ...] = ()
+        way: Way = "none"
         async with self._pool.acquire() as connection:
             since = await recoveries.seen_until(connection, source, self._now, MEMORY)
         try:
@@ -100,10 +108,11 @@ class _Recovery:
                 guids, until = await self._from_threads(repository, since)
                 way, problem = "threads", f"the bot may not read the repository's webhooks ({missing})"
         except GitHubError as problem_of_github:
-            return Recovered(shown, "none", problem=str(problem_of_github))
+            # It is tried again after the others: those that cannot be read must not hold them up.
+            until, problem = since, str(problem_of_github)
         async with self._pool.acquire() as connection:
-            await recoveries.save(connection, source, until, problem)
-        return Recovered(shown, "threads" if way == "threads" else "deliveries", guids, problem)
+            await recoveries.save(connection, source, until, problem, self._now)
+        return Recovered(shown, way, guids, problem)
 
     async def _from_log(self, repository: Repository | None, since: datetime) -> tuple[tuple[str, ...], datetime]:
         """Fetch what the inbox lacks of GitHub's log; return it, and until when nothing is missed now."""
@@ -132,97 +141,37 @@ class _Recovery:
         return sorted((one for guid, one in used.items() if guid not in known), key=lambda one: (one.at, one.id))
 
     async def _from_threads(self, repository: Repository, since: datetime) -> tuple[tuple[str, ...], datetime]:
-        """Make deliveries of what people wrote and closed since; return them, and until when nothing is missed now.
-
-        Edited comments are left out, for what they asked before the edit is not known. So are labels, assignments and
-        the texts of reviews.
-        """
-        own = await self._github.identity()
+        """Make deliveries of what people did since; return them, and until when nothing is missed now."""
+        repository = await self._github.as_named_now(repository)
+        acts = Acts(self._pool, self._github, self._policy, repository, since - OVERLAP)
+        found, reached = await acts.read(self._now - OVERLAP)
         stored: list[str] = []
-        until = self._now
-        for what in ("issues", "issues/comments", "pulls/comments"):
-            changed = await self._github.changed_since(repository, what, since - OVERLAP, MOST_CHANGED)
-            if len(changed) == MOST_CHANGED:
-                until = min(until, max(since, _time(changed[-1]["updated_at"])))
-            for one in changed:
-                try:
-                    if one["user"] is not None and one["user"]["id"] != own.id:
-                        stored += await self._from_thread(repository, what, one, since - OVERLAP)
-                except (KeyError, TypeError, ValueError) as problem:
-                    _log.warning(
-                        "not-recovered", what=what, number=one.get("number"), id=one.get("id"), why=repr(problem)
-                    )
-        return tuple(stored), until
+        for act in found:
+            stored += await self._store(act.guid, act.event, await acts.payload(act))
+        return tuple(stored), reached + OVERLAP
 
-    async def _from_thread(self, repository: Repository, what: str, one: Any, since: datetime) -> list[str]:
-        """Store the events in a comment or thread that were missed. Raises what a malformed answer causes."""
-        stored: list[str] = []
-        for event, payload, text in self._events(what, one, since):
-            if await self._concerns(repository, text, payload):
-                stored += await self._store_synthetic(repository, event, payload, text)
-        return stored
-
-    def _events(self, what: str, one: Any, since: datetime) -> Iterator[tuple[str, dict[str, Any], Text]]:
-        """Yield the events in a comment or thread, without the repository and the thread that they belong to."""
-
-        def text(kind: str, number: int, text_id: int | None = None) -> Text:
-            return Text(Repository(self._platform, 1, "", ""), number, kind, text_id)
-
-        match what:
-            case "issues":
-                kind, about = "pull" if one.get("pull_request") else "issue", {"sender": one["user"]}
-                if _time(one["created_at"]) >= since:
-                    # As it was when it was opened, so that it is recognised.
-                    opened = {**one, "updated_at": one["created_at"], "state": "open", "closed_at": None}
-                    yield "issues", {**about, "action": "opened", "issue": opened}, text(kind, one["number"])
-                if one.get("closed_at") and _time(one["closed_at"]) >= since:
-                    yield "issues", {**about, "action": "closed", "issue": one}, text("closed", one["number"])
-            case _ if one["created_at"] == one["updated_at"] and _time(one["created_at"]) >= since:
-                event = "issue_comment" if what == "issues/comments" else "pull_request_review_comment"
-                kind = "comment" if what == "issues/comments" else "review-comment"
-                address = one["issue_url" if what == "issues/comments" else "pull_request_url"]
-                number = int(address.rpartition("/")[2])
-                yield event, {"action": "created", "comment": one, "sender": one["user"]}, text(kind, number, one["id"])
-
-    async def _concerns(self, repository: Repository, text: Text, payload: dict[str, Any]) -> bool:
-        """Return whether it can concern the bot and was not acted on, as far as rows tell."""
+    async def _closed_long_ago(self) -> list[str]:
+        """Find closes that no log tells any more: ask for the threads of which nothing was heard for long."""
         async with self._pool.acquire() as connection:
-            if text.kind == "closed":
-                return await recoveries.is_open(connection, repository, text.number)
-            written = (payload.get("comment") or payload["issue"])["body"] or ""
-            if not may_address(written, self._names):
-                return False
-            return not await recoveries.was_answered(connection, Text(repository, text.number, text.kind, text.id))
-
-    async def _store_synthetic(
-        self, repository: Repository, event: str, payload: dict[str, Any], text: Text
-    ) -> list[str]:
-        """Store a payload as GitHub would have sent it, with a GUID that is always the same for the same event."""
-        thread = payload.get("issue")
-        if thread is None:
-            what = "/issues/{number}" if event == "issue_comment" else "/pulls/{number}"
-            thread = await self._github.get(repository, what, number=str(text.number))
-        about = {
-            "repository": {
-                "id": repository.id,
-                "name": repository.name,
-                "owner": {"login": repository.owner},
-                "default_branch": repository.default_branch,
-            },
-            "pull_request" if event == "pull_request_review_comment" else "issue": thread,
-        }
-        if repository.installation_id is not None:
-            about["installation"] = {"id": repository.installation_id}
-        source = payload.get("comment") or payload["issue"]
-        name = f"{source['node_id']}/{payload['action']}/{source.get('closed_at')}"
-        guid = str(uuid5(NAMESPACE_URL, f"https://{repository.platform}/{name}"))
-        return await self._store(guid, event, {**payload, **about})
+            silent = await recoveries.unheard(connection, self._platform, self._now, SILENT, MOST_SILENT)
+        stored: list[str] = []
+        for known, number in silent:
+            try:
+                repository = await self._github.as_named_now(known)
+                thread = await self._github.get(repository, "/issues/{number}", number=str(number))
+                # One that was transferred has another number in another repository.
+                if thread["closed_at"] and thread["number"] == number:
+                    act = closing(thread)
+                    payload = await Acts(self._pool, self._github, self._policy, repository, act.at).payload(act)
+                    stored += await self._store(act.guid, act.event, payload)
+            except GitHubError as problem:
+                if not isinstance(problem, NotFound | Refused):
+                    break  # another round asks for the rest
+            async with self._pool.acquire() as connection:
+                await recoveries.save_checked(connection, known, number, self._now)
+        return stored
 
     async def _store(self, guid: str, event: str, payload: object) -> list[str]:
         delivery: NewDelivery = delivery_of(guid, event, orjson.dumps(payload), self._platform)
         async with self._pool.acquire() as connection:
             return sorted((await deliveries.store(connection, [delivery])).guids)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ from bot.reply import pacing
 from bot.reply.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.store import outbox
 from bot.store.database import Connection
-from bot.store.jobs import defer, outbox_bell
+from bot.store.jobs import outbox_bell, ring
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
 """GitHub sends no notification of an edit, so a later answer is a new comment."""
@@ -95,4 +95,4 @@ async def ended(
 
 
 async def _ring(connection: Connection, thread_ref: ThreadRef) -> None:
-    await defer(connection, outbox_bell(thread_ref.repository.writer))
+    await ring(connection, outbox_bell(thread_ref.repository.writer))

@@ -9,7 +9,8 @@ from uuid import uuid4
 import lz4.block
 import orjson
 
-from bot.store.database import Connection
+from bot.model import Target, ThreadRef
+from bot.store.database import Connection, repository_of
 from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
@@ -41,7 +42,7 @@ with new as materialized (
     on conflict (guid) do update
        set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
            lock_key = excluded.lock_key, state = 'received', body = excluded.body, is_packed = true, error = null,
-           finished_at = null
+           stalls = 0, finished_at = null
      where excluded.state = 'received'
        and (deliveries.state = 'failed'
             or deliveries.state = 'dead' and deliveries.body is distinct from excluded.body)
@@ -74,6 +75,14 @@ BEGIN = """
 select guid from deliveries where guid = $1 and state = 'received' for update
 """
 
+THREAD_OF = """
+-- From its lock, for its body may be what kills workers.
+select c.id, c.kind, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
+from deliveries d join conversations c on d.lock_key = c.platform || '/' || c.repository_id || '#' || c.number
+join codebases b using (platform, repository_id)
+where d.guid = $1
+"""
+
 FINISH = """
 update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now() where guid = $1
 """
@@ -88,7 +97,7 @@ select state, lock_key, body is not null as has_body from deliveries where guid 
 
 RECEIVE_AGAIN = """
 -- The state is checked again: another replay may be faster.
-update deliveries set state = 'received', error = null, finished_at = null
+update deliveries set state = 'received', error = null, stalls = 0, finished_at = null
 where guid = $1 and state <> 'received' and body is not null
 returning guid
 """
@@ -219,6 +228,12 @@ async def load(connection: Connection, guid: str) -> Delivery | None:
 async def begin(connection: Connection, guid: str) -> bool:
     """Lock the delivery until the transaction ends; False if it was handled meanwhile."""
     return await connection.fetchval(BEGIN, guid) is not None
+
+
+async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Target] | None:
+    """Return the thread that the delivery is about, and its own text; None where the bot does not know it."""
+    row = await connection.fetchrow(THREAD_OF, guid)
+    return None if row is None else (ThreadRef(repository_of(row), row["id"]), Target(row["kind"]))
 
 
 async def finish(connection: Connection, guid: str, error: str | None = None) -> None:

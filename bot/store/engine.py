@@ -28,7 +28,8 @@ SHUTDOWN_SECONDS = 5.0
 EMPTYING_SECONDS = 5.0
 REPEAT_FOR_SECONDS = 60.0
 """After so long without the database our workers count as dead, and their jobs are queued again."""
-MAX_STALLED_ATTEMPTS = 20
+MAX_STALLS = 10
+"""A delivery whose worker died so often while it was decided is given up: it may be what kills them."""
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
 
@@ -48,18 +49,27 @@ where e.worker_id = w.id and e.node = %(node)s and e.process = any (%(processes)
 
 REQUEUE = """
 -- Jobs of forgotten and of silent workers. In one statement: a job that another process has requeued may run again.
+-- A delivery that has killed its worker so often is given up. One whose row is locked is not counted this time: the
+-- process that holds it may be suspended.
 with stalled as (
-    select id, attempts from procrastinate_jobs
+    select id, task_name, args ->> 'guid' as guid from procrastinate_jobs
     where status = 'doing'
       and (worker_id is null or worker_id in (select id from procrastinate_workers
                                               where last_heartbeat < now() - make_interval(secs => %(silent)s)))
     for update skip locked
-), requeued as (
-    select id, procrastinate_retry_job_v2(id, now(), null, null, null) from stalled where attempts < %(most)s
+), counted as (
+    update deliveries set stalls = stalls + 1
+    where guid in (select guid from deliveries where state = 'received'
+                   and guid in (select guid from stalled where task_name = 'decide') for update skip locked)
+    returning guid, stalls
 ), given_up as (
-    select id, procrastinate_finish_job_v1(id, 'failed', false) from stalled where attempts >= %(most)s
+    select s.guid, procrastinate_finish_job_v1(s.id, 'failed', false) from stalled s join counted using (guid)
+    where stalls >= %(most)s
+), requeued as (
+    select id, procrastinate_retry_job_v2(id, now(), null, null, null) from stalled
+    where guid is null or guid not in (select guid from given_up)
 )
-select id, false as given_up from requeued union all select id, true from given_up
+select null as given_up from requeued union all select guid from given_up
 """
 
 
@@ -259,18 +269,15 @@ def _worker(
     )
 
 
-async def requeue_stalled_jobs(app: procrastinate.App, node: str, is_alive: Callable[[str], bool]) -> int:
-    """Queue the jobs of dead workers again, fail those that stalled too often; return how many were found.
+async def requeue_stalled_jobs(
+    app: procrastinate.App, node: str, is_alive: Callable[[str], bool]
+) -> tuple[int, list[str]]:
+    """Queue the jobs of dead workers again; return how many there were, and the deliveries that are given up.
 
     `is_alive` tells of a process of this node. Workers of other nodes are dead after STALLED_AFTER_SECONDS of silence.
     """
     known = await app.connector.execute_query_all_async(PROCESSES, node=node)
     if dead := [row["process"] for row in known if not is_alive(row["process"])]:
         await app.connector.execute_query_async(FORGET_WORKERS, node=node, processes=dead)
-    found = await app.connector.execute_query_all_async(
-        REQUEUE, silent=STALLED_AFTER_SECONDS, most=MAX_STALLED_ATTEMPTS
-    )
-    for row in found:
-        if row["given_up"]:
-            _log.error("job-stalled-too-often", job=row["id"])
-    return len(found)
+    found = await app.connector.execute_query_all_async(REQUEUE, silent=STALLED_AFTER_SECONDS, most=MAX_STALLS)
+    return len(found), [row["given_up"] for row in found if row["given_up"]]

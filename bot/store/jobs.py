@@ -24,6 +24,18 @@ select procrastinate_defer_jobs_v1(array_agg(
 from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as jobs (queue, task, lock, args, place)
 """
 
+RING_AGAIN = """
+-- The doorbell that waits is kept from the workers until this transaction ends: what it commits is seen by that job.
+-- One that a worker is just taking is skipped, and another is needed. They are woken again, for they passed it by.
+with waiting as (
+    select id, queue_name from procrastinate_jobs
+    where lock = $1 and task_name = $2 and status = 'todo' order by id limit 1 for share skip locked
+)
+select pg_notify('procrastinate_queue_v1#' || queue_name,
+                 json_build_object('type', 'job_inserted', 'job_id', id)::text) is not null
+from waiting
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
@@ -59,6 +71,15 @@ async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
     Comes first in the transaction: taken after rows are locked it could deadlock.
     """
     await connection.execute(LOCK_QUEUES, sorted(set(locks)))
+
+
+async def ring(connection: Connection, bell: NewJob) -> None:
+    """Enqueue a doorbell that has a lock, in the caller's transaction, unless one waits already.
+
+    Otherwise each row of a burst, or of hours without a worker, would leave a job of its own.
+    """
+    if await connection.fetchval(RING_AGAIN, bell.lock, bell.task) is None:
+        await defer(connection, bell)
 
 
 async def defer(connection: Connection, *jobs: NewJob) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bot.model import Repository
+from bot.model import Repository, Target
 from bot.store.database import Connection, Pool, repository_of
 
 LOCK = """
@@ -23,8 +22,9 @@ select coalesce((select seen_until from recoveries where source = $1),
 """
 
 SAVE = """
-insert into recoveries (source, seen_until, problem) values ($1, $2, $3)
-on conflict (source) do update set seen_until = excluded.seen_until, problem = excluded.problem
+insert into recoveries (source, seen_until, problem, tried_at) values ($1, $2, $3, $4)
+on conflict (source) do update
+   set seen_until = excluded.seen_until, problem = excluded.problem, tried_at = excluded.tried_at
 """
 
 KNOWN = """
@@ -32,20 +32,25 @@ select guid from deliveries where guid = any ($1::text[])
 """
 
 ACTIVE = """
--- Repositories where the bot was asked something lately, those first that were compared longest ago.
+-- Repositories where the bot was asked something lately, those first that were tried longest ago.
 select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
 from codebases b left join recoveries r on r.source = b.platform || '/' || b.repository_id
 where b.platform = $1
   and exists (select from conversations c where (c.platform, c.repository_id) = (b.platform, b.repository_id)
               and (c.updated_at > $2::timestamptz - $3::interval))
-order by r.seen_until nulls first, b.repository_id limit $4
+order by r.tried_at nulls first, b.repository_id limit $4
 """
 
 WAS_ANSWERED = """
--- It got a reaction, or it is a turn's.
+-- It got a reaction or an answer, or it is a turn's.
 select exists (select from outbox o join conversations c on c.id = o.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3) and o.kind = 'reaction'
-                 and o.target_kind = $4 and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
+               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                 and o.kind = 'reaction' and o.target_kind = $4
+                 and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
+    or exists (select from outbox o join conversations c on c.id = o.conversation_id
+               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                 and o.kind = 'comment' and o.turn_id is null and o.target_kind = $4
+                 and o.target_id is not distinct from $5)
     or exists (select from turns t join conversations c on c.id = t.conversation_id
                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
                  and t.source_kind = $4 and t.source_id is not distinct from $5)
@@ -56,15 +61,18 @@ select exists (select from conversations
                where (platform, repository_id, number) = ($1, $2, $3) and state = 'open')
 """
 
+UNHEARD = """
+-- Open threads with a worktree of which nothing was heard for that long, those first that were asked for longest ago.
+select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id, c.number
+from conversations c join codebases b using (platform, repository_id)
+where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
+  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - $3::interval
+order by c.checked_at nulls first, c.id limit $4
+"""
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text on GitHub: a comment by its id, or the thread's own (None)."""
-
-    repository: Repository
-    number: int
-    kind: str
-    id: int | None
+CHECKED = """
+update conversations set checked_at = $4 where (platform, repository_id, number) = ($1, $2, $3)
+"""
 
 
 @asynccontextmanager
@@ -85,9 +93,9 @@ async def seen_until(connection: Connection, source: str, now: datetime, memory:
     return max(at, now - memory)
 
 
-async def save(connection: Connection, source: str, seen: datetime, problem: str | None) -> None:
-    """Record that the source was compared until then, and the permission that was missing."""
-    await connection.execute(SAVE, source, seen, problem)
+async def save(connection: Connection, source: str, seen: datetime, problem: str | None, now: datetime) -> None:
+    """Record until when the source was compared, and what was in the way of its log of deliveries, or of all of it."""
+    await connection.execute(SAVE, source, seen, problem, now)
 
 
 async def known(connection: Connection, guids: Sequence[str]) -> set[str]:
@@ -102,11 +110,10 @@ async def active_repositories(
     return [repository_of(row) for row in await connection.fetch(ACTIVE, platform, now, within, most)]
 
 
-async def was_answered(connection: Connection, text: Text) -> bool:
+async def was_answered(connection: Connection, repository: Repository, number: int, target: Target) -> bool:
     """Return whether the text was acted on before."""
-    repository = text.repository
-    place = (repository.platform, repository.id, text.number)
-    found: bool = await connection.fetchval(WAS_ANSWERED, *place, text.kind, text.id)
+    place = (repository.platform, repository.id, number)
+    found: bool = await connection.fetchval(WAS_ANSWERED, *place, target.kind, target.id)
     return found
 
 
@@ -114,3 +121,16 @@ async def is_open(connection: Connection, repository: Repository, number: int) -
     """Return whether the bot knows the thread, as an open one."""
     found: bool = await connection.fetchval(IS_OPEN, repository.platform, repository.id, number)
     return found
+
+
+async def unheard(
+    connection: Connection, platform: str, now: datetime, silent: timedelta, most: int
+) -> list[tuple[Repository, int]]:
+    """Return at most `most` open threads that hold a worktree and of which nothing was heard for so long."""
+    rows = await connection.fetch(UNHEARD, platform, now, silent, most)
+    return [(repository_of(row), row["number"]) for row in rows]
+
+
+async def save_checked(connection: Connection, repository: Repository, number: int, now: datetime) -> None:
+    """Record that GitHub was asked whether the thread is open."""
+    await connection.execute(CHECKED, repository.platform, repository.id, number, now)

@@ -4,6 +4,7 @@ from typing import Literal
 
 import pytest
 
+from bot.receive import acts
 from bot.simulated.github.faults import PrimaryRateLimit
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
@@ -75,11 +76,69 @@ async def test_requests_missed_in_an_outage_are_run_once(
         assert (problem is not None) == (way == "threads")
 
 
-async def test_a_round_that_github_refuses_is_tried_again(a_world: Worlds) -> None:
+async def test_a_round_that_github_refuses_is_tried_again_and_a_flood_holds_up_nothing(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "MOST_CHANGED", 2)
     async with a_world(OFTEN) as world:
         known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
         await known.hears("First.")
+        for number in range(7):
+            await known.says(f"flood {number}", by=world.olaf)
         async with Outage(world):
             world.faults.add(PrimaryRateLimit(60), path="*/issues/comments", times=2)
             await known.says("@threadtree-bot say Missed.")
         await known.hears("Missed.")
+
+
+async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        bot, asks = world.github.bot, "@threadtree-bot help"
+        known = await world.maria.opens_issue("Known", asks)
+        await known.hears("/status")
+        labelled = await world.maria.opens_issue("Labelled", "say Labelled.")
+        assigned = await world.maria.opens_issue("Assigned", "say Assigned.")
+        edited = await world.maria.opens_issue("Edited", "Nothing for the bot.")
+        remark = await known.says("Nothing for the bot.", by=world.olaf)
+        await world.maria.pushes("topic", {"topic.txt": "topic\n"})
+        pull = await world.maria.opens_pull("Topic", head="topic")
+        # A thread of the bot's own, which a person closes.
+        own = await world.someone(bot.login).opens_issue("The bot's own")
+        await own.says(asks, by=world.maria)
+        await own.hears("/status")
+        sent = {delivery.guid for delivery in world.github.deliveries}
+        async with Outage(world):
+            await world.maria.person.label(labelled.thread, "threadtree")
+            await world.maria.person.label(labelled.thread, "bug")
+            await world.maria.person.assign(assigned.thread, bot)
+            await world.olaf.person.label(edited.thread, "threadtree")
+            await world.maria.person.edit(edited.thread, asks)
+            await world.maria.person.edit(remark.comment, asks)  # on maria's authority, for she wrote it
+            await pull.reviews(asks, ("topic.txt", 1, "Nothing for the bot."))
+            await own.closes(by=world.maria)
+        await labelled.hears("Labelled.")
+        await assigned.hears("Assigned.")
+        for talk in (edited, known, pull):
+            await talk.hears("/status")
+        await world.until("(select count(*) = 1 from conversations where state = 'closed')")
+        await edited.opening.gets("😕")  # olaf's label
+        # What GitHub sends late is known by its effect.
+        missed = {delivery.guid for delivery in world.github.deliveries} - sent
+        for guid in missed:
+            await world.github.redeliver(guid)
+        await world.quiet()
+        rows = await world.database.fetchval("select count(*) from deliveries where guid = any ($1)", list(missed))
+        assert rows >= 8
+        assert await world.turns("state") == ["done"] * 2
+
+
+async def test_a_close_that_no_log_tells_any_more_is_found(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        forgotten = await world.maria.opens_issue("Forgotten", "@threadtree-bot say First.")
+        await forgotten.hears("First.")
+        await world.quiet()
+        async with Outage(world):
+            await forgotten.closes()
+            await world.database.execute("update recoveries set seen_until = now() + interval '1 day'")
+            await world.database.execute("update conversations set updated_at = now() - interval '5 days'")
+        await world.until("(select bool_and(state = 'removed') from worktrees)")

@@ -6,9 +6,11 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import pytest
 
 from bot.receive.delivery import sign
 from bot.store.deliveries import replay
+from bot.store.engine import MAX_STALLS
 from tests.support.world import Said, World
 
 Payload = dict[str, Any]
@@ -100,3 +102,31 @@ async def test_a_payload_that_names_no_thread_fails(world: World) -> None:
 
     assert await delivery(world, guid) == ("failed", "issue.number is not an integer from 1 to 2147483647")
     assert (said.reactions, issue.from_bot) == ([], [])
+
+
+@pytest.mark.expects_errors
+async def test_a_delivery_that_kills_its_workers_is_given_up_and_its_thread_goes_on(world: World) -> None:
+    issue = await world.maria.opens_issue("Poisoned", "@threadtree-bot help")
+    await issue.hears("/status")
+    await world.quiet()
+    lock = await world.database.fetchval("select lock_key from deliveries where state = 'done'")
+    async with world.database.transaction():
+        await world.database.execute(
+            "insert into deliveries (guid, event, state, lock_key, stalls)"
+            " values ('poison', 'issues', 'received', $1, $2)",
+            lock,
+            MAX_STALLS - 1,
+        )
+        # As its last worker left it.
+        await world.database.execute(
+            "insert into procrastinate_jobs (queue_name, task_name, lock, args, status)"
+            """ values ('decide', 'decide', $1, '{"guid": "poison"}', 'doing')""",
+            lock,
+        )
+    await issue.says("@threadtree-bot help")
+
+    await issue.hears("could not handle this", "deliveries replay poison")
+    await issue.hears("/status")
+    assert "😕" in issue.opening.reactions
+    row = await world.database.fetchrow("select state, error from deliveries where guid = 'poison'")
+    assert tuple(row) == ("failed", f"The worker that handled it died {MAX_STALLS} times.")

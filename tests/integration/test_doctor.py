@@ -164,7 +164,7 @@ async def test_the_bots_account_and_permissions_on_github_are_shown(
         "repository acme/nothing": "problem",
     }
     missed = checks["missed deliveries of acme/shop"]
-    assert (missed.state, "the threads' comments are read instead" in missed.found) == ("warning", True)
+    assert (missed.state, "the threads are read instead" in missed.found) == ("warning", True)
     assert "Webhooks: read" in (missed.next_step or "")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from bot.simulated.github.errors import RefusedError, invalid
 from bot.simulated.github.model import (
     Comment,
+    Gesture,
     Issue,
     Label,
     Pull,
@@ -81,8 +82,10 @@ class IssueActs:
         repository.threads[issue.number] = issue
         self.emit_thread("opened", issue, author)
         for label in issue.labels:
+            self._note(issue, author, label)
             self.emit_thread("labeled", issue, author, label=self.payloads.label(label, repository))
         for user in issue.assignees:
+            self._note(issue, author, user)
             self.emit_thread("assigned", issue, author, assignee=self.payloads.user(user))
         return issue
 
@@ -107,6 +110,7 @@ class IssueActs:
         check_body("IssueComment", body, required=True)
         before = comment.body
         comment.edits.append(body)
+        comment.editor = editor
         comment.updated_at = self.now
         self._emit_comment("edited", comment, editor, changes={"body": {"from": before}})
 
@@ -120,7 +124,7 @@ class IssueActs:
         if body is not None and body != thread.body:
             changes["body"] = {"from": thread.body}
             thread.body = body
-            thread.edited_at = self.now
+            thread.edited_at, thread.editor = self.now, editor
         thread.updated_at = self.now
         self.emit_thread("edited", thread, editor, changes=changes)
 
@@ -148,6 +152,7 @@ class IssueActs:
         if label in thread.labels:
             return
         thread.labels.append(label)
+        self._note(thread, user, label)
         thread.updated_at = self.now
         self.emit_thread("labeled", thread, user, label=self.payloads.label(label, thread.repository))
 
@@ -164,8 +169,12 @@ class IssueActs:
         """Send issues.assigned or pull_request.assigned."""
         if assignee not in thread.assignees:
             thread.assignees.append(assignee)
+        self._note(thread, user, assignee)
         thread.updated_at = self.now
         self.emit_thread("assigned", thread, user, assignee=self.payloads.user(assignee))
+
+    def _note(self, thread: Issue, actor: User, given: Label | User) -> None:
+        thread.gestures.append(Gesture(self.world.next_id(), self.now, actor, given))
 
     def set_state(self, user: User, thread: Issue, state: State) -> None:
         """Send issues.closed or .reopened (pull_request.… for a pull request), unless it is in that state already."""

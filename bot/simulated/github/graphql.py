@@ -4,6 +4,7 @@ import base64
 import binascii
 import functools
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -22,7 +23,7 @@ from starlette.responses import Response
 
 from bot.simulated.github.auth import Caller, authenticate
 from bot.simulated.github.errors import RefusedError
-from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, ReviewComment, User
+from bot.simulated.github.model import Comment, Issue, Label, Pull, Repository, Review, ReviewComment, User, node_id
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import answer, refusal
 from bot.simulated.github.uploads import rendered
@@ -33,7 +34,7 @@ SCHEMA = """
 type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node
   nodes(ids: [ID!]!): [Node]! }
 interface Node { id: ID! }
-interface Comment { body: String!  bodyHTML: String! }
+interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
@@ -50,9 +51,9 @@ enum IssueState { OPEN CLOSED }
 enum PullRequestState { OPEN CLOSED MERGED }
 type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
-  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
+  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
-  timelineItems(itemTypes: [TimelineItems!], last: Int): TimelineItemsConnection!
+  timelineItems(itemTypes: [IssueTimelineItemsItemType!], last: Int, since: DateTime): IssueTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   closedByPullRequestsReferences(first: Int, after: String, includeClosedPrs: Boolean): PullRequestConnection
 }
@@ -61,9 +62,10 @@ type PullRequest implements Node & Comment {
   state: PullRequestState!
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   baseRefOid: ID!  headRepository: Repository
-  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime
+  author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
-  timelineItems(itemTypes: [TimelineItems!], last: Int): TimelineItemsConnection!
+  timelineItems(itemTypes: [PullRequestTimelineItemsItemType!], last: Int, since: DateTime):
+    PullRequestTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   commits(last: Int, before: String): PullRequestCommitConnection!
   reviews(last: Int, before: String): PullRequestReviewConnection
@@ -73,27 +75,33 @@ type PullRequest implements Node & Comment {
 type IssueConnection { nodes: [Issue]  pageInfo: PageInfo!  totalCount: Int! }
 type PageInfo { hasNextPage: Boolean!  endCursor: String  hasPreviousPage: Boolean!  startCursor: String }
 union IssueOrPullRequest = Issue | PullRequest
-enum TimelineItems { RENAMED_TITLE_EVENT }
+enum IssueTimelineItemsItemType { RENAMED_TITLE_EVENT LABELED_EVENT ASSIGNED_EVENT }
+enum PullRequestTimelineItemsItemType { RENAMED_TITLE_EVENT LABELED_EVENT ASSIGNED_EVENT }
 type RenamedTitleEvent { createdAt: DateTime!  previousTitle: String!  currentTitle: String! }
-union TimelineItem = RenamedTitleEvent
-type TimelineItemsConnection { nodes: [TimelineItem] }
+type LabeledEvent implements Node { id: ID!  createdAt: DateTime!  actor: Actor  label: Label! }
+union Assignee = User | Bot
+type AssignedEvent implements Node { id: ID!  createdAt: DateTime!  actor: Actor  assignee: Assignee }
+union TimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent
+type IssueTimelineItemsConnection { nodes: [TimelineItem] }
+type PullRequestTimelineItemsConnection { nodes: [TimelineItem] }
 type Label { name: String! }
 type LabelConnection { nodes: [Label] }
 type Milestone { title: String! }
 type IssueComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
-  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
-  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReview implements Node & Comment {
   id: ID!
-  fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!  lastEditedAt: DateTime
+  fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
+  submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread {
@@ -262,24 +270,37 @@ class _Resolvers:
             "body": thread.body or "",
             "bodyHTML": lambda _info: rendered(self._acts.world, thread.body or ""),
             "author": self._user(thread.author),
-            "timelineItems": {
-                "nodes": [
-                    {
-                        "__typename": "RenamedTitleEvent",
-                        "createdAt": at.isoformat(timespec="seconds"),
-                        "previousTitle": before,
-                        "currentTitle": thread.title,
-                    }
-                    for at, before in thread.renames
-                ]
-            },
+            "timelineItems": lambda _info, **page: self._timeline(thread, **page),
             "createdAt": thread.created_at.isoformat(timespec="seconds"),
             "lastEditedAt": thread.edited_at.isoformat(timespec="seconds") if thread.edited_at else None,
+            "editor": self._user(thread.editor) if thread.editor else None,
             "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
             "repository": lambda _info: self._repository(thread.repository),
         }
+
+    def _timeline(self, thread: Issue, last: int, since: str | None = None, **query: Any) -> Node:
+        """The renames, labels and assignments of a thread, the newest `last` since then."""
+        items: list[tuple[datetime, str, Node]] = []
+        for at, before in thread.renames:
+            title = {"previousTitle": before, "currentTitle": thread.title}
+            items.append((at, "RENAMED_TITLE_EVENT", {"__typename": "RenamedTitleEvent", **title}))
+        for gesture in thread.gestures:
+            about = {"id": node_id("LE", gesture.id), "actor": self._user(gesture.actor)}
+            if isinstance(gesture.given, Label):
+                about |= {"__typename": "LabeledEvent", "label": {"name": gesture.given.name}}
+                items.append((gesture.at, "LABELED_EVENT", about))
+            else:
+                about |= {"__typename": "AssignedEvent", "assignee": self._user(gesture.given)}
+                items.append((gesture.at, "ASSIGNED_EVENT", about))
+        begin = datetime.fromisoformat(since) if since else None
+        wanted = [
+            {**item, "createdAt": at.isoformat(timespec="seconds")}
+            for at, kind, item in sorted(items, key=lambda one: one[0])
+            if kind in query["itemTypes"] and (begin is None or at >= begin)
+        ]
+        return {"nodes": wanted[-last:]}
 
     def _comment(self, comment: Comment) -> Node:
         return {
@@ -291,6 +312,7 @@ class _Resolvers:
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(timespec="seconds"),
             "lastEditedAt": comment.updated_at.isoformat(timespec="seconds") if comment.edits else None,
+            "editor": self._user(comment.editor) if comment.editor else None,
             "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
         }
 
@@ -303,7 +325,9 @@ class _Resolvers:
             "bodyHTML": lambda _info: rendered(self._acts.world, review.body or ""),
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(timespec="seconds"),
+            "submittedAt": review.submitted_at.isoformat(timespec="seconds"),
             "lastEditedAt": None,
+            "editor": None,
         }
 
     def _review_thread(self, root: ReviewComment) -> Node:

@@ -64,6 +64,16 @@ class Reaction:
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Gesture:
+    """A label or an assignee that was given to a thread."""
+
+    id: int
+    at: datetime
+    actor: User
+    given: Label | User
+
+
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Comment:
     """A comment on a thread; `edits` holds the body after each edit, oldest first."""
@@ -75,6 +85,7 @@ class Comment:
     created_at: datetime
     updated_at: datetime
     edits: list[str] = field(default_factory=list)
+    editor: User | None = None
     reactions: list[Reaction] = field(default_factory=list)
 
     @property
@@ -172,9 +183,11 @@ class Issue:
     closed_at: datetime | None = None
     closed_by: User | None = None
     edited_at: datetime | None = None
+    editor: User | None = None
     renames: list[tuple[datetime, str]] = field(default_factory=list)
     milestone: str | None = None
     labels: list[Label] = field(default_factory=list)
+    gestures: list[Gesture] = field(default_factory=list)
     assignees: list[User] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)

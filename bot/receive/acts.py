@@ -1,0 +1,257 @@
+"""What people did on the threads of a repository, read where GitHub's log of deliveries may not be.
+
+Each act becomes the delivery that GitHub would have sent, so that a later real one does nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import structlog
+
+from bot.authority import Policy
+from bot.github.client import GitHub
+from bot.github.payloads import GHOST
+from bot.model import Actor, Repository, Target
+from bot.receive.delivery import may_address
+from bot.store import recoveries
+from bot.store.database import Pool
+
+MOST_CHANGED = 200
+"""The threads, comments and inline comments that are read in one round, of each; the next round goes on."""
+OF_ONE_QUERY = 50
+# Labels and assignments have no list of their own that others cannot fill; only GraphQL tells who edited a text.
+# https://docs.github.com/graphql/reference/interfaces#comment
+_GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
+      nodes { ...labeled ...assigned }
+    }"""
+DETAILS = f"""
+query($ids: [ID!]!, $since: DateTime!) {{
+  nodes(ids: $ids) {{
+    ... on Comment {{ lastEditedAt editor {{ ...account }} }}
+    ... on Issue {{ {_GESTURES} }}
+    ... on PullRequest {{ {_GESTURES}
+      reviews(last: 50) {{
+        nodes {{ id fullDatabaseId body submittedAt lastEditedAt author {{ ...account }} editor {{ ...account }} }}
+      }}
+    }}
+  }}
+}}
+fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
+fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
+fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
+"""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that was done. `parts` are those of its payload without the repository and the thread.
+
+    `thread` has the form of an issue, None where it is not known. `text` is what was written, None for other acts.
+    """
+
+    event: str
+    at: datetime
+    node_id: str
+    number: int
+    parts: dict[str, Any]
+    thread: dict[str, Any] | None = None
+    text: str | None = None
+    target: Target | None = None
+
+    @property
+    def guid(self) -> str:
+        """A GUID that is always the same for the same act."""
+        name = f"{self.node_id}/{self.parts['action']}/{self.at.isoformat()}"
+        return str(uuid5(NAMESPACE_URL, f"https://github.com/{name}"))
+
+
+class Acts:
+    """A reader of one repository's threads, from the time `since`."""
+
+    def __init__(self, pool: Pool, github: GitHub, policy: Policy, repository: Repository, since: datetime) -> None:
+        self._pool = pool
+        self._github = github
+        self._policy = policy
+        self._repository = repository
+        self._since = since
+        self._threads: dict[int, dict[str, Any]] = {}
+
+    async def read(self, until: datetime) -> tuple[list[Act], datetime]:
+        """Return what may concern the bot, the oldest first, and the time from which the next round must read."""
+        acts: list[Act] = []
+        for what in ("issues", "issues/comments", "pulls/comments"):
+            changed = await self._github.changed_since(self._repository, what, self._since, MOST_CHANGED)
+            if len(changed) >= MOST_CHANGED:
+                until = min(until, _time(changed[-1]["updated_at"]) + timedelta(seconds=1))
+            if what == "issues":
+                self._threads = {one["number"]: one for one in changed}
+                details = await self._details(changed)
+            else:
+                changed = [one for one in changed if may_address(one["body"] or "", self._policy.bot_name)]
+                details = await self._details([one for one in changed if one["created_at"] != one["updated_at"]])
+            for one in changed:
+                about = details.get(one["node_id"], {})
+                found = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
+                acts += self._whole(found, one)
+        return sorted([act for act in acts if await self._concerns(act)], key=lambda act: act.at), until
+
+    async def payload(self, act: Act) -> dict[str, Any]:
+        """Return the payload of an act as GitHub would have sent it.
+
+        A pull request's head is left out: the one at that time is not known.
+        """
+        thread = act.thread or self._threads.get(act.number)
+        if thread is None:
+            thread = await self._github.get(self._repository, "/issues/{number}", number=str(act.number))
+            self._threads[act.number] = thread
+        repository = self._repository
+        about = {
+            "repository": {
+                "id": repository.id,
+                "name": repository.name,
+                "owner": {"login": repository.owner},
+                "default_branch": repository.default_branch,
+            },
+            "pull_request" if act.event.startswith("pull_request") else "issue": thread,
+        }
+        if repository.installation_id is not None:
+            about["installation"] = {"id": repository.installation_id}
+        return {**act.parts, **about}
+
+    async def _details(self, things: list[Any]) -> dict[str, Any]:
+        """Return what only GraphQL tells, by node id."""
+        found: dict[str, Any] = {}
+        for start in range(0, len(things), OF_ONE_QUERY):
+            ids = [one["node_id"] for one in things[start : start + OF_ONE_QUERY]]
+            since = f"{self._since:%Y-%m-%dT%H:%M:%SZ}"
+            answer = await self._github.query(self._repository, DETAILS, ids=ids, since=since)
+            # In the order of the ids, which may be of an older form than those that GraphQL tells.
+            found |= {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
+        return found
+
+    def _whole(self, acts: Iterator[Act], source: Any) -> list[Act]:
+        """Return the acts in an answer of GitHub's, none where it is malformed."""
+        try:
+            return list(acts)
+        except (KeyError, TypeError, ValueError) as problem:
+            _log.warning("not-recovered", number=source.get("number"), id=source.get("id"), why=repr(problem))
+            return []
+
+    def _thread(self, one: Any, about: Any) -> Iterator[Act]:
+        """Yield the acts in a thread: its text, labels, assignments of the bot and reviews."""
+        if one["closed_at"] and _time(one["closed_at"]) >= self._since:
+            yield closing(one)
+        target = Target("pull" if one.get("pull_request") else "issue")
+        written = (one["created_at"], about.get("lastEditedAt"), one["user"], about.get("editor"))
+        for action, at, writer in self._written(*written, opened="opened"):
+            # As it was then, so that it is recognised.
+            thread = {**one, "updated_at": _stamp(at)}
+            if action == "opened":
+                thread |= {"state": "open", "closed_at": None}
+            parts = {"sender": writer, **_change(action)}
+            yield Act("issues", at, one["node_id"], one["number"], parts, thread, one["body"] or "", target)
+        for item in (about.get("timelineItems") or {}).get("nodes", ()):
+            if not item or item["actor"] is None:
+                continue
+            at, parts = _time(item["createdAt"]), {"sender": _account(item["actor"])}
+            if "label" in item:
+                is_ours = item["label"]["name"].casefold() == self._policy.label.casefold()
+                parts |= {"action": "labeled", "label": item["label"]}
+            else:
+                is_ours = (item.get("assignee") or {}).get("databaseId") == self._policy.bot_id
+                parts |= {"action": "assigned", "assignee": _account(item["assignee"]) if is_ours else None}
+            if is_ours and at >= self._since:
+                yield Act("issues", at, item["id"], one["number"], parts, {**one, "updated_at": _stamp(at)})
+        for review in (about.get("reviews") or {}).get("nodes", ()):
+            if review and review["submittedAt"]:
+                yield from self._review(one["number"], review)
+
+    def _review(self, number: int, one: Any) -> Iterator[Act]:
+        author = _account(one["author"]) if one["author"] else None
+        times = (one["submittedAt"], one["lastEditedAt"])
+        for action, at, writer in self._written(*times, author, one["editor"], opened="submitted"):
+            review_id, body = int(one["fullDatabaseId"]), one["body"] or ""
+            review = {"id": review_id, "node_id": one["id"], "user": author, "body": body}
+            review |= {"submitted_at": one["submittedAt"], "updated_at": _stamp(at)}
+            parts = {"review": review, "sender": writer, **_change(action)}
+            if body:
+                yield Act(
+                    "pull_request_review",
+                    at,
+                    one["id"],
+                    number,
+                    parts,
+                    text=body,
+                    target=Target("review", review_id),
+                )
+
+    def _comment(self, what: str, one: Any, about: Any) -> Iterator[Act]:
+        is_inline = what == "pulls/comments"
+        event = "pull_request_review_comment" if is_inline else "issue_comment"
+        number = int(one["pull_request_url" if is_inline else "issue_url"].rpartition("/")[2])
+        written = (one["created_at"], about.get("lastEditedAt"), one["user"], about.get("editor"))
+        for action, at, writer in self._written(*written, opened="created"):
+            comment = {**one, "updated_at": _stamp(at)} if action == "created" else one
+            parts = {"comment": comment, "sender": writer, **_change(action)}
+            target = Target("review-comment" if is_inline else "comment", one["id"])
+            yield Act(event, at, one["node_id"], number, parts, text=one["body"] or "", target=target)
+
+    def _written(
+        self, created: str, edited: str | None, author: Any, editor: Any, *, opened: str
+    ) -> Iterator[tuple[str, datetime, Any]]:
+        """Yield what was done to a text: the action, its time and the account; at most one.
+
+        An edited text is its editor's, who may be another person than its author.
+        """
+        if edited is None:
+            if _time(created) >= self._since:
+                yield opened, _time(created), _sender(author)
+        elif _time(edited) >= self._since and editor is not None:
+            yield "edited", _time(edited), _account(editor)
+
+    async def _concerns(self, act: Act) -> bool:
+        """Return whether it can concern the bot and was not acted on, as far as rows tell."""
+        async with self._pool.acquire() as connection:
+            if act.parts["action"] == "closed":
+                return await recoveries.is_open(connection, self._repository, act.number)
+            sender = act.parts["sender"]
+            if self._policy.is_own(Actor(sender["login"], sender["id"]), act.text or ""):
+                return False
+            if act.text is None or act.target is None:
+                return True
+            if not may_address(act.text, self._policy.bot_name):
+                return False
+            return not await recoveries.was_answered(connection, self._repository, act.number, act.target)
+
+
+def closing(thread: dict[str, Any]) -> Act:
+    """Return the close of a thread that is closed, in the form of an issue."""
+    parts = {"action": "closed", "sender": _sender(thread["user"])}
+    return Act("issues", _time(thread["closed_at"]), thread["node_id"], thread["number"], parts, thread)
+
+
+def _change(action: str) -> dict[str, Any]:
+    """Return the action; before an edit the text is taken for empty, since only texts that asked nothing are read."""
+    return {"action": action, **({"changes": {"body": {"from": ""}}} if action == "edited" else {})}
+
+
+def _sender(user: Any) -> dict[str, Any]:
+    """Return an account of REST's, of a deleted one GitHub's own stand-in."""
+    return {"login": GHOST.login, "id": GHOST.id} if user is None else user
+
+
+def _account(found: Any) -> dict[str, Any]:
+    """Return an account of GraphQL's in the form of REST's."""
+    return {"login": found["login"], "id": found["databaseId"], "type": found["__typename"]}
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _stamp(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
