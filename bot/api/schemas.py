@@ -173,6 +173,7 @@ OPERATION: Final = record(
     outcome=maybe(TEXT),
     requested_by=TEXT,
     turns_ahead=INTEGER,
+    waits_for=maybe(TEXT),
     created_at=TIME,
     finished_at=maybe(TIME),
 )

@@ -10,7 +10,7 @@ from bot.messages import reasons, tracking
 from bot.messages.formatting import plain
 from bot.store import requests
 from bot.store.database import Connection
-from bot.store.listings import SILENT_AFTER_SECONDS
+from bot.store.nodes import SILENT_AFTER_SECONDS
 
 
 async def tell_why(connection: Connection, turns: Sequence[dict[str, Any]], now: datetime) -> None:
@@ -32,6 +32,8 @@ def _why(row: Record, now: datetime) -> str:
         return tracking.waiting(reasons.waits("github-limit", row["held_until"], now))
     if row["node_is_silent"]:
         return tracking.waiting(reasons.node_is_silent(row["node"]))
+    if row["removal_error"]:
+        return tracking.waiting(reasons.removal_fails(row["removal_error"]))
     if row["worktree_is_busy"]:
         return tracking.waiting(reasons.WORKTREE_IS_BUSY)
     if row["running"]:

@@ -10,6 +10,9 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
     next_branch = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
     running_for = ctx.now - now.running_since if now.running_since else None
     branch = now.branch and (next_branch or now.branch)
+    silent = None
+    if now.silent_node is not None and now.silent_since is not None:
+        silent = replies.node_silent_since(now.silent_node, now.silent_since, ctx.now)
     words = replies.status(
         branch,
         running_for,
@@ -17,6 +20,8 @@ async def _run(ctx: RequestContext, _argument: str | None) -> None:
         session_active=now.session_active,
         wait=now.wait,
         not_posted=now.not_posted,
+        silent=silent,
+        removal_error=now.removal_error,
     )
     await ctx.reply(words)
 

@@ -72,6 +72,14 @@ def node_is_silent(node: str) -> str:
     return f"The node {node} gives no sign of life. A live node takes over its requests, if there is one."
 
 
+def removal_fails(why: str) -> str:
+    return (
+        f"The files of an earlier worktree of this thread cannot be removed: {inline_code(truncate(why))}. The bot "
+        "tries it again every few minutes. Its operator must correct the cause: `threadtree worktrees list --all` "
+        "shows the directory."
+    )
+
+
 WORKTREE_IS_BUSY = "Its worktree is being removed, reset or restored."
 
 

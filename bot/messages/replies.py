@@ -1,10 +1,11 @@
 """Answers to commands, and to requests that could not be handled."""
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 
-from bot.messages.formatting import format_count, format_duration, inline_code, truncate
+from bot.messages import reasons
+from bot.messages.formatting import format_count, format_duration, format_moment, inline_code, truncate
 
 HELP_SUMMARY = "shows this list"
 STATUS_SUMMARY = "shows what is running, what is queued, and the branch"
@@ -46,10 +47,13 @@ def status(
     session_active: bool,
     wait: str | None = None,
     not_posted: int | None = None,
+    silent: str | None = None,
+    removal_error: str | None = None,
 ) -> str:
     """Describe the conversation at a glance. `wait` are the words of `reasons.waits` for the first request.
 
-    `not_posted` is a turn whose answer GitHub refused.
+    `not_posted` is a turn whose answer GitHub refused. `silent`: the words of `node_silent_since`. `removal_error`: why
+    files that are in its way cannot be removed.
     """
     work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
     if wait:
@@ -67,7 +71,18 @@ def status(
         else f"\n\nGitHub did not accept the answer of turn {not_posted}. The bot's operator finds the reason in "
         "`threadtree turns list`."
     )
-    return f"{work} {queued}\n\n{where} {memory}{refused}"
+    stuck = reasons.removal_fails(removal_error) if removal_error else None
+    more = "".join(f"\n\n{words}" for words in (silent, stuck) if words)
+    return f"{work} {queued}\n\n{where} {memory}{refused}{more}"
+
+
+def node_silent_since(node: str, since: datetime, now: datetime) -> str:
+    """`node` is the name of the machine that has the thread's worktree."""
+    return (
+        f"The machine {inline_code(node)}, which has this thread's worktree, does not answer. It was last seen "
+        f"{format_moment(since, now)}. The next request does not wait for it: it runs on another machine, if there is "
+        f"one, from what is on GitHub. Work that was not pushed stays on {inline_code(node)}."
+    )
 
 
 def delivery_failed(guid: str) -> str:

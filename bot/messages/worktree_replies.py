@@ -252,6 +252,13 @@ def node_silent(verb: WorktreeVerb, node: str) -> str:
     )
 
 
+def node_silent_for_operator(node: str) -> str:
+    """`node` is the name of the machine that has the worktree or the rescue."""
+    return (
+        f"Not done: the machine {inline_code(node)}, which has the files, does not answer. Ask again when it is back."
+    )
+
+
 def rescued_on(rescue: int, node: str) -> str:
     """The thread's worktree is on another machine than its rescued work."""
     command = inline_code(f"threadtree rescues restore {rescue}")

@@ -12,14 +12,18 @@ from bot.clones import metadata, trash
 from bot.clones.clone import CloneLock, clone_lock, fetch
 from bot.failpoints import reached
 from bot.git.errors import GitError, GitProblem
-from bot.messages import worktree_replies
+from bot.git.refs import InvalidNameError
+from bot.github.errors import GitHubError
+from bot.messages import reasons, tracking, worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
+from bot.reply import thread_comments
 from bot.rescue.message import RescueLabel
 from bot.store import conversations, removals, rescues
 from bot.store.database import Connection
+from bot.store.failures import is_transient
 from bot.store.operations import ClaimedOperation
 from bot.store.removals import ClaimedRemoval
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
@@ -42,7 +46,13 @@ async def remove_all(ctx: NodeContext, worker: str) -> None:
             removal = await removals.claim_next(connection, ctx.node, worker)
         if removal is None:
             break
-        result = await remove_claimed(ctx, removal)
+        try:
+            result = await remove_claimed(ctx, removal)
+        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+            if is_transient(problem):
+                raise  # the database's; the claim is queued again
+            # Otherwise it would be the first again, and no other worktree of the node would ever be removed.
+            result = await _not_removed(ctx, removal, NotRemoved(str(problem)))
         trashed += result.trashed if isinstance(result, Removed) else ()
     await delete_trashed(trashed)
 
@@ -80,11 +90,11 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
     Every step can be repeated. The bytes stay in the trash. Raises InvalidNameError.
     """
     path = ctx.directory(removal.worktree.path)
-    merged = await merged_head(ctx, removal.worktree)
     label = RescueLabel(
         removal.worktree.id, removal.worktree.branch, removal.worktree.conversations, removal.worktree.updated_at
     )
     clone = ctx.clone(removal.worktree.folder)
+    merged = await merged_head(ctx, removal.worktree)
     async with clone_lock(clone) as lock:
         counts = await _fetched(ctx, lock, removal)
         if isinstance(counts, NotRemoved):
@@ -96,11 +106,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
             way = remove_if_clean if removal.removal == "purged" else remove
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
-        kept = result
-        await persist(ctx.pool, lambda connection: removals.keep(connection, removal, ctx.node))
-        log = _log.info if kept.in_use else _log.warning
-        log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
-        return kept
+        return await _not_removed(ctx, removal, result)
     await asyncio.to_thread(metadata.delete, path)
     reached("metadata-deleted")
     size = await rescue_size(clone, result.rescue, result.kept)
@@ -115,6 +121,21 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
         branch_deleted=result.branch_deleted,
     )
     return result
+
+
+async def _not_removed(ctx: NodeContext, removal: ClaimedRemoval, kept: NotRemoved) -> NotRemoved:
+    await persist(ctx.pool, lambda connection: _keep(connection, ctx, removal, kept))
+    log = _log.info if kept.in_use else _log.warning
+    log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
+    return kept
+
+
+async def _keep(connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, kept: NotRemoved) -> None:
+    """Record that it stays, and tell the requests that wait for its removal."""
+    await removals.keep(connection, removal, ctx.node, None if kept.in_use else kept.why)
+    words = tracking.waiting(reasons.removal_fails(kept.why))
+    for turn_id, thread_ref, target in await removals.blocked(connection, removal.worktree.id):
+        await thread_comments.track(connection, thread_ref, turn_id, target, words)
 
 
 async def delete_trashed(trashed: Sequence[Path]) -> int:

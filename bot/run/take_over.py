@@ -32,9 +32,13 @@ async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -
             await _move(ctx, worktree, node, timeout_seconds)
     async with ctx.pool.acquire() as connection, connection.transaction():
         for asked in await takeover.unanswered(connection, timeout_seconds):
-            words = worktree_replies.node_silent(asked.kind, asked.node_name)
+            if asked.thread is None or asked.kind == "drop":
+                words = worktree_replies.node_silent_for_operator(asked.node_name)
+            else:
+                words = worktree_replies.node_silent(asked.kind, asked.node_name)
             await operations.abandon(connection, asked.id, plain(words))
-            await thread_comments.reply(connection, asked.thread_ref, asked.target, words, instead_of=asked.reply_id)
+            if asked.thread is not None:
+                await thread_comments.reply(connection, *asked.thread, words, instead_of=asked.reply_id)
             _log.warning("operation-not-answered", operation=asked.id, name=asked.node_name)
 
 

@@ -17,6 +17,7 @@ from bot.model import (
 )
 from bot.store.database import Connection, start_columns
 from bot.store.jobs import defer, turns_bell
+from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.worktrees import lock_worktree
 
 _log = structlog.get_logger()
@@ -83,7 +84,8 @@ LIVE_WORKTREE = """
 update worktrees w set state = case when state in ('reserved', 'ready') then state
                                     when state = 'removed' or (branch is null and start_kind <> 'detached')
                                     then 'reserved' else 'ready' end,
-                       setup_done = setup_done and state <> 'removed', removal = null, updated_at = now()
+                       setup_done = setup_done and state <> 'removed', removal = null, removal_error = null,
+                       updated_at = now()
 where id = $1 and (state in ('reserved', 'ready')
                    or (state = 'removing' and claim is null and removal is distinct from 'lost')
                    or (state = 'removed' and removal = 'purged'
@@ -95,7 +97,7 @@ returning id, node, branch, start_kind, start_number, start_ref
 OWN_READY_WORKTREE = """
 -- As LIVE_WORKTREE where nothing has to be decided. The row is locked: a thread that wants to share the worktree sees
 -- what this one asks for.
-update worktrees w set removal = null, updated_at = now()
+update worktrees w set removal = null, removal_error = null, updated_at = now()
 from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('reserved', 'ready')
 returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref
 """
@@ -164,9 +166,17 @@ select w.branch,
        (select t.reason from turns t where t.conversation_id = c.id and t.state = 'queued' and t.not_before > $2
         order by t.id limit 1) as wait,
        (select max(t.id) from turns t join unposted_answers on turn_id = t.id
-        where t.conversation_id = c.id) as not_posted
+        where t.conversation_id = c.id) as not_posted,
+       n.name as silent_node, n.heartbeat_at as silent_since,
+       (select o.removal_error from worktrees o
+        where o.node = w.node and o.removal_error is not null
+          and (o.id = w.id or (o.state in ('removing', 'lost')
+                               and (o.path = w.path or (o.platform, o.repository_id, o.branch)
+                                    = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref)))))
+        limit 1) as removal_error
 from conversations c
 left join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+left join nodes n on n.id = w.node and n.heartbeat_at < now() - make_interval(secs => $3)
 where c.id = $1
 """
 
@@ -188,7 +198,8 @@ class Overview:
     """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn.
 
     `wait` is what the first queued turn waits for, in plain text; None if it waits for its place only. `not_posted` is
-    the last turn whose answer GitHub refused.
+    the last turn whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
+    `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
     """
 
     branch: str | None
@@ -197,6 +208,9 @@ class Overview:
     waiting: int
     not_posted: int | None
     wait: str | None = None
+    silent_node: str | None = None
+    silent_since: datetime | None = None
+    removal_error: str | None = None
 
 
 def live_worktree_of(row: Record) -> LiveWorktree:
@@ -362,10 +376,7 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
 
 async def overview(connection: Connection, conversation_id: int, now: datetime) -> Overview:
     """Return what `/status` tells about a conversation."""
-    row = await connection.fetchrow(OVERVIEW, conversation_id, now)
-    return Overview(
-        row["branch"], row["session_active"], row["running_since"], row["waiting"], row["not_posted"], row["wait"]
-    )
+    return Overview(**await connection.fetchrow(OVERVIEW, conversation_id, now, SILENT_AFTER_SECONDS))
 
 
 async def first_seen(connection: Connection, effect: bytes) -> bool:

@@ -10,6 +10,7 @@ from asyncpg import Record
 
 from bot.model import WorktreeState
 from bot.store.database import Connection
+from bot.store.nodes import SILENT_AFTER_SECONDS
 
 LIST_WORKTREES = """
 select worktree.id, owner || '/' || c.name as codebase, path, branch, n.name as node, worktree.state,
@@ -164,9 +165,6 @@ from nodes n left join (
 ) as busy on busy.node = n.id
 order by n.name, n.id
 """
-
-SILENT_AFTER_SECONDS = 30
-"""A node without a heartbeat for so long does not work."""
 
 
 @dataclass(frozen=True, slots=True)

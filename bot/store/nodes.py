@@ -9,6 +9,9 @@ import orjson
 from bot.model import NodeLoad
 from bot.store.database import Connection
 
+SILENT_AFTER_SECONDS = 30
+"""A node without a heartbeat for so long does not work."""
+
 HEARTBEAT = """
 -- A node is at one place at a time: another one may have its id only when it has been silent for so long, or when its
 -- last heartbeat is still that of $5.

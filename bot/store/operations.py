@@ -9,6 +9,7 @@ from bot.model import Target, WorktreeRow, WorktreeState
 from bot.store.claims import claims_of_node
 from bot.store.database import Connection, worktree_of
 from bot.store.jobs import defer, turns_bell
+from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.turns import ClaimLostError
 
 OperationKind = Literal["create", "reset", "restore", "remove", "pull-request", "drop"]
@@ -114,10 +115,13 @@ from operations o where o.id = $1
 
 
 DESCRIBED = """
+-- `waits_for`: the name of its machine while that gives no sign of life.
 select o.id, o.kind, o.worktree_id as worktree, o.state, o.outcome, o.requested_by,
        (select count(*) from turns t where t.worktree_id = o.worktree_id
-        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead, o.created_at, o.finished_at
-from operations o where o.id = $1
+        and t.state in ('queued', 'running') and t.id <= o.after_turn) as turns_ahead,
+       case when o.state = 'queued' and n.heartbeat_at < now() - make_interval(secs => $2) then n.name end as waits_for,
+       o.created_at, o.finished_at
+from operations o join worktrees w on w.id = o.worktree_id left join nodes n on n.id = w.node where o.id = $1
 """
 
 Channel = Literal["API", "dashboard", "command line"]
@@ -345,5 +349,5 @@ async def status_of(connection: Connection, operation_id: int) -> OperationStatu
 
 async def described(connection: Connection, operation_id: int) -> dict[str, object] | None:
     """Return an operation as the operator sees it, or None."""
-    row = await connection.fetchrow(DESCRIBED, operation_id)
+    row = await connection.fetchrow(DESCRIBED, operation_id, SILENT_AFTER_SECONDS)
     return dict(row) if row else None

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 from asyncpg import Record
 
-from bot.model import WorktreeRow
-from bot.store.database import Connection, worktree_of
+from bot.model import Target, ThreadRef, WorktreeRow
+from bot.store.database import Connection, repository_of, worktree_of
 from bot.store.jobs import defer, turns_bell
 from bot.store.worktrees import end_sessions, lock_worktree
 
@@ -70,7 +70,7 @@ select exists (select from turns where worktree_id = $1 and state = 'queued')
 
 FINISH = """
 update worktrees set state = case when $3 then 'reserved' else 'removed' end,
-                     removal = case when not $3 then removal end,
+                     removal = case when not $3 then removal end, removal_error = null,
                      setup_done = false, claim = null, worker = null, updated_at = now()
 where id = $1 and claim = $2
 """
@@ -81,8 +81,21 @@ KEEP = """
 update worktrees
 set state = case when removal = 'lost' then 'lost'
                  when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
-    removal = case when removal = 'closed' then removal end, claim = null, worker = null, updated_at = now()
+    removal = case when removal = 'closed' then removal end, removal_error = $3, claim = null, worker = null,
+    updated_at = now()
 where id = $1 and claim = $2 returning id
+"""
+
+BLOCKED = """
+-- Turns that wait until the node has let go of a directory that it lost, at their path or on their branch.
+select t.id, t.conversation_id, t.source_kind, t.source_id, b.platform, b.repository_id, b.owner, b.name,
+       b.default_branch, b.installation_id
+from worktrees o join worktrees w on w.node = o.node and w.id <> o.id and w.state in ('reserved', 'ready')
+     and (o.path = w.path or (o.platform, o.repository_id, o.branch)
+          = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref)))
+join turns t on t.worktree_id = w.id and t.state = 'queued'
+join codebases b on (b.platform, b.repository_id) = (w.platform, w.repository_id)
+where o.id = $1 and o.state = 'lost' order by t.id
 """
 
 DETACH_CONVERSATIONS = """
@@ -180,12 +193,24 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
         await defer(connection, turns_bell(node))
 
 
-async def keep(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
-    """Record that the worktree stays: it is used again, also by requests that came during the removal."""
+async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error: str | None = None) -> None:
+    """Record that the worktree stays: it is used again, also by requests that came during the removal.
+
+    `error` is why it could not be removed.
+    """
     async with connection.transaction():
-        await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
-        await connection.execute(KEEP, removal.worktree.id, removal.token)
+        if removal.removal != "lost":  # which nothing uses again
+            await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
+        await connection.execute(KEEP, removal.worktree.id, removal.token, error)
         await defer(connection, turns_bell(node))
+
+
+async def blocked(connection: Connection, worktree_id: int) -> list[tuple[int, ThreadRef, Target]]:
+    """Return the turns, with the places of their answers, that wait for the removal of a lost worktree."""
+    return [
+        (row["id"], ThreadRef(repository_of(row), row["conversation_id"]), Target(row["source_kind"], row["source_id"]))
+        for row in await connection.fetch(BLOCKED, worktree_id)
+    ]
 
 
 async def due_for_retry(connection: Connection, node: str, after: timedelta) -> list[int]:

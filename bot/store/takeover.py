@@ -75,13 +75,14 @@ where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigin
 """
 
 UNANSWERED = """
--- What threads asked of a silent node, where no turn waits that takes it along to another one. Locked: the node may be
--- back.
+-- What threads asked of a silent node, where no turn waits that takes it along to another one; and what an operator
+-- asked, whose command line may carry it out itself. Locked: the node may be back.
 select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
        b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
 from operations o
 join worktrees w on w.id = o.worktree_id join nodes n on n.id = w.node join codebases b using (platform, repository_id)
-where o.state = 'queued' and o.source_kind is not null and n.heartbeat_at < now() - make_interval(secs => $1)
+where o.state = 'queued' and n.heartbeat_at < now() - make_interval(secs => $1)
+  and (o.source_kind is not null or (o.turn_id is null and o.created_at < now() - make_interval(secs => $1)))
   and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
 order by o.id for no key update of o skip locked
 """
@@ -105,24 +106,24 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An operation that a thread asked of a silent node."""
+    """An operation that was asked of a silent node; `thread` is where the answer goes, None where an operator asked."""
 
     id: int
     kind: OperationKind
-    thread_ref: ThreadRef
-    target: Target
+    thread: tuple[ThreadRef, Target] | None
     reply_id: int | None
     node_name: str
 
 
 async def unanswered(connection: Connection, timeout_seconds: float) -> list[Unanswered]:
-    """Return the queued operations of threads whose node has been silent for so long, locked by the transaction."""
+    """Return the queued operations whose node has been silent for so long, locked by the transaction."""
     return [
         Unanswered(
             row["id"],
             row["kind"],
-            ThreadRef(repository_of(row), row["conversation_id"]),
-            Target(row["source_kind"], row["source_id"]),
+            (ThreadRef(repository_of(row), row["conversation_id"]), Target(row["source_kind"], row["source_id"]))
+            if row["source_kind"]
+            else None,
             row["reply_id"],
             row["node_name"],
         )

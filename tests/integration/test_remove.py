@@ -209,6 +209,25 @@ async def test_a_process_that_lost_the_claim_touches_nothing(place: Place) -> No
     assert await place.row() == ("removing", "closed")
 
 
+async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_tried_again(place: Place) -> None:
+    bin_ = trash.trash_folder(place.ctx.data_dir)
+    bin_.write_text("in the way of the folder")
+    (place.path / "new").write_text("new")
+    await removals.requeue(place.rows.db, (await place.claimed()).worktree.id, WORKER)
+
+    await remove_all(place.ctx, WORKER)
+
+    why = "select removal_error from worktrees"
+    assert await place.row() == ("ready", "closed")
+    assert await place.rows.db.fetchval(why)
+    bin_.unlink()
+    await place.rows.db.execute("update worktrees set updated_at = now() - interval '1 hour'")
+    await place.rows.db.execute("update conversations set state = 'closed', closed_at = now()")
+    await remove_all(place.ctx, WORKER)
+    assert await place.row() == ("removed", "closed")
+    assert await place.rows.db.fetchval(why) is None
+
+
 @pytest.mark.parametrize("cut", ["rescued", "trashed", "entry-dropped", "branch-deleted", "metadata-deleted"])
 async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
     place.git_world.agent_commits({"a": "1"})

@@ -3,7 +3,7 @@
 import pytest
 
 from bot.model import HeadBranch, Target
-from bot.store import conversations, operations, removals, takeover, turns
+from bot.store import conversations, operations, removals, requests, takeover, turns
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
 from bot.store.operations import RequestedBy
@@ -99,7 +99,16 @@ async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it
     await silent(world, "there")
 
     [found] = await takeover.unanswered(world.db, TIMEOUT)
-    assert (found.id, found.thread_ref.conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
+    assert found.thread is not None
+    assert (found.id, found.thread[0].conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
+    described = await operations.described(world.db, by_operator)
+    assert described is not None
+    assert described["waits_for"] == ""
+    await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
+    both = [(one.id, one.thread is None) for one in await takeover.unanswered(world.db, TIMEOUT)]
+    assert both == [(asked[0], False), (by_operator, True)], "a command line there would have begun"
+    told = await conversations.overview(world.db, alone, NOON)
+    assert (told.silent_node, told.silent_since is not None) == ("", True)
     successor = await moved(world, busy)
     rows = await world.db.fetch("select id, worktree_id, state from operations order by id")
     assert [tuple(row) for row in rows] == [
@@ -168,6 +177,15 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     worker = "0123456789abcdef"
     assert await world.claim(node="there") is None, "the removal of the directory would take that of the run with it"
     assert await operations.claim_next(world.db, "there", worker) is None
+    await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
+    assert await takeover.let_go(world.db, "there", []) == [lost]
+    removal = await removals.claim_next(world.db, "there", worker)
+    assert removal is not None
+    await removals.keep(world.db, removal, "there", "The disk does not answer.")
+    assert {one for one, _, _ in await removals.blocked(world.db, lost)} == {turn, other}
+    assert (await conversations.overview(world.db, conversation, NOON)).removal_error == "The disk does not answer."
+    rows = await requests.held_up(world.db, [turn, other], TIMEOUT, NOON)
+    assert {row["removal_error"] for row in rows} == {"The disk does not answer."}
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
     removal = await removals.claim_next(world.db, "there", worker)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -114,6 +114,18 @@ COMMENTS: dict[str, str | TurnResult] = {
     "status-idle": replies.status(None, None, 0, session_active=False),
     "status-running": replies.status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True),
     "status-not-posted": replies.status("threadtree/issue-7", None, 0, session_active=True, not_posted=28),
+    "status-machine-silent": replies.status(
+        "threadtree/issue-7",
+        None,
+        1,
+        session_active=True,
+        silent=replies.node_silent_since(
+            "mill-2", datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 13, tzinfo=UTC)
+        ),
+    ),
+    "status-removal-fails": replies.status(
+        "threadtree/issue-7", None, 1, session_active=True, removal_error="[Errno 5] Input/output error"
+    ),
     "pull-request-exists": replace(
         RAN, changes=replace(CHANGES, pull_request=PullRequestLink(f"{SERVER}/acme/shop/pull/12", 12))
     ),
@@ -197,7 +209,8 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
     for reply in (
         replies.help_text(foreign, [("stop", "ends the request")]),
         replies.unknown_command(foreign, HANDLERS),
-        replies.status(foreign, age, 1, session_active=True, wait=reasons.trouble(other)),
+        replies.status(foreign, age, 1, session_active=True, wait=reasons.trouble(other), removal_error=foreign),
+        worktree_replies.node_silent_for_operator(foreign),
         replies.delivery_failed(foreign),
         replies.delivery_unreadable(foreign),
         worktree_replies.worktree_list(line, [OldWork(saved, age, 1, restored=False)]),
