@@ -1,7 +1,7 @@
 """The floor of a durable acknowledgement: `python -m bench.floor DATABASE_URL PORT` only inserts what it is sent.
 
-Bare ASGI on the product's own server and event loop. It checks nothing, reads nothing and keeps each body in one table;
-what arrives together is committed together.
+Bare ASGI on the product's own server and event loop. It checks nothing, reads nothing and keeps each body, compressed
+as the product does, in one table; what arrives together is committed together.
 """
 
 import asyncio
@@ -9,11 +9,12 @@ import sys
 from typing import Any
 
 import asyncpg
+import lz4.block
 import uvicorn
 import uvloop
 
 WRITERS, GROUP_SIZE = 2, 16
-TABLE = "create table floor (guid text primary key, body bytea)"
+TABLE = "create table floor (guid text primary key, body bytea); alter table floor alter body set storage external"
 INSERT = "insert into floor select * from unnest($1::text[], $2::bytea[])"
 
 Waiting = tuple[str, bytes, "asyncio.Future[None]"]
@@ -24,7 +25,7 @@ async def _write(pool: asyncpg.Pool, queue: "asyncio.Queue[Waiting]") -> None:
         group = [await queue.get()]
         while len(group) < GROUP_SIZE and not queue.empty():
             group.append(queue.get_nowait())
-        await pool.execute(INSERT, [guid for guid, _, _ in group], [body for _, body, _ in group])
+        await pool.execute(INSERT, [guid for guid, _, _ in group], [lz4.block.compress(body) for _, body, _ in group])
         for _, _, stored in group:
             stored.set_result(None)
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import asyncpg
@@ -31,6 +32,8 @@ BOT_NAME = "threadtree"
 PATH = "/webhooks/github"
 CONNECTIONS = (16, 64)
 BURST = 500
+SYNCS, PAGE_BYTES = 100, 8192
+LOG_FILES = 32
 KINDS = ("16 rate", "16 p99", "64 rate", "64 p99", "burst p99")
 STORED = """
 select count(*), count(*) filter (where state = 'received' and job.args is null)
@@ -66,6 +69,7 @@ class Figures:
     """The figures of all repetitions by server and kind of load; their medians are read."""
 
     values: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    sync_ms: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     web_port: int = 0
     stored_by_web: int = 0
@@ -83,16 +87,17 @@ class Figures:
         return statistics.median(one / two for one, two in pairs)
 
 
-async def measure(threadtree: Sequence[str], length: Length) -> Figures:
-    """Measure all servers. `threadtree` is the command; it gets `web` and `serve`."""
+async def measure(threadtree: Sequence[str], length: Length, parent: Path) -> Figures:
+    """Measure all servers, Postgres' data below `parent`. `threadtree` is the command; it gets `web` and `serve`."""
     for folder in PACKAGES:
         if install(folder):
             raise RuntimeError(f"npm could not install what {folder} locks")
     figures = Figures()
-    with tempfile.TemporaryDirectory(prefix="threadtree-bench-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="threadtree-bench-", dir=parent, ignore_cleanup_errors=True) as directory:
         folder = Path(directory)
         async with embedded_postgres(folder / "postgres", None) as database_url:
             await _check_durability(database_url)
+            await _use_log_files(database_url)
             postmaster = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
             async with _web(threadtree, folder, database_url, "web") as web, _probot(folder) as probot:
                 async with _floor(folder, database_url) as floor:
@@ -100,6 +105,7 @@ async def measure(threadtree: Sequence[str], length: Length) -> Figures:
                     figures.add("web", "MB at first", resident_mb(web.pid))
                     all_mention = Server("web, all mention", web.port, web.pid, _pool(1))
                     for _ in range(length.repetitions):
+                        figures.sync_ms += _sync_ms(folder)
                         for server in (probot, web, all_mention, floor):
                             await _acknowledge(server, length, figures, postmaster)
                 figures.add("web", "MB", resident_mb(web.pid))
@@ -140,8 +146,25 @@ def _note(server: Server, answers: Answers, figures: Figures) -> None:
         figures.problems.append(f"{server.name}: {dict(answers.statuses)}")
 
 
+def _sync_ms(folder: Path) -> list[float]:
+    """Return how long pages took to reach the disk, one after the other: no commit is faster."""
+    took = []
+    with (folder / "sync").open("wb", buffering=0) as file:
+        file.write(bytes(SYNCS * PAGE_BYTES))
+        os.fsync(file.fileno())
+        file.seek(0)
+        for _ in range(SYNCS):
+            began = perf_counter()
+            file.write(b"x" * PAGE_BYTES)
+            os.fdatasync(file.fileno())
+            took.append((perf_counter() - began) * 1000)
+    return took
+
+
 def report(figures: Figures) -> bool:
     """Print the figures; return whether all was answered and committed."""
+    synced = statistics.quantiles(figures.sync_ms, n=100)
+    print(f"ms until a page is on this disk: median {synced[49]:.2f}, p90 {synced[89]:.2f}, p99 {synced[98]:.2f}\n")
     print(f"{'':18} {'16: /s':>8} {'p99 ms':>7} {'64: /s':>8} {'p99 ms':>7} {'burst p99':>9} {'CPU us app + pg':>16}")
     servers = ("probot", "web", "web, all mention", "floor")
     for name in servers:
@@ -235,12 +258,6 @@ async def _floor(folder: Path, database_url: str) -> AsyncIterator[Server]:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(TABLE)
-        if "lz4" in await connection.fetchval(
-            "select enumvals from pg_settings where name = 'default_toast_compression'"
-        ):
-            await connection.execute("alter table floor alter column body set compression lz4")
-        else:
-            await connection.execute("alter table floor alter column body set storage external")
     finally:
         await connection.close()
     command = [sys.executable, "-m", "bench.floor", dsn, str(port)]
@@ -292,6 +309,17 @@ async def _check_durability(database_url: str) -> None:
         await connection.close()
     if (fsync, synchronous) != ("on", "on"):
         raise RuntimeError(f"Postgres does not commit to disk: fsync={fsync} synchronous_commit={synchronous}")
+
+
+async def _use_log_files(database_url: str) -> None:
+    """Let Postgres have log files that it can use again, as it has after some hours: to make one stops all commits."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        for _ in range(LOG_FILES):
+            await connection.execute("select pg_logical_emit_message(true, '', ''); select pg_switch_wal()")
+        await connection.execute("checkpoint")
+    finally:
+        await connection.close()
 
 
 async def _check_committed(database_url: str, figures: Figures) -> None:
