@@ -125,17 +125,22 @@ class Redactor:
 
     def redact_known(self, text: str) -> str:
         """Return the text with `[redacted]` for each known secret, in any encoding."""
-        known = self._known
-        if len(text) < known.shortest or not known.plain:
-            return text
-        if not _ESCAPES.search(text) and not known.found_in(_GAPS.sub("", text)):
+        if self.knows_nothing_of(text):
             return text  # nearly always
+        known = self._known
         for _ in range(_MOST_PASSES):
             spans = sorted(chain.from_iterable(known.spans(reading, text) for reading in _readings(text)))
             if not spans:
                 break
             text = _cut(text, spans)
         return text
+
+    def knows_nothing_of(self, text: str) -> bool:
+        """Return True only where `redact_known` would leave the text, and any part of it, as it is."""
+        known = self._known
+        if len(text) < known.shortest or not known.plain:
+            return True
+        return not _ESCAPES.search(text) and not known.found_in(_GAPS.sub("", text))
 
     def holds_secret(self, pieces: Iterable[bytes]) -> bool:
         """Return whether a stream holds a known secret, in any encoding but that of HTML.

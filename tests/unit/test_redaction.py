@@ -116,6 +116,7 @@ def test_a_known_secret_survives_in_no_encoding(secret: str, before: str, after:
         cleaned = redactor.redact(text)
         assert spelled not in cleaned, name
         assert REDACTED in cleaned, name
+        assert not redactor.knows_nothing_of(f"before\n{text}\nafter"), name
         assert len(cleaned) <= len(text) * 5 // 4 + len(REDACTED), name
         if name in STREAMED and not set("%\\") & set(secret):
             assert redactor.holds_secret([text.encode(errors="replace")]), name
