@@ -1,6 +1,7 @@
 """`threadtree serve|web|worker|migrate|receive`, `deliveries replay|recover`: processes, and what feeds them."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Coroutine
 from pathlib import Path
@@ -83,6 +84,10 @@ async def _serve(settings: Settings, child: Child) -> None:
         child.begin(dsn)
         # After Postgres was started, which must not wait either: what is left to start are git and agents.
         os.nice(WORKER_NICENESS)
+        # Nor does one of them interrupt an acknowledgement when it wakes up; a container may forbid to ask for that.
+        # https://man7.org/linux/man-pages/man7/sched.7.html
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         try:
             await _worker(settings, dsn, stopping)
         finally:

@@ -109,6 +109,8 @@ async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_
         await serve.ready()
         [web] = children_of(serve.pid)
         assert _resident_mb(web) < 60
+        policies = os.sched_getscheduler(web), os.sched_getscheduler(serve.pid)
+        assert policies == (os.SCHED_OTHER, os.SCHED_BATCH), "the worker interrupts no acknowledgement"
         os.kill(web, signal.SIGKILL)
         assert await serve.ended() == 128 + signal.SIGKILL
         assert [line for line in serve.lines if "SIGKILL" in line] == [
