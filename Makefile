@@ -41,8 +41,11 @@ test: venv payloads ## run unit, integration and end-to-end tests
 histories: venv ## play new random histories of worktrees: make histories ARGS="--count 10000 --seed 2"
 	$(BIN)/pytest tests/histories -n $(WORKERS) -v $(ARGS)
 
-test-agents: venv ## install the real agents (about 1 GB) and test them against simulated models
+.venv/agents: requirements/agents.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt
+	@touch $@
+
+test-agents: .venv/agents ## install the real agents (about 1 GB) and test them against simulated models
 	$(BIN)/python tests/agents/install.py
 	$(BIN)/pytest -n 0 tests/agents $(ARGS)
 
