@@ -21,7 +21,7 @@ from bot.agents.driver import (
 from tests.agents.conftest import KEY, Heard, Stage, ask
 from tests.agents.planted import plant
 
-IMPATIENT = Limits(total_seconds=120, idle_seconds=3, cancel_grace_seconds=15)
+IMPATIENT = Limits(total_seconds=120, idle_seconds=8, cancel_grace_seconds=15)
 
 ASK_BY_A_TOOL = ("claude", "claude-acp")
 # Each agent reads some of these by itself, if it may. The prompt holds those of the default branch.
@@ -108,7 +108,7 @@ async def test_silence_ends_at_the_idle_limit(stage: Stage) -> None:
 
 async def test_the_idle_time_does_not_count_while_a_tool_runs(stage: Stage) -> None:
     async with stage.session() as (driver, _):
-        outcome = await ask(driver, "run sleep 5; echo slept", "say Good morning.", limits=IMPATIENT)
+        outcome = await ask(driver, "run sleep 10; echo slept", "say Good morning.", limits=IMPATIENT)
     assert isinstance(outcome, Completed), outcome
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from bot.agents.presets import NotInstalled, command_of, preset
 from bot.compose.parts import Surroundings
 from bot.demo.pair import running_bot, settings_for
 from bot.simulated.github.server import SimulatedGitHub
-from tests.agents.conftest import AGENTS, KEY
+from tests.agents.conftest import AGENTS, END_SECONDS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
 from tests.agents.test_models import strings
@@ -25,11 +26,13 @@ from tests.support.models.server import SimulatedModels
 from tests.support.patience import eventually
 from tests.support.world import open_world
 
+PATIENCE_SECONDS = 180.0
+
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer: real agents take half a minute to start on a busy machine."""
-    monkeypatch.setattr(test_world, "PATIENCE_SECONDS", 180.0)
+    monkeypatch.setattr(test_world, "PATIENCE_SECONDS", PATIENCE_SECONDS)
 
 
 def settings_of(agent: str, models: SimulatedModels) -> dict[str, str]:
@@ -140,7 +143,9 @@ async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
         settings = settings_for(github, tmp_path / "data", os.environ["PATH"], **more)
 
         async def hears(words: str) -> None:
-            await github.wait_for(lambda: any(words in said.body for said in issue.comments_by(github.bot)), 60)
+            await github.wait_for(
+                lambda: any(words in said.body for said in issue.comments_by(github.bot)), PATIENCE_SECONDS
+            )
 
         async with running_bot(github, settings, database_url, Surroundings(clock, clock.sleep)):
             await maria.comment(issue, "@threadtree-bot\nremember plum\nsay Noted.")
@@ -153,10 +158,15 @@ async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
             async def running() -> str:
                 return str(await asyncio.to_thread(in_homes, settings.data_dir))
 
-            await eventually(lambda: asyncio.to_thread(in_homes, settings.data_dir, b"sleep\x001000"), 60, running)
+            sleeping = partial(asyncio.to_thread, in_homes, settings.data_dir, b"sleep\x001000")
+            await eventually(sleeping, PATIENCE_SECONDS, running)
             await maria.comment(issue, "/stop")
             await hears("**Stopped**")
-        assert not await asyncio.to_thread(in_homes, settings.data_dir)
+
+        async def none_is_left() -> bool:
+            return not await asyncio.to_thread(in_homes, settings.data_dir)
+
+        await eventually(none_is_left, END_SECONDS, running)
 
 
 def in_homes(data_dir: Path, command: bytes = b"") -> list[str]:
