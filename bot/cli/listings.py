@@ -1,9 +1,7 @@
 """`threadtree worktrees list`, and how lists are printed: a table for people, `--json` for scripts."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
@@ -29,7 +27,6 @@ if TYPE_CHECKING:  # only `worktrees list` needs it, and `run_on_node` imports i
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000
 """More columns than any line has."""
-SUMMARIES_AT_ONCE: Final = 4
 STATES: Final = (*get_args(WorktreeState), "missing")
 
 
@@ -100,7 +97,10 @@ def print_worktrees(
     found, rescued, data_dir = run_on_node(listed)
     matching = [one for one in found if state is None or one.state == state]
     if json:
-        print_json([_as_json(one, rescued) for one in matching[:limit]])
+        of_each = dict[int, list[Rescue]]()
+        for rescue in rescued:
+            of_each.setdefault(rescue.worktree_id, []).append(rescue)
+        print_json([_as_json(one, of_each.get(one.row.id, [])) for one in matching[:limit]])
         return
     ids = {one.row.id for one in matching}
     filtered = repository is not None or state is not None
@@ -111,33 +111,30 @@ def print_worktrees(
 
 async def _look_at_disk(ctx: "NodeContext", rows: Sequence[listings.Worktree], with_disk: bool) -> list[_Listed]:
     """Add what is on disk to the worktrees of this node, if `with_disk`."""
-    at_once = asyncio.Semaphore(SUMMARIES_AT_ONCE)
+    rows = [row if row.node_id != ctx.node else replace(row, path=str(ctx.directory(row.path))) for row in rows]
+    looked_at = [row for row in rows if with_disk and row.node_id == ctx.node and row.state != "removed"]
+    found: dict[Path, Summary] = {}
+    with Console(stderr=True).status(f"Reading {format_count(len(looked_at), 'worktree')}"):
+        for folder in {row.folder for row in looked_at}:
+            branches = {Path(row.path): row.branch for row in looked_at if row.folder == folder}
+            async with reading(ctx.clone(folder)) as clone:  # one process answers for all its worktrees
+                found |= await summarize(clone, branches)
 
-    async def one(row: listings.Worktree) -> _Listed:
-        if row.node_id != ctx.node:
-            return _Listed(row, row.state, None)
-        row = replace(row, path=str(ctx.directory(row.path)))
-        if not with_disk or row.state == "removed":
-            return _Listed(row, row.state, None)
-        async with at_once:
-            summary = await summarize(clones[row.folder], Path(row.path), row.branch)
-        return _Listed(row, "missing" if summary is None and row.state == "ready" else row.state, summary)
+    ids = {row.id for row in looked_at}
 
-    async with AsyncExitStack() as stack:
-        stack.enter_context(Console(stderr=True).status(f"Reading {format_count(len(rows), 'worktree')}"))
-        # One process for each clone answers for all its worktrees.
-        folders = {row.folder for row in rows if row.node_id == ctx.node} if with_disk else ()
-        clones = {folder: await stack.enter_async_context(reading(ctx.clone(folder))) for folder in folders}
-        return await asyncio.gather(*map(one, rows))
+    def listed(row: listings.Worktree) -> _Listed:
+        on_disk = found.get(Path(row.path)) if row.id in ids else None
+        missing = row.id in ids and on_disk is None and row.state == "ready"
+        return _Listed(row, "missing" if missing else row.state, on_disk)
+
+    return [listed(row) for row in rows]
 
 
 def _as_json(listed: _Listed, rescued: Sequence[Rescue]) -> dict[str, object]:
-    row = asdict(listed.row)
+    row = {field.name: getattr(listed.row, field.name) for field in fields(listed.row)}
     del row["folder"], row["node_id"]
-    unknown = dict.fromkeys(field.name for field in fields(Summary))
-    on_disk = asdict(listed.on_disk) if listed.on_disk else unknown
-    of_this = [_rescue_as_json(rescue) for rescue in rescued if rescue.worktree_id == listed.row.id]
-    return {**row, "state": listed.state, **on_disk, "rescues": of_this}
+    on_disk = {field.name: getattr(listed.on_disk, field.name, None) for field in fields(Summary)}
+    return {**row, "state": listed.state, **on_disk, "rescues": [_rescue_as_json(rescue) for rescue in rescued]}
 
 
 def _rescue_as_json(rescue: Rescue) -> dict[str, object]:

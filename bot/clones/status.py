@@ -1,13 +1,28 @@
 """What a worktree has that HEAD has not, as git tells it in one go."""
 
+import asyncio
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bot.clones.clone import Clone
-from bot.sandbox.untrusted_files import leads_out
+from bot.git import refs
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Git
+from bot.sandbox.cage import Cage
+from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocking
+from bot.sandbox.view import View, unblock
 
 _STAGED_STATES = frozenset("MTAD")
+_FLAGS = ("--porcelain=v2", "-z", "--untracked-files=all", "--no-renames")
+_HEADER = b"\0# branch.oid "
+MOST_TOGETHER = 100
+"""The most worktrees that one process reads."""
+_MOST_INDEX_BYTES = 64 << 20
+# https://git-scm.com/docs/index-format: the mode of a submodule; the extension that names another index.
+_SUBMODULE, _SHARED_INDEX = b"\x00\x00\xe0\x00", b"link\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +46,69 @@ class Change:
         return self.staged in _STAGED_STATES and not self.unresolved
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The commit that HEAD names, None on a branch without one, and what differs from it."""
+
+    head: str | None
+    changes: list[Change]
+
+
 async def changes_in(clone: Clone, path: Path) -> list[Change]:
     """Return the files that differ from HEAD, and untracked ones, but no ignored ones. Raises GitError, OSError."""
-    flags = ("--porcelain=v2", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
     # No setting names another place: these are the files at this path.
     here = {"GIT_WORK_TREE": str(path)}
-    return parse_status((await clone.on_worktree(path, "status", *flags, environment=here)).stdout)
+    return parse_status(
+        (await clone.on_worktree(path, "status", *_FLAGS, "--ignore-submodules=none", environment=here)).stdout
+    )
+
+
+async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
+    """Return the statuses of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage.
+
+    Only to be shown: what decides about one worktree is read without others. Those with submodules, in which git would
+    run what their settings name, and those that git cannot read are left out.
+    """
+    cage, views = clone.git.cage, dict[Path, View]()
+    if cage is None:
+        return {}
+    for path in paths:
+        with suppress(GitError, OSError):
+            views[path] = await clone.view(path)
+    plain = await asyncio.to_thread(lambda: [(path, view) for path, view in views.items() if _is_plain(view)])
+    return await _read(clone.git, cage, plain)
+
+
+async def _read(git: Git, cage: Cage, some: Sequence[tuple[Path, View]]) -> dict[Path, Status]:
+    """Return the statuses; where git fails, those of each half, without the worktree for which it does."""
+    if len(some) < 2:
+        return {}
+    flags = (*_FLAGS, "--ignore-submodules=dirty", "--branch", "--no-ahead-behind")
+    shown = b""
+    try:
+        shown = (await git.in_many(cage, [view for _, view in some], "status", *flags)).stdout
+    except GitError as error:
+        if error.problem is GitProblem.TIMEOUT:
+            return {}
+    # A name holds no NUL, so only git begins an entry of its own.
+    found = (b"\0" + shown).split(_HEADER)[1:]
+    if len(found) != len(some):
+        middle = len(some) // 2
+        return await _read(git, cage, some[:middle]) | await _read(git, cage, some[middle:])
+    read = {path: one.partition(b"\0") for (path, _), one in zip(some, found, strict=True)}
+    heads = {path: os.fsdecode(head) for path, (head, _, _) in read.items()}
+    return {path: Status(heads[path], parse_status(read[path][2])) for path in read if refs.is_commit(heads[path])}
+
+
+def _is_plain(view: View) -> bool:
+    """Return whether git would wait for nothing, and start nothing, in a worktree."""
+    try:
+        unblock(view)
+        remove_blocking(view.worktree, ".git", links=False)
+        index = read_untrusted(view.state, PurePath("index"), _MOST_INDEX_BYTES)
+    except OSError:
+        return False
+    return _SUBMODULE not in index and _SHARED_INDEX not in index
 
 
 def parse_status(shown: bytes) -> list[Change]:

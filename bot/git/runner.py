@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TypedDict, TypeVar, Unpack
 
@@ -245,6 +245,21 @@ class Git:
         place = () if in_worktree else (f"--git-dir={view.admin}",)
         program = (*cage.git_argv(view, in_worktree=in_worktree), "git")
         return await self.run(*place, *args, cwd=None, stdout=stdout, program=program, **options)
+
+    async def in_many(self, cage: Cage, views: Sequence[View], *args: str) -> Completed:
+        """Run the same git command in many worktrees of one clone, one after the other in one cage that shows them all.
+
+        Their output follows one another. The command must run nothing that is in a worktree, and write nothing. Raises
+        GitError if one of them fails, OSError.
+        """
+        places = {PurePath(f"/worktrees/{number}"): view for number, view in enumerate(views)}
+        each = [(f"--git-dir={place}", f"--work-tree={view.worktree}", *args) for place, view in places.items()]
+        given = b"".join(os.fsencode(arg) + b"\0" for arguments in each for arg in arguments)
+        program = (*cage.many_argv(places), "xargs", "-0", "-n", str(len(each[0])), "git")
+        # The alternates of a private folder name a place that this cage does not have.
+        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(views[0].clone / "objects")}
+        environment = _worktree_environment(views[0].worktree) | objects
+        return await self.run(cwd=None, program=program, input=given, environment=environment)
 
     async def run(
         self,

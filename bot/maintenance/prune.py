@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -182,16 +182,18 @@ class _Prune:
         """Return what retention must know of a worktree. Raises GitError, OSError, InvalidNameError."""
         path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
         known = await asyncio.to_thread(metadata.read, path)
-        return Facts(
+        facts = Facts(
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
             row_at=candidate.worktree.updated_at,
             directory=os.path.lexists(path),  # noqa: ASYNC240
             metadata=METADATA_STATES[type(known)],
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
-            changed_at=await last_change(clone, path),
             busy=candidate.busy,
             locked=foreign_lock(clone.path, path),
         )
+        if reason_to_keep(facts, self._policy) is not None:
+            return facts
+        return replace(facts, changed_at=await last_change(clone, path, self._policy.expired_before(facts.kind)))
 
     async def _end_orphans(self) -> None:
         ctx, report = self._ctx, self._report

@@ -3,19 +3,20 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.sandbox.view import View, mounts, private_folder
+from bot.sandbox.view import View, git_directory, mounts, private_folder
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20
 _DEVICES_OF_GIT = ("/dev/null", "/dev/urandom")
+_GROUP_OF_MANY = "many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,28 @@ class Cage:
             *self._data_dir(),
             *mounts(view, with_worktree=in_worktree),
             *self._options_last(str(view.worktree if in_worktree else view.admin)),
+            *enforced.limit_argv(),
+            "--",
+        )
+
+    def many_argv(self, places: Mapping[PurePath, View]) -> tuple[str, ...]:
+        """Return the argv prefix of git in many worktrees of one clone, whose git directories are at these places.
+
+        All is read-only. Worktrees beside them are visible too, so nothing that is in one may run there. The process
+        must be started with git's environment. Raises OSError.
+        """
+        enforced = self.enforcement.for_one_command()
+        clones = {view.clone for view in places.values()}
+        shown = {folder for view in places.values() for folder in (view.worktree.parent, view.private.parent)}
+        shown |= {clone / name for clone in clones for name in ("config", "objects")}
+        return (
+            *enforced.join_group(_GROUP_OF_MANY),
+            *self._options_first(),
+            *(option for device in _DEVICES_OF_GIT for option in ("--dev-bind", device, device)),
+            *self._data_dir(),
+            *(option for path in sorted(shown) for option in ("--ro-bind", str(path), str(path))),
+            *(option for place, view in places.items() for option in git_directory(view, place)),
+            *self._options_last("/"),
             *enforced.limit_argv(),
             "--",
         )

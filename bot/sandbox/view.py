@@ -26,6 +26,7 @@ _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 _EMPTY, _WORKTREES = "empty", "worktrees"
 _SHARED = ("remotes", "tags")
 _PINNED = ("commondir", "gitdir")
+_HEAD = "refs/threadtree/head"
 _PACKED_REF = re.compile(rb"([0-9a-f]{40}(?:[0-9a-f]{24})?) (refs/[^\x00-\x20\x7f]+)")
 # An agent may write a file of any size there.
 _MOST_PACKED_BYTES = 64 << 20
@@ -206,6 +207,24 @@ def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
     if with_worktree:
         options += [("--bind", view.worktree, view.worktree), _read_only(view.worktree / ".git")]
     return tuple(str(word) for option in options for word in option)
+
+
+def git_directory(view: View, place: PurePath) -> tuple[str, ...]:
+    """Return the options of bwrap that make a git directory of links at `place`, for a cage that shows what they name.
+
+    The time for a mount grows with the mounts before it; a link takes none. HEAD must be no link to a file, but may be
+    one to a ref: https://git-scm.com/docs/gitrepository-layout
+    """
+    state, common = f"{view.state}", f"{view.common}"
+    targets = {
+        "HEAD": _HEAD,
+        _HEAD: f"{state}/HEAD",
+        "index": f"{state}/index",
+        "config": f"{view.clone}/config",
+        "refs/heads": f"{view.refs}/heads",
+        **{name: f"{common}/{name}" for name in ("packed-refs", "objects", "info")},
+    }
+    return tuple(word for name, target in targets.items() for word in ("--symlink", target, f"{place}/{name}"))
 
 
 def _read_only(path: Path) -> tuple[str, Path, Path]:

@@ -4,20 +4,22 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.clones import entries
+from bot.clones import entries, holding
 from bot.clones.admin import Missing, admin_directory, real_path, recorded
 from bot.clones.clone import Clone
-from bot.git import refs
+from bot.clones.status import MOST_TOGETHER, Status, changes_in, statuses
 from bot.git.errors import GitError
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.untrusted_files import entries_below
 from bot.sandbox.view import private_folder
 
+READ_AT_ONCE = 2
+_ORIGIN = "refs/remotes/origin/"
 _STATE = ("index", "HEAD")
 _OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)
 
@@ -34,31 +36,70 @@ class Summary:
     behind: int | None = None
 
 
-async def summarize(clone: Clone, path: Path, branch: str | None) -> Summary | None:
-    """Summarize the worktree at `path`; None where nothing is there."""
-    if not await asyncio.to_thread(path.is_dir):
-        return None
-    size = await asyncio.to_thread(used_bytes, (path,), sys.maxsize)
+async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
+    """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
+    sizes = await asyncio.to_thread(_sizes, branches)
+    theirs = await asyncio.to_thread(holding.tips, clone.path, _ORIGIN)
+    waiting, found = [*sizes], dict[Path, Summary]()
+    together = min(MOST_TOGETHER, -(-len(waiting) // READ_AT_ONCE))
+
+    async def work() -> None:
+        while waiting:
+            some = [waiting.pop() for _ in range(min(len(waiting), together))]
+            seen = await statuses(clone, some)
+            for path in some:
+                tip = theirs.get(f"{_ORIGIN}{branches[path]}")
+                found[path] = await _summary(clone, path, sizes[path], seen.get(path), tip)
+
+    await asyncio.gather(*(work() for _ in range(READ_AT_ONCE)))
+    return found
+
+
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    return {path: used_bytes((path,), sys.maxsize) for path in paths if path.is_dir()}
+
+
+async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, theirs: str | None) -> Summary:
     try:
-        await entries.unblock(clone, path)
-        changed = len(await entries.changed_files(clone, path))
-        head = await entries.head_of(clone, path)
-        theirs = await clone.commit_at(refs.remote(branch)) if branch else None
-        if head is None or theirs is None or await clone.commit_at(head) is None:
+        if seen is None:
+            await entries.unblock(clone, path)
+            seen = Status(await entries.head_of(clone, path), await changes_in(clone, path))
+        changed = len(seen.changes)
+        if seen.head is None or theirs is None:
             return Summary(size, changed)
-        if head == theirs:
+        if seen.head == theirs:
             return Summary(size, changed, 0, 0)
-        ahead, behind = (await clone.run("rev-list", "--left-right", "--count", f"{head}...{theirs}")).text.split()
-        return Summary(size, changed, int(ahead), int(behind))
-    except (GitError, OSError, refs.InvalidNameError):
+        if await clone.commit_at(seen.head) is None:
+            return Summary(size, changed)
+        return Summary(size, changed, *await clone.ahead_behind(seen.head, theirs))
+    except (GitError, OSError):
         return Summary(size)  # a broken worktree is listed like any other
 
 
-async def last_change(clone: Clone, path: Path) -> datetime | None:
-    """Return the newest time of the uncommitted files, the index and HEAD; None if the path is empty. It writes nothing
-    and opens only directories that git cannot read. If git cannot list the changes, all files count.
+async def last_change(clone: Clone, path: Path, before: datetime) -> datetime | None:
+    """Return the newest time of the uncommitted files, the index and HEAD; None if all that is there is older than
+    `before`, so that git need not tell which files are committed, or if the path is empty.
+
+    It writes nothing and opens only directories that git cannot read. If git cannot list the changes, all files count.
     """
+    if not await asyncio.to_thread(_is_newer, clone, path, before.timestamp()):
+        return None
     return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
+
+
+def _is_newer(clone: Clone, path: Path, before: float) -> bool:
+    """Return whether anything at the path, or git's state of it, is newer. It looks no further than the first."""
+    view, admin = clone.existing_view(path), admin_directory(clone.path, path)
+    state = view.state if view is not None else admin
+    for place in (path, *(state / name for name in _STATE if isinstance(state, Path))):
+        with contextlib.suppress(OSError):
+            if place.lstat().st_mtime > before:
+                return True
+    for child in entries_below(path):
+        with contextlib.suppress(OSError):
+            if child.stat(follow_symlinks=False).st_mtime > before:
+                return True
+    return False
 
 
 def foreign_lock(clone: Path, path: Path) -> str | None:

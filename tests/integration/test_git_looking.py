@@ -1,11 +1,15 @@
 """The disk columns of the list of worktrees."""
 
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from bot.worktrees.summary import Summary, summarize
+from bot.clones.status import statuses
+from bot.model import IssueBranch
+from bot.worktrees.summary import Summary, last_change, summarize
 from tests.support.git_repositories import SANDBOXES, GitRepositories
 
 BRANCH = "threadtree/issue-1"
@@ -19,16 +23,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositories:
 
 async def test_size_changes_and_difference_to_githubs_branch_are_shown(world: GitRepositories) -> None:
     await world.created()
-    seen = await summarize(world.clone, world.path, BRANCH)
-    assert seen is not None
+    seen = (await summarize(world.clone, {world.path: BRANCH}))[world.path]
     assert (seen.changed_files, seen.ahead, seen.behind) == (0, None, None)
 
     world.someone_pushes(BRANCH, {"theirs.txt": "1\n"}, start="origin/main")
     await world.update()
     (world.path / "mine.txt").write_text("x" * 100_000)
-    seen = await summarize(world.clone, world.path, BRANCH)
+    seen = (await summarize(world.clone, {world.path: BRANCH}))[world.path]
 
-    assert seen is not None
     assert (seen.changed_files, seen.ahead, seen.behind) == (1, 0, 1)
     assert seen.bytes >= 100_000
 
@@ -36,8 +38,50 @@ async def test_size_changes_and_difference_to_githubs_branch_are_shown(world: Gi
 async def test_a_broken_worktree_shows_a_size_and_a_missing_one_nothing(world: GitRepositories) -> None:
     await world.created()
     (world.path / ".git").write_text("gitdir: /nonexistent\n")
-    seen = await summarize(world.clone, world.path, BRANCH)
-    assert isinstance(seen, Summary)
-    assert seen.changed_files is None
+    seen = await summarize(world.clone, {world.path: BRANCH, world.path.with_name("issue-2"): None})
+    assert seen == {world.path: Summary(seen[world.path].bytes)}
 
-    assert await summarize(world.clone, world.path.with_name("issue-2"), None) is None
+
+async def test_many_worktrees_are_read_together_and_those_with_submodules_alone(world: GitRepositories) -> None:
+    names = ["clean", "changed", "ahead", "detached", "nested", "damaged"]
+    paths = {name: world.path.with_name(f"issue-{number}") for number, name in enumerate(names, start=1)}
+    for number, path in enumerate(paths.values(), start=1):
+        await world.created(IssueBranch(number), path)
+    (paths["changed"] / "? # branch.oid\n").write_text("a name like git's own lines")
+    (paths["changed"] / "docs").mkdir()
+    (paths["changed"] / "docs" / "new.txt").write_text("new")
+    tip = world.agent_commits({"mine.txt": "1\n"}, paths["ahead"])
+    world.agent("checkout", "-q", "--detach", path=paths["detached"])
+    world.agent("init", "-q", "sub", path=paths["nested"])
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    world.agent("-C", "sub", *identity, "commit", "-q", "--allow-empty", "-m", "one", path=paths["nested"])
+    world.agent("add", "sub", path=paths["nested"])
+    (paths["nested"] / "sub" / "inside.txt").write_text("1")
+    (world.view(paths["damaged"]).state if world.clone.git.cage else world.state.with_name("issue-6")).joinpath(
+        "index"
+    ).write_text("no index")
+
+    seen = await summarize(world.clone, dict.fromkeys(paths.values()))
+    assert {name: seen[path].changed_files for name, path in paths.items()} == {
+        **dict.fromkeys(("clean", "ahead", "detached"), 0), "changed": 2, "nested": 1, "damaged": None,
+    }  # fmt: skip
+    if world.clone.git.cage is not None:
+        together = await statuses(world.clone, [*paths.values()][:-1])
+        assert [*together] == [paths[name] for name in ("clean", "changed", "ahead", "detached")]
+        assert together[paths["ahead"]].head == tip
+
+
+async def test_only_a_file_that_changed_later_makes_git_tell_what_is_committed(world: GitRepositories) -> None:
+    await world.created()
+    await summarize(world.clone, {world.path: BRANCH})
+    now, later = datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1)
+    assert await last_change(world.clone, world.path, later) is None
+    committed = next(file for file in world.path.iterdir() if file.is_file() and file.name != ".git")
+    hour = 3600
+    os.utime(committed, (later.timestamp() + hour,) * 2)
+    at = await last_change(world.clone, world.path, later)
+    assert at is not None
+    assert at < later
+    committed.write_text("an edit")
+    os.utime(committed, (later.timestamp() + hour,) * 2)
+    assert await last_change(world.clone, world.path, now) == later + timedelta(seconds=hour)

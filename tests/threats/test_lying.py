@@ -105,9 +105,12 @@ async def deliver(victim: Victim, lock: CloneLock) -> None:
 async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:
     """Do all that the host does with a worktree. It ends reset."""
     world = victim.world
+    other = world.path.with_name("issue-2")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await summarize(world.clone, world.path, victim.branch) is not None
-        await last_change(world.clone, world.path)
+        seen = await summarize(world.clone, {world.path: victim.branch, other: None})
+        assert len(seen) == 2
+        assert seen[other].changed_files == 1
+        await last_change(world.clone, world.path, MORNING)
         async with clone_lock(world.clone) as lock:
             try:
                 await deliver(victim, lock)
