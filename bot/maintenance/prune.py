@@ -30,7 +30,7 @@ from bot.operations.remove import delete_trashed, remove_claimed
 from bot.store import removals, retention
 from bot.store.retention import Candidate
 from bot.worktrees.remove import Removed
-from bot.worktrees.summary import foreign_lock, last_change
+from bot.worktrees.summary import foreign_lock, is_newer, last_change
 
 CHECKED_AT_ONCE = 4
 _log = structlog.get_logger()
@@ -180,20 +180,27 @@ class _Prune:
 
     async def _facts(self, candidate: Candidate) -> Facts:
         """Return what retention must know of a worktree. Raises GitError, OSError, InvalidNameError."""
+        facts, asks_git = await asyncio.to_thread(self._facts_of_files, candidate)
+        if not asks_git:
+            return facts
+        clone = self._ctx.clone(candidate.worktree.folder)
+        return replace(facts, changed_at=await last_change(clone, self._path(candidate)))
+
+    def _facts_of_files(self, candidate: Candidate) -> tuple[Facts, bool]:
+        """Return what files tell, and whether it matters which of them are committed: only git knows that."""
         path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
-        known = await asyncio.to_thread(metadata.read, path)
+        known = metadata.read(path)
         facts = Facts(
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
             row_at=candidate.worktree.updated_at,
-            directory=os.path.lexists(path),  # noqa: ASYNC240
+            directory=os.path.lexists(path),
             metadata=METADATA_STATES[type(known)],
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
             busy=candidate.busy,
             locked=foreign_lock(clone.path, path),
         )
-        if reason_to_keep(facts, self._policy) is not None:
-            return facts
-        return replace(facts, changed_at=await last_change(clone, path, self._policy.expired_before(facts.kind)))
+        is_due = reason_to_keep(facts, self._policy) is None
+        return facts, is_due and is_newer(clone, path, self._policy.expired_before(facts.kind))
 
     async def _end_orphans(self) -> None:
         ctx, report = self._ctx, self._report

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from bot.clones import entries, holding
@@ -76,30 +78,31 @@ async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, the
         return Summary(size)  # a broken worktree is listed like any other
 
 
-async def last_change(clone: Clone, path: Path, before: datetime) -> datetime | None:
-    """Return the newest time of the uncommitted files, the index and HEAD; None if all that is there is older than
-    `before`, so that git need not tell which files are committed, or if the path is empty.
-
-    It writes nothing and opens only directories that git cannot read. If git cannot list the changes, all files count.
+async def last_change(clone: Clone, path: Path) -> datetime | None:
+    """Return the newest time of the uncommitted files, the index and HEAD; None if the path is empty. It writes nothing
+    and opens only directories that git cannot read. If git cannot list the changes, all files count.
     """
-    if not await asyncio.to_thread(_is_newer, clone, path, before.timestamp()):
-        return None
     return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
 
 
-def _is_newer(clone: Clone, path: Path, before: float) -> bool:
-    """Return whether anything at the path, or git's state of it, is newer. It looks no further than the first."""
-    view, admin = clone.existing_view(path), admin_directory(clone.path, path)
-    state = view.state if view is not None else admin
-    for place in (path, *(state / name for name in _STATE if isinstance(state, Path))):
-        with contextlib.suppress(OSError):
-            if place.lstat().st_mtime > before:
-                return True
-    for child in entries_below(path):
-        with contextlib.suppress(OSError):
-            if child.stat(follow_symlinks=False).st_mtime > before:
-                return True
-    return False
+def is_newer(clone: Clone, path: Path, before: datetime) -> bool:
+    """Return whether `last_change` may be later: whether any file, committed or not, is. It stops at the first."""
+    cage, admin = clone.git.cage, admin_directory(clone.path, path)
+    state = private_folder(cage.data_dir, real_path(path)) / "state" if cage is not None else admin
+    places = [path, *(state / name for name in _STATE if isinstance(state, Path))]
+    times = chain(
+        (_mtime(place.lstat) for place in places),
+        (_mtime(partial(child.stat, follow_symlinks=False)) for child in entries_below(path)),
+    )
+    return any(time > before.timestamp() for time in times)
+
+
+def _mtime(look: Callable[[], os.stat_result]) -> float:
+    """Return the time of the last change in seconds, 0 for what is not there."""
+    try:
+        return look().st_mtime
+    except OSError:
+        return 0
 
 
 def foreign_lock(clone: Path, path: Path) -> str | None:

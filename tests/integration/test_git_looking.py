@@ -9,7 +9,7 @@ import pytest
 
 from bot.clones.status import statuses
 from bot.model import IssueBranch
-from bot.worktrees.summary import Summary, last_change, summarize
+from bot.worktrees.summary import Summary, is_newer, last_change, summarize
 from tests.support.git_repositories import SANDBOXES, GitRepositories
 
 BRANCH = "threadtree/issue-1"
@@ -71,17 +71,19 @@ async def test_many_worktrees_are_read_together_and_those_with_submodules_alone(
         assert together[paths["ahead"]].head == tip
 
 
-async def test_only_a_file_that_changed_later_makes_git_tell_what_is_committed(world: GitRepositories) -> None:
+async def test_an_old_worktree_needs_no_git_and_a_committed_file_is_no_change(world: GitRepositories) -> None:
     await world.created()
     await summarize(world.clone, {world.path: BRANCH})
-    now, later = datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1)
-    assert await last_change(world.clone, world.path, later) is None
+    soon, later = (datetime.now(UTC) + timedelta(hours=hours) for hours in (1, 2))
+    assert not is_newer(world.clone, world.path, soon)
+
     committed = next(file for file in world.path.iterdir() if file.is_file() and file.name != ".git")
-    hour = 3600
-    os.utime(committed, (later.timestamp() + hour,) * 2)
-    at = await last_change(world.clone, world.path, later)
+    os.utime(committed, (later.timestamp(), later.timestamp()))
+    assert is_newer(world.clone, world.path, soon)
+    at = await last_change(world.clone, world.path)
     assert at is not None
-    assert at < later
+    assert at < soon
+
     committed.write_text("an edit")
-    os.utime(committed, (later.timestamp() + hour,) * 2)
-    assert await last_change(world.clone, world.path, now) == later + timedelta(seconds=hour)
+    os.utime(committed, (later.timestamp(), later.timestamp()))
+    assert await last_change(world.clone, world.path) == later

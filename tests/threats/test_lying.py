@@ -110,7 +110,7 @@ async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:
         seen = await summarize(world.clone, {world.path: victim.branch, other: None})
         assert len(seen) == 2
         assert seen[other].changed_files == 1
-        await last_change(world.clone, world.path, MORNING)
+        await last_change(world.clone, world.path)
         async with clone_lock(world.clone) as lock:
             try:
                 await deliver(victim, lock)
