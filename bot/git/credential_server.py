@@ -82,8 +82,9 @@ def _git_config(server_url: str, path: Path) -> GitConfig:
     return (
         ("credential.helper", ""),  # helpers of all configuration files add up; an empty one drops those before it
         # git adds the operation and runs this in a shell. For `store` no program starts: nothing is to be stored, and
-        # the client would start a server of its own where this one is away.
-        (f"credential.{server_url}.helper", f'!f() {{ test "$1" = store || exec {command} "$1"; }}; f'),
+        # the client would start a server of its own where this one is away. A client that was killed says nothing about
+        # the repository: git is told to quit, else it would ask a terminal.
+        (f"credential.{server_url}.helper", f'!f() {{ test "$1" = store || {command} "$1" || echo quit=1; }}; f'),
         (f"credential.{server_url}.useHttpPath", "true"),
     )
 

@@ -15,6 +15,7 @@ class GitProblem(StrEnum):
     DISK_FULL = "disk full"
     CORRUPT = "corrupt"
     TIMEOUT = "timeout"
+    KILLED = "killed"
     OTHER = "other"
 
 
@@ -22,6 +23,8 @@ class GitProblem(StrEnum):
 _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     # A problem of the cage says nothing about the repository.
     (GitProblem.OTHER, re.compile(r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): ")),
+    # git says so of a process of its own, such as the one that talks to the server.
+    (GitProblem.KILLED, re.compile(r"^(?!remote:).*\bdied of signal 9\b", re.M)),
     # The remote's messages begin with "remote:".
     (GitProblem.DISK_FULL, re.compile(r"^(?!remote:).*(no space left on device|disk quota exceeded)", re.I | re.M)),
     (GitProblem.CORRUPT, re.compile(r"unable to resolve reference .*: reference broken", re.I)),
@@ -38,8 +41,8 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
         GitProblem.NETWORK,
         re.compile(
             r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
-            r"|operation (timed out|too slow)|early eof|hung up|rpc failed|requested url returned error: (429|5\d\d)"
-            r"|gnutls|ssl_|transfer closed"
+            r"|operation (timed out|too slow)|early eof|empty reply from server|hung up|rpc failed"
+            r"|requested url returned error: (429|5\d\d)|gnutls|ssl_|transfer closed"
             # Our credential helper cannot get a token now.
             r"|credential helper '.*' told us to quit",
             re.I,

@@ -319,7 +319,9 @@ class Git:
         # A command is ended by the kernel when the reader of its output has seen enough.
         enough = stdout is not None and completed.status in SIGPIPE_STATUSES
         killed = completed.status < 0 or completed.status > _LAST_STATUS
-        if (check or killed) and completed.status and not enough:
+        if killed and not enough:
+            raise GitError(GitProblem.KILLED, command, f"{completed.stderr}\nended by a signal: {completed.status}")
+        if check and completed.status and not enough:
             raise failure(command, completed)
         return completed
 

@@ -120,6 +120,8 @@ def _reason(problem: BaseException) -> WaitReason | None:
             return "credentials"
         case GitError(problem=GitProblem.LOCKED):
             return "files-locked"
+        case GitError(problem=GitProblem.KILLED):
+            return "git-killed"
         case GitError(problem=GitProblem.DISK_FULL):
             return "disk-full"
         case DiskShortError():

@@ -110,6 +110,16 @@ async def test_a_deep_directory_with_quotes_and_spaces_works(tmp_path: Path) -> 
     assert not (tmp_path / "here").exists()
 
 
+async def test_a_client_that_was_killed_says_nothing_about_the_repository(tmp_path: Path) -> None:
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        killed = tuple((key, value.replace("git credential-cache", "sh -c 'kill -9 $$'")) for key, value in credentials)
+        status, _, err = await git(
+            tmp_path, killed, "credential", "fill", text=f"url={SERVER}/octo-org/hello.world\n\n"
+        )
+    assert status
+    assert problem_of(err) is GitProblem.NETWORK, err
+
+
 async def test_files_where_git_runs_are_not_imported(tmp_path: Path) -> None:
     for module in ("socket.py", "os.py", "bot.py", "sitecustomize.py"):
         (tmp_path / module).write_text("raise SystemExit('ran code of the repository')")

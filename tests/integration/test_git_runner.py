@@ -168,5 +168,6 @@ async def test_with_progress_the_limit_is_on_silence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", [("git",), ("sh", "-c", 'git "$@"; exit $?', "in a cage")])
 async def test_a_killed_git_has_answered_nothing(tmp_path: Path, program: Sequence[str]) -> None:
-    with pytest.raises(GitError):
+    with pytest.raises(GitError) as caught:
         await GIT.run("-c", "alias.die=!kill -9 $PPID", "die", cwd=tmp_path, program=program, check=False)
+    assert caught.value.problem is GitProblem.KILLED

@@ -88,6 +88,9 @@ URL = "unable to access 'https://github.com/acme/shop.git/'"
             f"fatal: {URL}: GnuTLS recv error (-110): The TLS connection was",
             GitProblem.NETWORK,
         ),
+        (f"fatal: {URL}: Empty reply from server", GitProblem.NETWORK),
+        ("error: git-remote-http died of signal 9\nfatal: expected flush after ref listing", GitProblem.KILLED),
+        ("remote: error: index-pack died of signal 9\n ! [remote rejected] x -> x", GitProblem.REJECTED),
         ("error: RPC failed; curl 56 Recv failure\nfatal: the remote end hung up unexpectedly", GitProblem.NETWORK),
         (
             "error: RPC failed; HTTP 500\nfatal: early EOF",
@@ -133,6 +136,7 @@ PASSING = {
     "git hangs": (git(GitProblem.TIMEOUT), "github-away"),
     "git with an old token": (git(GitProblem.AUTH, said="Authentication failed for 'x'"), "credentials"),
     "git finds a lock": (git(GitProblem.LOCKED), "files-locked"),
+    "git is killed": (git(GitProblem.KILLED), "git-killed"),
     "git on a full disk": (git(GitProblem.DISK_FULL), "disk-full"),
     "a full disk": (OSError(28, "No space left on device"), "disk-full"),
     "database: no connection": (asyncpg.ConnectionDoesNotExistError("08"), "database-away"),
