@@ -380,23 +380,20 @@ async def _contents(stores: Iterable[Path]) -> tuple[set[tuple[str, str]], set[s
 async def _has(store: Path, sha: str, environment: dict[str, str]) -> bool:
     """Return whether the whole history of a commit is here: a sandbox is that of one clone only."""
     command = ("rev-list", "--objects", "--quiet", sha)
-    return await (await _start(store, command, environment, asyncio.subprocess.DEVNULL)).wait() == 0
+    return await (await _start(store, command, environment)).wait() == 0
 
 
 async def _git(store: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    process = await _start(store, arguments, environment or {}, None)
+    process = await _start(store, arguments, environment or {})
     said, _ = await process.communicate()
     assert process.returncode == 0, arguments
     return said.decode()
 
 
-async def _start(
-    store: Path, arguments: Sequence[str], environment: dict[str, str], stderr: int | None
-) -> asyncio.subprocess.Process:
+async def _start(store: Path, arguments: Sequence[str], environment: dict[str, str]) -> asyncio.subprocess.Process:
     command = ("git", f"--git-dir={store}", *arguments)
-    return await asyncio.create_subprocess_exec(
-        *command, env=os.environ | environment, stdout=asyncio.subprocess.PIPE, stderr=stderr
-    )
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    return await asyncio.create_subprocess_exec(*command, env=os.environ | environment, stdout=pipe, stderr=null)
 
 
 def leaks(evidence: Evidence) -> Iterable[Violation]:
