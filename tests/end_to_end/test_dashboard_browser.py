@@ -1,5 +1,9 @@
-"""The dashboard in a real browser: a turn followed live, changes with their question, every page on every screen."""
+"""The dashboard in a real browser: a turn followed live, changes with their question, every page on every screen.
 
+`SCREENSHOTS=FOLDER make test ARGS=tests/end_to_end/test_dashboard_browser.py` leaves pictures of the pages there.
+"""
+
+import os
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -62,6 +66,11 @@ class Tab:
         for some in words:
             await expect(self.page.locator("main")).to_contain_text(some)
 
+    async def is_shown(self, name: str) -> None:
+        """Leave a picture of the page for a person, if asked: pictures take a third of the longest test."""
+        if folder := os.environ.get("SCREENSHOTS"):
+            await self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
     async def presses(self, words: str) -> None:
         await self.page.get_by_role("button", name=words, exact=True).click()
 
@@ -111,7 +120,7 @@ async def tab_of(browser: Browser, url: str, *, signed_in: bool = True, **option
 
 
 async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_reload(
-    browser: Browser, a_world: Worlds, tmp_path: Path
+    browser: Browser, a_world: Worlds
 ) -> None:
     async with a_world({"ADMIN_TOKEN": TOKEN}) as world, tab_of(browser, world.pair.url, signed_in=False) as tab:
         page = tab.page
@@ -133,7 +142,7 @@ async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_rel
         )
         await tab.sees("Turn 1", "acme/shop#1", "maria", f"Read {LIVE}", f"I read {LIVE}.", f"Wait for {gates[0]}")
         await expect(page.locator("main").get_by_text(re.compile(r"\d s\b")).first).to_be_visible()
-        await page.screenshot(path=tmp_path / "running.png", full_page=True)
+        await tab.is_shown("running")
         gates[0].open()
         await tab.sees("I test.", f"Wait for {gates[1]}")
         gates[1].open()
@@ -150,14 +159,14 @@ async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_rel
             await other.opens("/turns/2")
             await other.page.locator("#stop").click()
             await other.sees("Stop turn 2?")
-            await other.page.screenshot(path=tmp_path / "stop.png", full_page=True)
+            await other.is_shown("stop")
             await other.presses("Stop it")
             await other.sees("Turn 2 is being stopped.")
         await tab.sees("stopped", "Stopped by the operator.", "Ask again")
         assert await page.evaluate("window.isSameDocument"), "the page was loaded again"
         await issue.hears("**Stopped** by the operator.")
         second.open()
-        await page.screenshot(path=tmp_path / "stopped.png", full_page=True)
+        await tab.is_shown("stopped")
         assert await live_elements(page) == []
 
         await tab.presses("Sign out")
@@ -181,9 +190,7 @@ def write(worktree: str, name: str, text: str) -> None:
     Path(worktree, name).write_text(text)
 
 
-async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(
-    browser: Browser, a_world: Worlds, tmp_path: Path
-) -> None:
+async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(browser: Browser, a_world: Worlds) -> None:
     async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
         await worked_on(world)
         [worktree] = await world.worktrees("path")
@@ -193,14 +200,14 @@ async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(
             await tab.sees("acme/shop#1", "threadtree/issue-1")
             await tab.opens("/worktrees/1/reset")
             await tab.sees("Reset worktree 1?", "rescued first")
-            await tab.page.screenshot(path=tmp_path / "reset.png", full_page=True)
+            await tab.is_shown("reset")
             await tab.presses("Reset it")
             await tab.sees("Worktree 1 will be reset.")
             await world.until("exists (select from operations where kind = 'reset' and state = 'done')")
             assert world.text_of(worktree, "by-hand.txt") is None
             await tab.opens("/rescues")
             await tab.sees("acme/shop")
-            await tab.page.screenshot(path=tmp_path / "rescues.png", full_page=True)
+            await tab.is_shown("rescues")
             await tab.opens("/worktrees/1/restore")
             await tab.presses("Restore it")
             await world.until("exists (select from operations where kind = 'restore' and state = 'done')")
@@ -222,7 +229,7 @@ async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(
 
 
 async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wrote(
-    browser: Browser, a_world: Worlds, tmp_path: Path
+    browser: Browser, a_world: Worlds
 ) -> None:
     async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
         issue = await worked_on(world)
@@ -247,7 +254,7 @@ async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wro
                     assert await live_elements(tab.page) == [], path
                     assert await fits(tab.page), f"{path} is wider than a screen of {size['width']}"
                     name = path.strip("/").replace("/", "-").replace(guid, "guid") or "overview"
-                    await tab.page.screenshot(path=tmp_path / f"{scheme}-{name}.png", full_page=True)
+                    await tab.is_shown(f"{scheme}-{name}")
                 tab.problems[:] = [one for one in tab.problems if "status of 404" not in one]
                 await tab.opens("/")
                 grounds.append(await tab.page.evaluate("getComputedStyle(document.body).backgroundColor"))
