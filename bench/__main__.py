@@ -36,9 +36,11 @@ def main() -> int:
     swept.add_argument("--due", type=int, default=100)
     flooded = parts.add_parser("flood", help="how fast the process answers while agents and strangers flood it")
     flooded.add_argument("--seconds", type=int, default=10, help="of each flood")
-    turned = parts.add_parser("turn", help="what a turn costs beside its agent")
+    turned = parts.add_parser("turn", help="what a turn costs beside its agent and GitHub")
     turned.add_argument("--runs", type=int, default=5)
     turned.add_argument("--short", action="store_true", help="the small repository only")
+    names = list(dict.fromkeys(one.name for one in turn.SETTINGS))
+    turned.add_argument("--setting", nargs="+", choices=names, default=names, help="these repositories only")
     claimed = parts.add_parser("claim", help="how long a claim takes while thousands of turns wait")
     claimed.add_argument("--runs", type=int, default=30)
     shared = parts.add_parser("fair", help="what a flood of one person's comments costs others")
@@ -76,7 +78,8 @@ def main() -> int:
         case "lists":
             return 0 if lists.report(asyncio.run(lists.measure(known.worktrees, known.sandbox))) else 1
         case "turn":
-            settings = turn.SHORT if known.short else turn.SETTINGS
+            chosen = [one for one in turn.SETTINGS if one.name in known.setting]
+            settings = turn.SHORT if known.short else chosen
             return 0 if turn.report(asyncio.run(turn.measure(settings, known.runs))) else 1
         case _:
             return 0 if sweep.report(asyncio.run(sweep.measure(known.worktrees, known.due))) else 1

@@ -1,4 +1,9 @@
-"""What a turn costs beside its agent: milliseconds and processes, by the size of the repository and its history."""
+"""What a turn costs beside its agent and GitHub: milliseconds and processes, by the size of the repository.
+
+The time of a turn goes from the comment to the answer. Its overhead leaves out the time in which the agent or GitHub is
+at work and the bot is not. GitHub is at work while it handles a request to its API or its git. The bot is at work while
+it makes the prompt, and while a git of its own runs that does not talk to GitHub.
+"""
 
 import asyncio
 import shutil
@@ -6,7 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,15 +27,19 @@ from bot import process
 from bot.agents.acp import AcpDriver
 from bot.compose.parts import Surroundings
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
+from bot.git.runner import Git
 from bot.postgres.embedded import embedded_postgres
+from bot.run.prompt import make_prompt
 from bot.simulated.github.model import Issue, Repository
 from bot.simulated.github.server import SimulatedGitHub
+from bot.simulated.github.traffic import Traffic
 from bot.store.migrate import migrate
 
 PATIENCE_SECONDS = 120.0
 MOST_PROCESSES = 15
 RATIO_LIMIT = 1.3
 """Limit of many registered worktrees and of many branches, to the same repository without them."""
+_TALKS_TO_GITHUB = ("fetch", "push", "ls-remote")
 _UNFINISHED = ("Queued.", "Working on it")
 _LIFTED = {"MAX_TURNS_PER_PERSON_PER_DAY": "100000", "MAX_COMMENTS_PER_HOUR": "100000"}
 
@@ -57,24 +66,66 @@ SETTINGS = (
     Setting("5,000 branches", "off", branches=5000),
     Setting("20k files", "off", files=20_000),
     Setting("20k files", "bwrap", files=20_000, limits_ms=(None, 600)),
+    Setting("100k files", "bwrap", files=100_000, limits_ms=(None, 1200)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: all its seconds, those beside agent and GitHub, and the processes that the bot started."""
+
+    seconds: float
+    overhead: float
+    processes: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Figure:
-    """The turns of one setting: seconds beside the agent, and the processes, of new and of following turns."""
+    """The new and the following turns of one setting."""
 
     setting: Setting
-    new: list[tuple[float, int]] = field(default_factory=list)
-    following: list[tuple[float, int]] = field(default_factory=list)
+    new: list[Turn] = field(default_factory=list)
+    following: list[Turn] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Meter:
-    """The seconds of agents and the number of processes since the last turn; turns run one after the other."""
+    """What happened since the last turn, when others and when the bot were at work. Turns run one after the other."""
 
-    agent_seconds: float = 0.0
-    processes: int = 0
+    others: list[tuple[float, float]] = field(default_factory=list)
+    bot: list[tuple[float, float]] = field(default_factory=list)
+    processes: list[str] = field(default_factory=list)
+
+    def noted(self, at_work: list[tuple[float, float]], work: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        """Return `work`, with each call noted in `at_work`."""
+
+        async def call(*args: Any, **options: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return await work(*args, **options)
+            finally:
+                at_work.append((begin, time.perf_counter()))
+
+        return call
+
+    def turn(self, begin: float, end: float) -> Turn:
+        """Return the turn of that time."""
+        only_bot = end - begin - (_covered([*self.others, *self.bot], begin, end) - _covered(self.bot, begin, end))
+        return Turn(end - begin, only_bot, tuple(self.processes))
+
+    def clear(self) -> None:
+        """Begin with another turn."""
+        for seen in (self.others, self.bot, self.processes):
+            seen.clear()
+
+
+def _covered(spans: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Return the seconds between `begin` and `end` that at least one of the spans covers."""
+    covered, seen = 0.0, begin
+    for start, stop in sorted(spans):
+        covered += max(0.0, min(stop, end) - max(start, seen))
+        seen = max(seen, stop)
+    return covered
 
 
 class _Clock:
@@ -97,10 +148,10 @@ class _Bot:
     repository: Repository
     meter: _Meter
 
-    async def turn(self, thread: Issue, words: str) -> tuple[float, int]:
-        """Ask, and return the seconds until the answer without those of the agent, and the number of processes."""
+    async def turn(self, thread: Issue, words: str) -> Turn:
+        """Ask, wait for the answer, and return what the turn took."""
         known = len(thread.comments)
-        self.meter.agent_seconds, self.meter.processes = 0.0, 0
+        self.meter.clear()
         begin = time.perf_counter()
         await self.github.person("maria").comment(thread, f"@{self.github.bot.login} {words}")
 
@@ -109,11 +160,11 @@ class _Bot:
             return next((body for body in bodies if not body.startswith(_UNFINISHED)), None)
 
         body = await self.github.wait_for(answer, PATIENCE_SECONDS)
-        seconds = time.perf_counter() - begin - self.meter.agent_seconds
+        turn = self.meter.turn(begin, time.perf_counter())
         if body is None or "1 file +" not in body:
             raise RuntimeError(f"the turn made no change: {body}")
         await self.github.settled()
-        return seconds, self.meter.processes
+        return turn
 
 
 async def measure(settings: Sequence[Setting], runs: int) -> list[Figure]:
@@ -138,30 +189,31 @@ async def measure(settings: Sequence[Setting], runs: int) -> list[Figure]:
 
 @contextmanager
 def _metered(meter: _Meter) -> Iterator[None]:
-    started, opened, prompted = process.start, AcpDriver.open, AcpDriver.prompt
+    run, opened = Git.run, AcpDriver.open
+    metered_run = meter.noted(meter.bot, run)
 
-    async def start(*args: Any, **options: Any) -> Any:
-        meter.processes += 1
-        return await started(*args, **options)
+    async def start(argv: Sequence[str], *args: Any, **options: Any) -> Any:
+        words = list(argv)
+        after_git = words[words.index("git") + 1 :]
+        caged = "bwrap " if any(word.endswith("bwrap") for word in words) else ""
+        meter.processes.append(caged + next(word for word in after_git if not word.startswith("-")))
+        return await process.start(argv, *args, **options)
 
-    async def timed(work: Any) -> Any:
-        begin = time.perf_counter()
-        try:
-            return await work
-        finally:
-            meter.agent_seconds += time.perf_counter() - begin
+    async def timed_run(self: Git, *args: str, **options: Any) -> Any:
+        command = next(arg for arg in args if not arg.startswith("-"))
+        return await (run if command in _TALKS_TO_GITHUB else metered_run)(self, *args, **options)
 
     async def open_(self: AcpDriver, *args: Any) -> Any:
-        meter.processes += 1
-        return await timed(opened(self, *args))
-
-    async def prompt(self: AcpDriver, *args: Any) -> Any:
-        return await timed(prompted(self, *args))
+        meter.processes.append("agent")
+        return await opened(self, *args)
 
     with (
         patch("bot.git.runner.start", start),
-        patch.object(AcpDriver, "open", open_),
-        patch.object(AcpDriver, "prompt", prompt),
+        patch("bot.run.turn.make_prompt", meter.noted(meter.bot, make_prompt)),
+        patch.object(Git, "run", timed_run),
+        patch.object(AcpDriver, "open", meter.noted(meter.others, open_)),
+        patch.object(AcpDriver, "prompt", meter.noted(meter.others, AcpDriver.prompt)),
+        patch.object(Traffic, "__call__", meter.noted(meter.others, Traffic.__call__)),
     ):
         yield
 
@@ -214,15 +266,17 @@ def _register(clone: Path, setting: Setting) -> None:
 
 
 def report(figures: Sequence[Figure]) -> bool:
-    """Print the medians; return whether all keep the limits."""
-    print(f"{'repository':>16} {'sandbox':>7} {'new ms':>7} {'next ms':>8} {'processes':>10} {'to small':>12}")
+    """Print the medians and the processes; return whether all keep the limits."""
+    heads = ("repository", "sandbox", "new ms", "next ms", "processes", "to small", "in all")
+    print("{:>16} {:>7} {:>7} {:>8} {:>10} {:>12} {:>12}".format(*heads))
     small = {one.setting.sandbox: one for one in figures if one.setting.name == "small"}
     held = True
     for one in figures:
-        setting, beside = one.setting, small[one.setting.sandbox]
+        setting, beside = one.setting, small.get(one.setting.sandbox, one)
         times = [1000 * _median(turns) for turns in (one.new, one.following)]
+        in_all = [1000 * statistics.median(turn.seconds for turn in turns) for turns in (one.new, one.following)]
         ratios = [_median(a) / _median(b) for a, b in ((one.new, beside.new), (one.following, beside.following))]
-        counts = [max(count for _, count in turns) for turns in (one.new, one.following)]
+        counts = [max(len(turn.processes) for turn in turns) for turns in (one.new, one.following)]
         over = [f"{ms:.0f} ms" for ms, limit in zip(times, setting.limits_ms, strict=True) if limit and ms > limit]
         over += [f"{count} processes" for count in counts if count > MOST_PROCESSES]
         if setting.worktrees or setting.branches:
@@ -230,10 +284,14 @@ def report(figures: Sequence[Figure]) -> bool:
         held &= not over
         print(
             f"{setting.name:>16} {setting.sandbox:>7} {times[0]:7.0f} {times[1]:8.0f} {counts[0]:>5}/{counts[1]:<4}"
-            f" {ratios[0]:6.2f}/{ratios[1]:<5.2f}{'  over the limit: ' + ', '.join(over) if over else ''}"
+            f" {ratios[0]:6.2f}/{ratios[1]:<5.2f} {in_all[0]:6.0f}/{in_all[1]:<5.0f}"
+            f"{'  over the limit: ' + ', '.join(over) if over else ''}"
         )
+    for one in figures:
+        for what, turns in (("new", one.new), ("next", one.following)):
+            print(f"{one.setting.name}, {one.setting.sandbox}, {what}: {', '.join(turns[-1].processes)}")
     return held
 
 
-def _median(turns: Sequence[tuple[float, int]]) -> float:
-    return statistics.median(seconds for seconds, _ in turns)
+def _median(turns: Sequence[Turn]) -> float:
+    return statistics.median(turn.overhead for turn in turns)
