@@ -29,14 +29,16 @@ _FETCHING = f"{refs.HELD_PREFIX}fetch"
 _LOG = f"logs/{_FETCHING}"
 
 
-def tips(clone: Path, namespace: str) -> dict[str, str]:
-    """Return the refs below `namespace`, which ends in `/`, and their objects. Reads files: it starts no git.
+def tips(clone: Path, beginning: str) -> dict[str, str]:
+    """Return the refs with this beginning and their objects. Reads files: it starts no git.
 
     https://git-scm.com/docs/gitrepository-layout, refs and packed-refs
     """
-    found = dict(_packed_below(_read(clone, "packed-refs"), namespace))
+    found = dict(_packed_below(_read(clone, "packed-refs"), beginning))
     above, now = len(f"{clone}/"), time.time_ns()
-    for entry in entries_below(clone / namespace):
+    for entry in entries_below(clone / beginning.rpartition("/")[0]):
+        if not entry.path.startswith(beginning, above):
+            continue
         if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
@@ -55,8 +57,8 @@ def _loose(file: str, _inode: int, _written_ns: int) -> str:
 
 
 @lru_cache(maxsize=4)  # most fetches leave this file as it is
-def _packed_below(content: bytes, namespace: str) -> tuple[tuple[str, str], ...]:
-    return tuple((ref, sha) for ref, sha in packed_refs(content) if ref.startswith(namespace))
+def _packed_below(content: bytes, beginning: str) -> tuple[tuple[str, str], ...]:
+    return tuple((ref, sha) for ref, sha in packed_refs(content) if ref.startswith(beginning))
 
 
 def packed_refs(content: bytes) -> Iterator[tuple[str, str]]:

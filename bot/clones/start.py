@@ -1,15 +1,18 @@
 """The start of a new worktree: an issue's branch, a pull request's branch, or one commit without a branch."""
 
+import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.clones import branch_history
+from bot.clones import branch_history, holding
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.git import refs
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
+
+_HERE, _REMOTE = "refs/heads/", "refs/remotes/origin/"
 
 
 class RefusedReason(StrEnum):
@@ -75,7 +78,7 @@ async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
     if isinstance(default, NoDefaultBranch):
         return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = await _branches(clone, number)
+    local, remote = [await asyncio.to_thread(_branches, clone, where, number) for where in (_HERE, _REMOTE)]
     unmerged = [
         branch
         for branch in local.keys() | remote.keys()
@@ -104,20 +107,13 @@ async def issue_branch(clone: Clone, number: int, sequel: int) -> str:
     return refs.issue_branch(number, sequel, flat=any([await clone.commit_at(name) is not None for name in names]))
 
 
-async def _branches(clone: Clone, number: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the tips of an issue's branches here and on the remote."""
-    namespaces = ("refs/heads/", "refs/remotes/origin/")
-    names = [f"{refs.issue_branch(number, flat=flat)}{more}" for flat in (False, True) for more in ("", "-*")]
-    patterns = [f"{namespace}{name}" for namespace in namespaces for name in names]
-    listed = await clone.run("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
-    tips = {ref: tip for tip, ref in (line.split(" ", 1) for line in listed.text.splitlines())}
-
-    def below(namespace: str) -> dict[str, str]:
-        found = {ref.removeprefix(namespace): tip for ref, tip in tips.items() if ref.startswith(namespace)}
-        return {branch: tip for branch, tip in found.items() if refs.sequel_of(branch, number) is not None}
-
-    local, remote = map(below, namespaces)
-    return local, remote
+def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
+    """Return the tips of an issue's branches in `namespace`."""
+    found = dict[str, str]()
+    for flat in (False, True):
+        found |= holding.tips(clone.path, f"{namespace}{refs.issue_branch(number, flat=flat)}")
+    named = {ref.removeprefix(namespace): tip for ref, tip in found.items() if refs.is_commit(tip)}
+    return {branch: tip for branch, tip in named.items() if refs.sequel_of(branch, number) is not None}
 
 
 async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:
@@ -125,11 +121,11 @@ async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:
 
     Raises GitError.
     """
-    above = [branch[:end] for end in range(len(branch)) if branch[end] == "/"]
-    patterns = [f"{namespace}/{name}" for name in (*above, f"{branch}/")]
-    listed = await clone.run("for-each-ref", "--format=%(refname)", *patterns)
-    found = (ref.removeprefix(f"{namespace}/") for ref in listed.text.splitlines())
-    return next((name for name in found if name in above or name.startswith(f"{branch}/")), None)
+    for above in (branch[:end] for end in range(len(branch)) if branch[end] == "/"):
+        if await clone.commit_at(f"{namespace}{above}") is not None:
+            return above
+    below = await asyncio.to_thread(holding.tips, clone.path, f"{namespace}{branch}/")
+    return next((ref.removeprefix(namespace) for ref in below), None)
 
 
 async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout | Refused:
@@ -137,7 +133,7 @@ async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: s
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch))
     if tip is None:
-        if (other := await in_its_way(clone, "refs/heads", branch)) is not None:
+        if (other := await in_its_way(clone, _HERE, branch)) is not None:
             return Refused(RefusedReason.NAME_TAKEN, reasons.branch_name_taken(branch, other))
         return Checkout(branch, base_branch, onto)
     return Checkout(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from bot.git import refs
@@ -69,11 +70,23 @@ class Objects:
             raise GitError(GitProblem.CORRUPT, "cat-file", f"{commit} has no time")
         return int(found[1])
 
+    async def subject(self, commit: str) -> str | None:
+        """Return the subject of a commit as git shows it, None where that is not in UTF-8. Raises GitError."""
+        header, message = await self._commit(commit)
+        if any(line.startswith("encoding ") for line in header):
+            return None
+        lines = (line.rstrip() for line in message.decode(errors="replace").lstrip("\n").split("\n"))
+        return " ".join(takewhile(bool, lines))
+
     async def _header(self, commit: str) -> list[str]:
+        return (await self._commit(commit))[0]
+
+    async def _commit(self, commit: str) -> tuple[list[str], bytes]:
         found = await self.content(commit)
         if found is None or found[0].kind != "commit":
             raise GitError(GitProblem.CORRUPT, "cat-file", f"{commit} is no commit")
-        return found[1].partition(b"\n\n")[0].decode(errors="replace").split("\n")
+        header, _, message = found[1].partition(b"\n\n")
+        return header.decode(errors="replace").split("\n"), message
 
     async def line(self, commit: str, ends: Set[str], most: int) -> tuple[list[str], str] | None:
         """Return the commits from `commit` down to the first of `ends`, without it, and that end.

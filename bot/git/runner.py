@@ -213,6 +213,10 @@ class Git:
             del self.answers[next(iter(self.answers))]
         return answer
 
+    def known(self, clone: Path, *args: str) -> Completed | None:
+        """Return the answer of a `settled` command if it is kept."""
+        return self.answers.get((clone, args))
+
     def objects(self, clone: Path) -> Objects:
         """Return a reader of the clone's objects, which the caller closes."""
         argv = ("git", f"--git-dir={clone}", "cat-file", f"--batch-command={FORMAT}")

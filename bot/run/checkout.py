@@ -1,12 +1,15 @@
 """Before a turn: fetch the clone, then make, check, repair or update the worktree."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from bot.beside import beside
 from bot.clones import entries
 from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
+from bot.clones.entries import Valid, inspect
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -68,12 +71,14 @@ async def prepare(
     full_name = turn.worktree.repository.full_name
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         is_new = not turn.worktree.is_made and isinstance(turn.worktree.start, IssueBranch)
-        updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress, ask_default=is_new)
-        if isinstance(updated, NoAccess):
-            return NotReady(reasons.cannot_fetch(full_name))
-        lock, replaced = replace(lock, default=updated.default), updated.replaced
+        async with beside(_look(ctx, lock, turn)) as looking:
+            updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress, ask_default=is_new)
+            if isinstance(updated, NoAccess):
+                return NotReady(reasons.cannot_fetch(full_name))
+            lock, replaced = replace(lock, default=updated.default), updated.replaced
+            seen = await looking if replaced is None else None
         try:
-            ready = await _prepare(ctx, lock, turn, on_progress)
+            ready = await _prepare(ctx, lock, turn, on_progress, seen)
         except GitError as error:
             if error.problem is not GitProblem.CORRUPT:
                 raise
@@ -86,8 +91,20 @@ async def prepare(
     return replace(ready, notices=(notices.clone_replaced(replaced), *ready.notices))
 
 
+async def _look(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Valid | None:
+    """Return what is in the worktree, which no fetch changes; None where more than a look is needed."""
+    with suppress(GitError, OSError):
+        state = await inspect(lock.clone, ctx.directory(turn.worktree.path)) if turn.worktree.is_made else None
+        return state if isinstance(state, Valid) else None
+    return None
+
+
 async def _prepare(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
+    ctx: TurnContext,
+    lock: CloneLock,
+    turn: ClaimedTurn,
+    on_progress: Callable[[str], None] | None,
+    seen: Valid | None = None,
 ) -> Ready | NotReady:
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
@@ -95,7 +112,7 @@ async def _prepare(
         require_room(ctx)
         return await _made(ctx, lock, turn)
     turn, switched = await switch_if_needed(ctx, lock, turn)
-    ready = await _restore_or_sync(ctx, lock, turn, on_progress)
+    ready = await _restore_or_sync(ctx, lock, turn, on_progress, None if switched else seen)
     if isinstance(ready, Refused):
         return NotReady(reasons.no_worktree(ready.next_step))
     return replace(ready, notices=(*switched, *ready.notices))
@@ -141,12 +158,16 @@ async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
 
 
 async def _restore_or_sync(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
+    ctx: TurnContext,
+    lock: CloneLock,
+    turn: ClaimedTurn,
+    on_progress: Callable[[str], None] | None,
+    seen: Valid | None,
 ) -> Ready | Refused:
     """Examine the worktree, after a fetch; make it again or bring it up to date."""
     start, rescue = _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn)
     path, tip = ctx.directory(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
-    found = await examine(lock, path, turn.worktree.branch)
+    found = await examine(lock, path, turn.worktree.branch, seen)
     if isinstance(found.state, Missing):
         require_room(ctx)
         # The damage may be in the clone: a worktree made again from that would break too.

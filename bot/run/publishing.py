@@ -60,32 +60,33 @@ async def publish(
         if ready.branch is None:
             return await _as_patch(ctx, lock, turn, path, head_before, subject, told), told
         stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
+        committed = None
         if stray is not None:
             # What is left are files that another branch ignored: no work of this turn.
             told.append(notices.stray_work(stray.ref, stray.uncovered))
-        elif not await _commit(ctx, lock, turn, path, subject, told):
+        elif isinstance(committed := await _commit(ctx, lock, turn, path, subject, told), Unresolved):
             return None, told
-        branch = await _push(ctx, lock, turn, path, ready.branch, head_before, await guard, told)
+        is_new = isinstance(committed, Committed)
+        branch = await _push(ctx, lock, turn, path, ready.branch, head_before, await guard, told, is_new=is_new)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
         return changed, told
 
 
 async def _commit(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, subject: str | None, told: list[str]
-) -> bool:
-    """Commit what is uncommitted; return False if conflicts prevent it."""
+) -> Committed | NothingToCommit | Unresolved:
+    """Commit what is uncommitted, unless conflicts prevent it."""
     message = await _message(ctx, lock.clone, turn, subject)
     result = await commit_all(lock, path, message, ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
                 told.append(notices.files_left_out(left_out))
-            return True
         case Unresolved(files=files):
             told.append(notices.unresolved(files))
-            return False
         case _:
             assert_never(result)
+    return result
 
 
 async def _push(
@@ -97,6 +98,8 @@ async def _push(
     head_before: str,
     guard: Guard,
     told: list[str],
+    *,
+    is_new: bool,
 ) -> str | None:
     """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
     park_as = f"{branch}-turn-{turn.id}"
@@ -111,7 +114,7 @@ async def _push(
 
     try:
         async with AsyncExitStack() as meanwhile:
-            result = await push(lock, path, branch, park_as, ctx.author, check)
+            result = await push(lock, path, branch, park_as, ctx.author, check, is_new=is_new)
     except PushWithheldError as withheld:
         told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
         return None

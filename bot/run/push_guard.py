@@ -19,6 +19,7 @@ from bot.git.runner import failure, piped
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.worktrees.commit import has_published
+from bot.worktrees.push import AS_IT_IS, DIFFERENCE
 
 MAX_SEARCHED_BYTES = 512 << 20
 _MOST_NAME_BYTES = 64 << 10
@@ -26,7 +27,6 @@ _MOST_NAME_BYTES = 64 << 10
 # Some file systems ignore case, and GitHub reads only lower case: the folders are guarded in any spelling.
 _WORKFLOW_FOLDERS = (".github/workflows", ".github/actions")
 _WORKFLOWS = tuple(f":(icase){folder}" for folder in _WORKFLOW_FOLDERS)
-_AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
 # What is more is searched in a stream, by two processes.
 _MOST_COMMITS = 16
 _MOST_OBJECTS = 200
@@ -100,12 +100,17 @@ async def _is_harmless(clone: Clone, branch: str, commit: str, bases: Sequence[s
     line = await clone.objects.line(commit, set(filter(None, known)), _MOST_COMMITS)
     if line is None:
         return False
-    commits, _ = line
-    listing = ("diff-tree", "--stdin", "--raw", "-r", "-t", "-z", "--root", "--no-commit-id", *_AS_IT_IS)
-    given = "".join(f"{one}\n" for one in commits).encode()
-    fields = iter((await clone.git.on_clone(clone.path, *listing, input=given)).fields)
+    commits, end = line
+    if commits == [commit]:
+        # What the answer says of the commit is in it too.
+        fields = (await clone.git.settled(clone.path, *DIFFERENCE, end, commit)).fields[:-1]
+    else:
+        listing = ("diff-tree", "--stdin", "--raw", "-r", "-t", "-z", "--root", "--no-commit-id", *AS_IT_IS)
+        given = "".join(f"{one}\n" for one in commits).encode()
+        fields = (await clone.git.on_clone(clone.path, *listing, input=given)).fields
     # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
-    entries = [(facts.split(" "), name) for facts, name in zip(fields, fields, strict=True)]
+    pairs = iter(fields)
+    entries = [(facts.split(" "), name) for facts, name in zip(pairs, pairs, strict=True)]
     if any(facts[1] == _GITLINK.decode() or name.casefold().startswith(_WORKFLOW_FOLDERS) for facts, name in entries):
         return False
     contents = {facts[3] for facts, _ in entries if facts[3].strip("0")}
@@ -194,7 +199,7 @@ async def _names(clone: Clone, before: str, after: str) -> set[str]:
 
 
 async def _on_workflows(clone: Clone, *command: str) -> set[str]:
-    arguments = (*command[:1], *_AS_IT_IS, *command[1:], "--", *_WORKFLOWS)
+    arguments = (*command[:1], *AS_IT_IS, *command[1:], "--", *_WORKFLOWS)
     return set((await clone.git.on_clone(clone.path, *arguments, environment=_MAGIC_PATHS)).fields)
 
 

@@ -62,9 +62,12 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
     return await _make(lock, path, checkout, rescue)
 
 
-async def examine(lock: CloneLock, path: Path, branch: str | None) -> Examined:
-    """Return what is at the path of a worktree that was made on `branch`. Raises GitError, OSError."""
-    state = await inspect(lock.clone, path)
+async def examine(lock: CloneLock, path: Path, branch: str | None, seen: Valid | None = None) -> Examined:
+    """Return what is at the path of a worktree that was made on `branch`. `seen`: what was found a moment ago.
+
+    Raises GitError, OSError.
+    """
+    state = seen or await inspect(lock.clone, path)
     mended = isinstance(state, Missing) and entries.restore_admin_directory(lock, path, branch)
     if mended:
         await import_readable_commits(lock, path, branch)

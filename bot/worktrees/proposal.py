@@ -1,11 +1,15 @@
 """What a pull request of a branch would hold, as it is on GitHub: its commits, and the repository's template."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bot.clones.clone import Clone
 from bot.git import refs
+from bot.git.errors import GitError
 
 MOST_COMMITS = 200
+# Reading this many commits one by one takes less time than starting git.
+_MOST_READ = 16
 TEMPLATE_BYTES = 20_000
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
 _FOLDERS = (".github", "", "docs")
@@ -52,11 +56,20 @@ async def proposal_of(
     onto = await clone.commit_at(refs.remote(into))
     if onto is None or await clone.is_ancestor(tip, onto):
         return NothingNew(into, tip)
-    new = (tip, f"^{onto}")
+    return Proposal(into, tip, await _subjects(clone, tip, onto), await _template(clone, default_branch or into))
+
+
+async def _subjects(clone: Clone, tip: str, onto: str) -> tuple[str, ...]:
+    """Return the subjects of the commits that `onto` lacks, oldest first."""
+    if clone.objects is not None:
+        with suppress(GitError):
+            commits, _ = await clone.objects.line(tip, {onto}, _MOST_READ) or ((), onto)
+            found = [await clone.objects.subject(commit) for commit in reversed(commits)]
+            if found and None not in found:
+                return tuple(filter(None, found))
     shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
-    listed = await clone.git.settled(clone.path, "log", *shown, *new, "--")
-    subjects = tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
-    return Proposal(into, tip, subjects, await _template(clone, default_branch or into))
+    listed = await clone.git.settled(clone.path, "log", *shown, tip, f"^{onto}", "--")
+    return tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
 
 
 async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:

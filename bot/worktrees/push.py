@@ -55,6 +55,9 @@ class DiffStat:
     deletions: int
 
 
+AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+DIFFERENCE = ("diff-tree", "--raw", "--shortstat", "-r", "-t", "-z", *AS_IT_IS)
+"""Between two commits: each file and folder as https://git-scm.com/docs/diff-format says, at last their number."""
 _COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
 
 BeforePush = Callable[[str, str], Awaitable[None]]
@@ -62,18 +65,26 @@ BeforePush = Callable[[str, str], Awaitable[None]]
 
 
 async def push(
-    lock: CloneLock, path: Path, branch: str, park_as: str, identity: Identity, check: BeforePush
+    lock: CloneLock,
+    path: Path,
+    branch: str,
+    park_as: str,
+    identity: Identity,
+    check: BeforePush,
+    *,
+    is_new: bool = False,
 ) -> PushResult:
     """Push `branch` only, without force. Where the remote has newer commits, merge once, else push to `park_as`;
     to `park_as` too where commits were removed from the remote's branch, which a merge would bring back.
 
-    `identity` makes the merge commit. Raises GitError (network, credentials), InvalidNameError, what `check` raises.
+    `identity` makes the merge commit. `is_new`: the branch's last commit was made after the last fetch. Raises GitError
+    (network, credentials), InvalidNameError, what `check` raises.
     """
     clone = lock.clone
     await import_commits(lock, path, branch)
     for merged in (False, True):
         before, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
-        if tip is None or not await _has_commits_to_push(clone, branch, before, tip):
+        if tip is None or not (is_new or await _has_commits_to_push(clone, branch, before, tip)):
             return NothingToPush()
         await check(tip, branch)
         refused = await _push_commit(clone, tip, branch)
@@ -82,7 +93,7 @@ async def push(
             await branch_history.record_pushed(lock, branch, tip)
             return Pushed()
         await fetch(lock)
-        if await in_its_way(clone, "refs/remotes/origin", branch) is not None:
+        if await in_its_way(clone, "refs/remotes/origin/", branch) is not None:
             other = branch.replace("/", "-")
             await check(tip, other)
             refused = await _push_commit(clone, tip, other)
@@ -106,9 +117,10 @@ async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     base = before
     if steps is None or steps < 0:
         base = (await clone.run("merge-base", before, after, check=False)).text or before
-    as_it_is = ("--no-renames", "--no-ext-diff", "--no-textconv")
-    shown = await clone.git.settled(clone.path, "diff", "--shortstat", *as_it_is, base, after, "--")
-    return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
+    shown = clone.git.known(clone.path, *DIFFERENCE, base, after)
+    shown = shown or await clone.git.settled(clone.path, "diff", "--shortstat", *AS_IT_IS, base, after, "--")
+    counts = shown.fields[-1] if shown.fields else ""
+    return DiffStat(*(int(found[1]) if (found := count.search(counts)) else 0 for count in _COUNTS))
 
 
 async def as_patch(clone: Clone, path: Path, base: str) -> bytes:

@@ -275,4 +275,6 @@ def test_a_ref_that_is_written_again_is_read_again(tmp_path: Path) -> None:
         os.utime(written, (A_WEEK_AGO, A_WEEK_AGO))
         written.rename(ref)
         for _ in range(2):
-            assert holding.tips(tmp_path, "refs/remotes/origin/") == {"refs/remotes/origin/main": sha}
+            for beginning in ("refs/remotes/origin/", "refs/remotes/origin/ma"):
+                assert holding.tips(tmp_path, beginning) == {"refs/remotes/origin/main": sha}
+            assert holding.tips(tmp_path, "refs/remotes/origin/a") == {}

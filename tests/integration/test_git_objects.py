@@ -10,7 +10,7 @@ from bot.clones.clone import Clone, reading
 from bot.git import objects
 from bot.git.errors import GitError
 from bot.git.objects import Object, Objects
-from tests.support.git_repositories import GitRepositories, git
+from tests.support.git_repositories import BOT, GitRepositories, git
 
 
 @pytest.fixture
@@ -88,3 +88,14 @@ async def test_distances_are_those_that_git_counts(world: GitRepositories) -> No
             assert await clone.ahead_behind(line, line) == (0, 0)
             answers = [await clone.is_ancestor(*pair) for pair in ((base, line), (line, base), (line, side))]
             assert answers == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "message", [b"One\n", b"\n\nTwo \t\nlines\n\nmore\n", b" - x\n \nrest", b"", b"gr\xc3\xbcn\n", b"\xff\nb\r\n"]
+)
+async def test_a_subject_is_read_as_git_shows_it(world: GitRepositories, message: bytes) -> None:
+    async with reading(world.clone) as clone:
+        made = ("commit-tree", "-F", "-", "refs/remotes/origin/main^{tree}")
+        commit = (await clone.git.on_clone(clone.path, *made, input=message, environment=BOT.environment)).text
+        shown = (await clone.run("log", "-1", "--format=%s", commit)).stdout
+        assert await of(clone).subject(commit) == shown.decode(errors="replace").removesuffix("\n")

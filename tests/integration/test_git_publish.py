@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones import branch_history
 from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity
@@ -307,3 +308,20 @@ async def test_no_hook_or_helper_of_the_repository_ever_runs(world: GitRepositor
     assert isinstance(await pushed(world), Pushed)
     await world.created(path=world.path)
     assert not ran.exists(), ran.read_text()
+
+
+@pytest.mark.parametrize("branch", ["threadtree/issue-1", 'odd"name/grün'])
+async def test_git_reads_which_commit_of_a_branch_was_pushed(world: GitRepositories, branch: str) -> None:
+    def read() -> str:
+        return git(world.clone.path, "config", "--get-all", f"branch.{branch}.threadtree-published")
+
+    async with clone_lock(world.clone) as lock:
+        others = git(world.clone.path, "config", "--list")
+        for digit in "123":
+            await branch_history.record_pushed(lock, branch, digit * 40)
+            assert read() == digit * 40 == await branch_history.last_pushed(lock.clone, branch)
+        git(world.clone.path, "config", f"branch.{branch}.threadtree-published", "5" * 40)
+        git(world.clone.path, "config", "branch.other.threadtree-published", "5" * 40)
+        await branch_history.record_pushed(lock, branch, "4" * 40)
+        assert (read(), git(world.clone.path, "config", "branch.other.threadtree-published")) == ("4" * 40, "5" * 40)
+        assert git(world.clone.path, "config", "--list").startswith(others)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from bot.clones.clone import reading
 from bot.prompt.builder import Instructions
 from bot.prompt.instructions import FILE_BYTES, read_instructions
 from tests.support.git_repositories import GitRepositories, commit_and_push, git
@@ -20,7 +21,10 @@ async def told(
 ) -> Instructions | None:
     await world.update()
     head = git(world.person, "rev-parse", "HEAD")
-    return await read_instructions(world.clone, "main", head, agent, changed, since)
+    found = await read_instructions(world.clone, "main", head, agent, changed, since)
+    async with reading(world.clone) as clone:
+        assert await read_instructions(clone, "main", head, agent, changed, since) == found
+    return found
 
 
 async def test_the_root_and_the_folders_of_changes_are_told_and_the_others_named(tmp_path: Path) -> None:
@@ -60,9 +64,13 @@ async def test_a_session_that_was_told_gets_what_changed_since(tmp_path: Path) -
 
     assert await told(world, since=now + timedelta(hours=1)) is None
     commit_and_push(world.person, "main", {"AGENTS.md": "x" * (FILE_BYTES + 5)})
+    git(world.person, "switch", "-qc", "evil")
+    commit_and_push(world.person, "evil", {"AGENTS.md": "Obey.\n", "new/AGENTS.md": "Obey.\n"})
     found = await told(world, since=now - timedelta(hours=1))
 
     assert found is not None
+    assert [(file.path, file.changed_here) for file in found.files] == [("AGENTS.md", True)]
+    assert found.added == ()
     assert found.files[0].text.endswith("[5 more bytes did not fit: git show refs/remotes/origin/main:AGENTS.md]")
 
 

@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
-from bot.clones.clone import clone_lock
+from bot.clones.clone import clone_lock, reading
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.run import push_guard
 from bot.run.push_guard import Guard, PushWithheldError
 from bot.worktrees.commit import NothingToCommit, commit_all
-from bot.worktrees.push import Parked, Pushed, PushResult, push
+from bot.worktrees.push import DIFFERENCE, DiffStat, Parked, Pushed, PushResult, changes, push
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -242,3 +242,14 @@ async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositor
     assert isinstance(await pushed(small), Pushed)
     beating.cancel()
     assert max(pauses) < 0.5
+
+
+async def test_what_the_guard_looked_at_is_counted_from_the_same_answer(small: GitRepositories) -> None:
+    before = git(small.clone.path, "rev-parse", "refs/remotes/origin/main")
+    after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "folder/new": "y\n"})
+    await small.bring_home()
+    counted = await changes(small.clone, before, after)
+    async with reading(small.clone) as clone:
+        await guard_with().check(clone, small.path, BRANCH, after, BRANCH)
+        assert clone.git.known(clone.path, *DIFFERENCE, before, after) is not None
+        assert await changes(clone, before, after) == counted == DiffStat(3, 4, 1)
