@@ -7,7 +7,7 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
 
-@pytest.mark.parametrize(("sandbox", "most"), [("off", (18, 15)), ("bwrap", (22, 19))])
+@pytest.mark.parametrize(("sandbox", "most"), [("off", (12, 10)), ("bwrap", (16, 14))])
 async def test_a_turn_starts_few_processes(
     a_world: Worlds, sandbox: str, most: tuple[int, int], request: pytest.FixtureRequest
 ) -> None:

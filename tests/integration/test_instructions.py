@@ -69,7 +69,7 @@ async def test_a_session_that_was_told_gets_what_changed_since(tmp_path: Path) -
     found = await told(world, since=now - timedelta(hours=1))
 
     assert found is not None
-    assert [(file.path, file.changed_here) for file in found.files] == [("AGENTS.md", True)]
+    assert [(file.path, file.changed_here) for file in found.files] == [("AGENTS.md", True), ("CLAUDE.md", False)]
     assert found.added == ()
     assert found.files[0].text.endswith("[5 more bytes did not fit: git show refs/remotes/origin/main:AGENTS.md]")
 

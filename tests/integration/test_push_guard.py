@@ -246,7 +246,7 @@ async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositor
 
 async def test_what_the_guard_looked_at_is_counted_from_the_same_answer(small: GitRepositories) -> None:
     before = git(small.clone.path, "rev-parse", "refs/remotes/origin/main")
-    after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "folder/new": "y\n"})
+    after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "new": "y\n"})
     await small.bring_home()
     counted = await changes(small.clone, before, after)
     async with reading(small.clone) as clone:
