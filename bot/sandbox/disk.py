@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from threading import Event
 
 from bot.sandbox.untrusted_files import entries_below
 
@@ -28,12 +29,16 @@ class DiskWatch:
 
         Counting takes at most a twentieth of the time.
         """
-        while True:
-            begin = time.monotonic()
-            used = await asyncio.to_thread(used_bytes, self.folders, self.limit_bytes)
-            if used > self.limit_bytes:
-                return used
-            await asyncio.sleep(max(poll_seconds, _SHARE * (time.monotonic() - begin)))
+        over = Event()
+        try:
+            while True:
+                begin = time.monotonic()
+                used = await asyncio.to_thread(used_bytes, self.folders, self.limit_bytes, over)
+                if used > self.limit_bytes:
+                    return used
+                await asyncio.sleep(max(poll_seconds, _SHARE * (time.monotonic() - begin)))
+        finally:
+            over.set()  # a thread cannot be cancelled
 
 
 @asynccontextmanager
@@ -53,12 +58,14 @@ async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) ->
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def used_bytes(folders: Iterable[Path], enough: int) -> int:
-    """Return the bytes these folders take on disk. Counting ends past `enough`, follows no link, ignores lost files."""
+def used_bytes(folders: Iterable[Path], enough: int, over: Event | None = None) -> int:
+    """Return the bytes these folders take on disk. Counting follows no link and ignores lost files; it ends past
+    `enough`, and when it is `over`.
+    """
     used = 0
     for child in chain.from_iterable(map(entries_below, folders)):
         with suppress(OSError):  # it vanished
             used += child.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
-        if used > enough:
+        if used > enough or (over is not None and over.is_set()):
             break
     return used

@@ -1,17 +1,20 @@
 """Files of a folder that an agent may have filled: no link is followed, nothing blocks, nothing is read without end."""
 
+import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.agents.presets import PRESETS, plugin_of_repository
-from bot.sandbox.disk import used_bytes
+from bot.sandbox import disk
+from bot.sandbox.disk import DiskWatch, used_bytes
 from bot.sandbox.untrusted_files import (
     UntrustedFileError,
     entries_below,
@@ -150,3 +153,24 @@ def test_a_plugin_of_a_repository_is_found_also_behind_a_link(worktree: Path, na
 def test_a_folder_of_plugins_that_is_a_link_is_found(worktree: Path) -> None:
     (worktree / ".opencode").symlink_to(worktree.parent / "outside")
     assert plugin_of_repository(PRESETS["opencode"], worktree) == ".opencode/plugin"
+
+
+async def test_counting_disk_ends_with_its_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (tmp_path / str(number)).write_bytes(b"x" * 4096)
+    counted: list[int] = []
+    gate, reached, done = Event(), Event(), Event()
+
+    def count(folders: Iterable[Path], enough: int, over: Event) -> int:
+        reached.set()
+        gate.wait(30)
+        counted.append(used_bytes(folders, enough, over))
+        done.set()
+        return 0
+
+    monkeypatch.setattr(disk, "used_bytes", count)
+    async with disk.watched(DiskWatch((tmp_path,), 1 << 40), pytest.fail):
+        await asyncio.to_thread(reached.wait, 30)
+    gate.set()
+    assert await asyncio.to_thread(done.wait, 30)
+    assert counted[0] < used_bytes((tmp_path,), 1 << 40)
