@@ -169,7 +169,7 @@ async def test_counting_disk_ends_with_its_watch(tmp_path: Path, monkeypatch: py
         return 0
 
     monkeypatch.setattr(disk, "used_bytes", count)
-    async with disk.watched(DiskWatch((tmp_path,), 1 << 40), pytest.fail):
+    async with disk.watched(DiskWatch((tmp_path,), 1 << 40), lambda _: pytest.fail("not over the limit")):
         await asyncio.to_thread(reached.wait, 30)
     gate.set()
     assert await asyncio.to_thread(done.wait, 30)
