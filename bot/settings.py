@@ -181,9 +181,7 @@ def load(
     A name in the environment wins over the file, also when it is empty; an empty value means unset.
     Raises SettingsError with all problems at once.
     """
-    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
-    real = os.environ if environ is None else environ
-    variables = {name: value for name, value in {**file, **real}.items() if value and value.strip()}
+    variables = _variables(environ, dotenv)
     given: dict[str, Any] = {
         field: variables[field.upper()].strip()
         for field in Settings.model_fields
@@ -210,6 +208,20 @@ def load(
         key_file = Path(given["github_private_key_path"])
         resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
     return _validated(given, problems)
+
+
+def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:
+    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
+    real = os.environ if environ is None else environ
+    return {name: value for name, value in {**file, **real}.items() if value and value.strip()}
+
+
+def chosen_agent(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> str | None:
+    """Return the agent that AGENT names, also where another setting that it needs is missing; None where it is none."""
+    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
+
+    agent = _variables(environ, dotenv).get("AGENT", "claude").strip()
+    return agent if agent in (*PRESETS, "custom") else None
 
 
 def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:

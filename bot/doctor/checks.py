@@ -50,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The settings that can be read, and the problems of the others; `agent` is None where AGENT cannot be read."""
+    """The settings that can be read, and the problems of the others; `agent` is None where AGENT names none."""
 
     settings: Settings
     problems: tuple[str, ...]
@@ -78,9 +78,13 @@ def known_settings() -> Known:
         except SettingsError as error:
             problems = problems or error.lines
         else:
-            return Known(found, problems, found.agent if Need.AGENT in needs else None)
+            return Known(found, problems, settings.chosen_agent())
     nowhere = str(Path(tempfile.gettempdir()) / "threadtree")
-    return Known(settings.load({"PATH": settings.search_path(), "DATA_DIR": nowhere}, dotenv=None), problems, None)
+    return Known(
+        settings.load({"PATH": settings.search_path(), "DATA_DIR": nowhere}, dotenv=None),
+        problems,
+        settings.chosen_agent(),
+    )
 
 
 async def examine(known: Known, github: GitHub | None) -> list[Check]:

@@ -165,7 +165,7 @@ def test_the_valid_ones_of_broken_settings_are_used(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("GEMINI_API_KEY")
     monkeypatch.setenv("AGENT_NETWORK", "none")
     known = known_settings()
-    assert (known.agent, known.settings.agent_network) == (None, "none")
+    assert (known.agent, known.settings.agent_network) == ("gemini", "none")
 
     monkeypatch.setenv("AGENT_NETWORK", "everywhere")
     known = known_settings()

@@ -8,7 +8,18 @@ import pytest
 
 from bot import settings
 from bot.agents.presets import PRESETS
-from bot.settings import DATABASE_ONLY, SERVE, WEB, WORKER, Need, Settings, SettingsError, known_secrets, load
+from bot.settings import (
+    DATABASE_ONLY,
+    SERVE,
+    WEB,
+    WORKER,
+    Need,
+    Settings,
+    SettingsError,
+    chosen_agent,
+    known_secrets,
+    load,
+)
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {
@@ -358,3 +369,8 @@ def test_the_example_with_its_blanks_filled_starts_the_bot(tmp_path: Path) -> No
     (tmp_path / ".env").write_text(filled)
     given = load({"HOME": "/home/ada"}, dotenv=tmp_path / ".env", needs=SERVE)
     assert (given.agent, list(given.agent_env)) == ("claude", ["ANTHROPIC_API_KEY"])
+
+
+@pytest.mark.parametrize(("given", "chosen"), [(None, "claude"), ("codex", "codex"), ("custom", "custom"), ("x", None)])
+def test_the_chosen_agent_is_known_also_without_its_key(given: str | None, chosen: str | None) -> None:
+    assert chosen_agent({} if given is None else {"AGENT": given}, dotenv=None) == chosen
