@@ -31,7 +31,7 @@ _LINK = re.compile(r"request\]\([^)]*#issuecomment-(\d+)\)")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
-_KEPT = "could not be pushed"
+_KEPT, _GONE = "could not be pushed", "is no longer on GitHub"
 
 TURNS = """
 select t.id, t.state, t.reason, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
@@ -175,7 +175,8 @@ def answers(evidence: Evidence) -> Iterable[Violation]:
         if shown != wanted:
             yield Violation(LOST if shown < wanted else DOUBLED, f"{wanted} /help on {thread!r}, {shown} replies")
     for turn in evidence.turns:
-        if turn["state"] == "refused":  # nothing that is asked here deserves it
+        # Nothing else that is asked here deserves it: a request right before a merge and the end of its branch.
+        if turn["state"] == "refused" and _GONE not in turn["reason"]:
             yield Violation(LOST, f"turn {turn['id']} was refused: {turn['reason']}")
     asked_twice = Counter(turn["source_id"] for turn in evidence.turns)
     for comment, times in asked_twice.items():
