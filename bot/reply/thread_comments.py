@@ -82,13 +82,14 @@ async def ended(
 ) -> None:
     """Answer with the `parts` of `tracking.final`: in the tracking comment, or in a new comment that it links to.
 
-    New where the tracking comment is older than NEW_COMMENT_AFTER at `now`; without `now` the answer is news to nobody.
+    New where the tracking comment is older than NEW_COMMENT_AFTER at `now`, or above the answer to an earlier request;
+    without `now` the answer is news to nobody.
     """
-    is_old = now is not None and await outbox.is_posted_before(connection, turn_id, now - NEW_COMMENT_AFTER)
+    is_new = now is not None and await outbox.is_passed(connection, turn_id, now - NEW_COMMENT_AFTER)
     rows = []
-    for part, content in enumerate(parts, start=2 if is_old else 1):
+    for part, content in enumerate(parts, start=2 if is_new else 1):
         rows.append(await outbox.enqueue_comment(connection, thread_ref, target, content, FINAL, turn_id, part))
-    if is_old:
+    if is_new:
         link = tracking.moved(state)
         await outbox.enqueue_comment(connection, thread_ref, target, link, FINAL, turn_id, 1, waits_for=rows[0])
     await _ring(connection, thread_ref)

@@ -8,17 +8,20 @@ from uuid import uuid4
 from bot.model import Target
 from bot.store.database import Connection, worktree_of
 from bot.store.turns import Claim, ClaimedTurn, Use
+from bot.store.worktrees import IS_IN_THE_WAY
 
-CLAIM = """
+CLAIM = f"""
 -- The oldest queued turn of this node whose worktree has no running turn and whose conversation has no earlier
 -- unfinished one; repositories with fewer running turns go first, then earlier rounds, in which each person has one.
--- A turn waits until its time, while its path is being removed, while the node has lost the directory at its path, or
--- that on its branch, and has not let it go yet, while an operation that was enqueued before it is unfinished, and
--- while GitHub limits its writer. Only the first such turn of each repository is looked for: whatever else waits is not
--- read. `case` keeps the cheap questions before those that look at other rows.
+-- A turn waits until its time, while a directory that is to go is in its way, while an operation that was enqueued
+-- before it is unfinished, and while GitHub limits its writer. Only the first such turn of each repository is looked
+-- for: whatever else waits is not read. `case` keeps the cheap questions before those that look at other rows.
 with recursive running as materialized (
     select worktree_id, queue_platform as platform, queue_repository_id as repository_id
     from turns where state = 'running' and queue_node = $1
+), leaving as materialized (
+    select * from worktrees where node = $1 and state = 'removing'
+    union all select * from worktrees where node = $1 and state = 'lost'
 ), busy as (
     select platform, repository_id, count(*) as turns from running group by platform, repository_id
 ), held as materialized (
@@ -47,13 +50,7 @@ with recursive running as materialized (
               else t.id = (select min(e.id) from turns e
                            where e.conversation_id = t.conversation_id and e.state in ('queued', 'running'))
                    and (select w.state in ('reserved', 'ready')
-                               and not exists (select from worktrees o
-                                               where o.node = w.node and o.path = w.path and o.state = 'removing')
-                               and not exists (
-                                   select from worktrees o
-                                   where o.node = w.node and o.state = 'lost'
-                                     and (o.path = w.path or (o.platform, o.repository_id, o.branch)
-                                          = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref))))
+                               and not exists (select from leaving l where {IS_IN_THE_WAY})
                         from worktrees w where w.id = t.worktree_id)
                    and not exists (select from operations p where p.worktree_id = t.worktree_id
                                    and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id)))
@@ -65,7 +62,7 @@ with recursive running as materialized (
 )
 update turns set state = 'running', claim = $2, worker = $3, reason = null, started_at = coalesce(started_at, $5)
 from next where turns.id = next.id returning turns.id
-"""
+"""  # noqa: S608 - of constants
 
 CLAIMED_TURN = """
 select t.id, t.conversation_id, t.request, t.requested_by, t.requested_by_id, t.asked_at,

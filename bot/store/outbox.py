@@ -31,8 +31,17 @@ COMMENT_OF_PART = """
 select id from outbox where kind = 'comment' and turn_id = $1 and part = $2
 """
 
-IS_POSTED_BEFORE = """
-select exists (select from outbox where kind = 'comment' and turn_id = $1 and part = 1 and posted_at < $2)
+IS_PASSED = """
+-- The tracking comment is older than $2, or the answer of one of the turns before it comes below it.
+select exists (
+    select from outbox mine
+    where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
+      and (mine.posted_at < $2 or exists (
+               select from (select id from turns where conversation_id = mine.conversation_id and id < $1
+                            order by id desc limit 20) earlier
+               join outbox answer on answer.turn_id = earlier.id
+               where answer.kind = 'comment' and answer.part > 1 and answer.state <> 'failed'
+                 and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
 """
 
 ENQUEUE_REACTION = """
@@ -208,9 +217,9 @@ async def enqueue_comment(
     return int(changed)
 
 
-async def is_posted_before(connection: Connection, turn_id: int, at: datetime) -> bool:
-    """Return whether the turn's tracking comment is on GitHub since before that time."""
-    found: bool = await connection.fetchval(IS_POSTED_BEFORE, turn_id, at)
+async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
+    """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
+    found: bool = await connection.fetchval(IS_PASSED, turn_id, at)
     return found
 
 

@@ -10,7 +10,7 @@ from asyncpg import Record
 from bot.model import Target, ThreadRef, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
 from bot.store.jobs import defer, turns_bell
-from bot.store.worktrees import end_sessions, lock_worktree
+from bot.store.worktrees import IS_IN_THE_WAY, end_sessions, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged", "lost"]
 
@@ -86,17 +86,16 @@ set state = case when removal = 'lost' then 'lost'
 where id = $1 and claim = $2 returning id
 """
 
-BLOCKED = """
--- Turns that wait until the node has let go of a directory that it lost, at their path or on their branch.
+BLOCKED = f"""
+-- Turns that wait until the node has let go of a directory that it lost.
 select t.id, t.conversation_id, t.source_kind, t.source_id, b.platform, b.repository_id, b.owner, b.name,
        b.default_branch, b.installation_id
-from worktrees o join worktrees w on w.node = o.node and w.id <> o.id and w.state in ('reserved', 'ready')
-     and (o.path = w.path or (o.platform, o.repository_id, o.branch)
-          = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref)))
+from worktrees l
+join worktrees w on w.node = l.node and w.id <> l.id and w.state in ('reserved', 'ready') and {IS_IN_THE_WAY}
 join turns t on t.worktree_id = w.id and t.state = 'queued'
 join codebases b on (b.platform, b.repository_id) = (w.platform, w.repository_id)
-where o.id = $1 and o.state = 'lost' order by t.id
-"""
+where l.id = $1 and l.state = 'lost' order by t.id
+"""  # noqa: S608 - of constants
 
 DETACH_CONVERSATIONS = """
 update conversations set worktree_id = null, updated_at = now() where worktree_id = $1

@@ -9,6 +9,15 @@ from bot.model import EndReason, Repository, WorktreeState
 from bot.store.database import Connection
 from bot.store.jobs import defer, turns_bell
 
+IS_IN_THE_WAY = """
+    -- The directory of worktree l, which is being removed or is lost and not let go yet, is at the path of w or has its
+    -- branch. One that was lost before its row knew its branch is on the one of its issue.
+    (l.path = w.path
+     or (l.platform, l.repository_id) = (w.platform, w.repository_id)
+        and (l.branch = coalesce(w.branch, w.start_ref)
+             or l.branch is null and (l.start_kind, l.start_number) = (w.start_kind, w.start_number)))
+"""
+
 _log = structlog.get_logger()
 
 LOCK_WORKTREE = """

@@ -59,9 +59,9 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
     )
     await db.executemany(
         "insert into worktrees (platform, repository_id, node, path, start_kind, start_number, state)"
-        " values ('github.com', $1, $2, $4, 'issue', 1, $3)",
+        " values ('github.com', $1, $2, $4, 'issue', $5, $3)",
         [
-            (*row[:3], f"/w/{row[3] % len(worktrees) if row[2] == 'removing' else at}")
+            (*row[:3], f"/w/{row[3] % len(worktrees) if row[2] == 'removing' else at}", 1 + at % 2)
             for at, row in enumerate(worktrees)
         ],
     )
@@ -125,7 +125,9 @@ async def expected(db: Connection, per_repository: int) -> int | None:
             and all(other["worktree_id"] != worktree["id"] for other in running)
             and all(other["conversation_id"] != turn["conversation_id"] or other["id"] >= turn["id"] for other in turns)
             and not any(
-                (other["node"], other["path"], other["state"]) == (NODE, worktree["path"], "removing")
+                other["node"] == NODE
+                and other["state"] in ("removing", "lost")
+                and (other["path"] == worktree["path"] or issue_of(other) == issue_of(worktree))
                 for other in worktrees.values()
             )
             and not any(
@@ -144,6 +146,10 @@ async def expected(db: Connection, per_repository: int) -> int | None:
         if can_run(turn)
     ]
     return min(choices)[2] if choices else None
+
+
+def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
+    return worktree["repository_id"], worktree["start_number"]
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

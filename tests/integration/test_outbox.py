@@ -465,6 +465,26 @@ async def test_an_answer_later_than_a_minute_is_a_new_comment(bench: Bench, seco
     assert bench.bodies == [words.format(url=url) for words in said]
 
 
+async def test_answers_stand_in_the_order_of_the_requests(bench: Bench) -> None:
+    async def answer(turn: int, words: str) -> None:
+        async with bench.pool.acquire() as connection:
+            await thread_comments.ended(
+                connection, bench.thread, turn, Target("issue"), [words], "done", bench.time.now
+            )
+
+    long, stopped, short = [await bench.turn() for _ in range(3)]
+    await bench.wish(long, "Queued.")
+    await bench.drain_until_empty()
+    bench.time.now += timedelta(seconds=61)
+    await bench.wish(stopped, "Stopped.")
+    await bench.wish(short, "Queued.")
+    await bench.drain_until_empty()
+    for turn, words in ((long, "First."), (short, "Second.")):
+        await answer(turn, words)
+    await bench.drain_until_empty()
+    assert [body for body in bench.bodies if "Go to" not in body] == ["Stopped.", "First.", "Second."]
+
+
 async def test_a_comment_without_a_turn_becomes_another_by_edit(bench: Bench) -> None:
     async with bench.pool.acquire() as connection:
         row = await thread_comments.reply(connection, bench.thread, Target("issue"), "Queued.")

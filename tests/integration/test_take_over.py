@@ -190,8 +190,33 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     assert await takeover.let_go(world.db, "there", []) == [lost]
     removal = await removals.claim_next(world.db, "there", worker)
     assert removal is not None
+    assert await world.claim(node="there") is None, "its branch is checked out until it is gone"
     await removals.finish(world.db, removal, "there")
     assert {(await world.claimed(node="there")).id for _ in range(2)} == {turn, other}
+
+
+async def test_a_directory_that_was_lost_before_its_branch_was_recorded_holds_up_its_issue_until_it_is_gone(
+    world: TurnRows,
+) -> None:
+    await world.worktree(node="here")
+    conversation, lost = await world.home(node="there")
+    turn = await world.ask(conversation)
+    await silent(world, "there")
+    second = await moved(world, lost)
+    assert second is not None
+    await world.db.execute("update worktrees set state = 'ready', branch = 'threadtree/issue-1' where id = $1", second)
+    await silent(world, "there", 0)
+    await silent(world, "here")
+    third = await moved(world, second, to="there")
+    await world.db.execute("update worktrees set path = 'elsewhere', updated_at = now() where id = $1", third)
+    await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
+    assert await world.claim(node="there") is None
+    assert await takeover.let_go(world.db, "there", []) == [lost]
+    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    assert removal is not None
+    assert await world.claim(node="there") is None
+    await removals.finish(world.db, removal, "there")
+    assert (await world.claimed(node="there")).id == turn
 
 
 async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_back(world: TurnRows) -> None:
