@@ -59,7 +59,9 @@ class Journaled(Work):
         note(event, self.cwd, tag=self.tag, **more)
 
     def _edit(self, path: Path, text: str, mode: str) -> None:
-        super()._edit(path, text, mode)
+        # A resumed agent that is killed while it writes a file again would itself destroy what it wrote before.
+        is_there = mode == "w" and path.is_file() and path.read_text() == text
+        super()._edit(path, *("", "a") if is_there else (text, mode))
         if path.is_file():
             self._note("wrote", name=path.name, text=text, mode=mode)
 
