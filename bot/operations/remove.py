@@ -51,8 +51,9 @@ async def remove_all(ctx: NodeContext, worker: str) -> None:
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             if is_transient(problem):
                 raise  # the database's; the claim is queued again
-            # Otherwise it would be the first again, and no other worktree of the node would ever be removed.
-            result = await _not_removed(ctx, removal, NotRemoved(str(problem)))
+            # It may be half removed, and stays claimed until it is found and queued again; the others go on.
+            await _note(ctx, removal, str(problem))
+            continue
         trashed += result.trashed if isinstance(result, Removed) else ()
     await delete_trashed(trashed)
 
@@ -106,7 +107,11 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
             way = remove_if_clean if removal.removal == "purged" else remove
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
-        return await _not_removed(ctx, removal, result)
+        kept = result
+        await persist(ctx.pool, lambda connection: _keep(connection, ctx, removal, kept))
+        log = _log.info if kept.in_use else _log.warning
+        log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
+        return kept
     await asyncio.to_thread(metadata.delete, path)
     reached("metadata-deleted")
     size = await rescue_size(clone, result.rescue, result.kept)
@@ -123,17 +128,23 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
     return result
 
 
-async def _not_removed(ctx: NodeContext, removal: ClaimedRemoval, kept: NotRemoved) -> NotRemoved:
-    await persist(ctx.pool, lambda connection: _keep(connection, ctx, removal, kept))
-    log = _log.info if kept.in_use else _log.warning
-    log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
-    return kept
+async def _note(ctx: NodeContext, removal: ClaimedRemoval, problem: str) -> None:
+    async def write(connection: Connection) -> None:
+        await removals.note_error(connection, removal, problem)
+        await _tell(connection, removal, problem)
+
+    await persist(ctx.pool, write)
+    _log.warning("removal-failed", path=removal.worktree.path, removal=removal.removal, why=problem)
 
 
 async def _keep(connection: Connection, ctx: NodeContext, removal: ClaimedRemoval, kept: NotRemoved) -> None:
     """Record that it stays, and tell the requests that wait for its removal."""
     await removals.keep(connection, removal, ctx.node, None if kept.in_use else kept.why)
-    words = tracking.waiting(reasons.removal_fails(kept.why))
+    await _tell(connection, removal, kept.why)
+
+
+async def _tell(connection: Connection, removal: ClaimedRemoval, why: str) -> None:
+    words = tracking.waiting(reasons.removal_fails(why))
     for turn_id, thread_ref, target in await removals.blocked(connection, removal.worktree.id):
         await thread_comments.track(connection, thread_ref, turn_id, target, words)
 

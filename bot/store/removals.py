@@ -86,15 +86,19 @@ set state = case when removal = 'lost' then 'lost'
 where id = $1 and claim = $2 returning id
 """
 
+NOTE_ERROR = """
+update worktrees set removal_error = $3 where id = $1 and claim = $2
+"""
+
 BLOCKED = f"""
--- Turns that wait until the node has let go of a directory that it lost.
+-- Turns that wait until the node has removed a directory, or let go of one that it lost.
 select t.id, t.conversation_id, t.source_kind, t.source_id, b.platform, b.repository_id, b.owner, b.name,
        b.default_branch, b.installation_id
 from worktrees l
 join worktrees w on w.node = l.node and w.id <> l.id and w.state in ('reserved', 'ready') and {IS_IN_THE_WAY}
 join turns t on t.worktree_id = w.id and t.state = 'queued'
 join codebases b on (b.platform, b.repository_id) = (w.platform, w.repository_id)
-where l.id = $1 and l.state = 'lost' order by t.id
+where l.id = $1 and l.state in ('removing', 'lost') order by t.id
 """  # noqa: S608 - of constants
 
 DETACH_CONVERSATIONS = """
@@ -204,8 +208,13 @@ async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error
         await defer(connection, turns_bell(node))
 
 
+async def note_error(connection: Connection, removal: ClaimedRemoval, error: str) -> None:
+    """Record why the removal could not go on. It stays claimed."""
+    await connection.execute(NOTE_ERROR, removal.worktree.id, removal.token, error)
+
+
 async def blocked(connection: Connection, worktree_id: int) -> list[tuple[int, ThreadRef, Target]]:
-    """Return the turns, with the places of their answers, that wait for the removal of a lost worktree."""
+    """Return the turns, with the places of their answers, that wait for the removal of the worktree."""
     return [
         (row["id"], ThreadRef(repository_of(row), row["conversation_id"]), Target(row["source_kind"], row["source_id"]))
         for row in await connection.fetch(BLOCKED, worktree_id)

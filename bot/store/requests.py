@@ -68,7 +68,7 @@ select me.id, case when me.not_before > $2 then me.reason end as put_back, line.
                                        and (p.state = 'running' or (p.state = 'queued' and p.after_turn < me.id)))
        as worktree_is_busy,
        (select o.removal_error from worktrees o
-        where o.node = w.node and o.id <> w.id and o.state = 'lost' and o.removal_error is not null
+        where o.node = w.node and o.id <> w.id and o.state in ('removing', 'lost') and o.removal_error is not null
           and (o.path = w.path or (o.platform, o.repository_id, o.branch)
                = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref))) limit 1) as removal_error,
        (select count(*) from running r where r.queue_node = me.queue_node) as running,
