@@ -40,7 +40,7 @@ with old as (
     delete from steps using old where turn_id = old.id
 )
 update turns set request = null, context = '', answer = null, notices = '{}', read = '{}',
-                 plan = '{}', latest_words = ''
+                 plan = '{}', latest_words = '', phase = null
 from old where turns.id = old.id
 """,
     # A comment that is to be sent needs the address of the one that it links.

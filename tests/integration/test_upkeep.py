@@ -46,7 +46,7 @@ async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Co
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)
 OF_THREE_TURNS = """
 update turns set state = 'done', context = 'why', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
-                 plan = '{pending a plan}', latest_words = 'I',
+                 plan = '{pending a plan}', latest_words = 'I', phase = 'Cloning',
                  finished_at = now() - case id when 1 then interval '366 days' else interval '364 days' end,
                  cost_usd = 0.5, reason = 'because'
 where id < 3;
@@ -80,7 +80,7 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
 
     gone, kept = await rows.row(1), await rows.row(2)
     texts: dict[str, object] = {"request": None, "context": "", "answer": None, "notices": [], "read": []}
-    texts |= {"plan": [], "latest_words": ""}
+    texts |= {"plan": [], "latest_words": "", "phase": None}
     assert {name: gone[name] for name in texts} == texts
     assert (gone["state"], gone["reason"], gone["cost_usd"]) == ("done", "because", 0.5)
     untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at"}
