@@ -127,6 +127,6 @@ async def test_a_delivery_that_kills_its_workers_is_given_up_and_its_thread_goes
 
     await issue.hears("could not handle this", "deliveries replay poison")
     await issue.hears("/status")
-    assert "😕" in issue.opening.reactions
+    await issue.opening.gets("😕")  # it goes after everything else
     row = await world.database.fetchrow("select state, error from deliveries where guid = 'poison'")
     assert tuple(row) == ("failed", f"The worker that handled it died {MAX_STALLS} times.")
