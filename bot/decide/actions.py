@@ -33,7 +33,10 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2)."""
+    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
+
+    `is_gesture`: a label or an assignment asks, on the thread's own text.
+    """
 
     repository: Repository
     thread: Thread
@@ -44,6 +47,7 @@ class Request:
     identity: bytes
     context: str = ""
     review_id: int | None = None
+    is_gesture: bool = False
 
     def effect(self, index: int) -> bytes:
         """Return the key under which the text's command or request number `index` is acted on only once."""
@@ -145,6 +149,7 @@ def _request(
         identity=hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(),
         context=context,
         review_id=review_id,
+        is_gesture=isinstance(event, ThreadLabeled | ThreadAssigned),
     )
 
 

@@ -32,7 +32,7 @@ from bot.messages import replies
 from bot.model import Actor, Repository, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.store import conversations, deliveries, operations
+from bot.store import conversations, deliveries, operations, recoveries
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
@@ -316,7 +316,14 @@ async def _decline_outsider(connection: Connection, request: Request | Addressed
 
 async def _save_thread(connection: Connection, request: Request | Addressed) -> tuple[ThreadRef, str]:
     thread = request.thread
-    return await save_thread(connection, request.repository, thread.number, thread.kind, thread.title, thread.closed_at)
+    saved = await save_thread(
+        connection, request.repository, thread.number, thread.kind, thread.title, thread.closed_at
+    )
+    if isinstance(request, Request) and request.target.id is None:
+        # Before it has a reaction, which the thread's text, a label and an assignment share.
+        place = (request.repository, thread.number, request.target)
+        await recoveries.save_asked(connection, *place, by_gesture=request.is_gesture)
+    return saved
 
 
 def _queues_turn(parsed: ParsedComment) -> bool:

@@ -42,18 +42,33 @@ order by r.tried_at nulls first, b.repository_id limit $4
 """
 
 WAS_ANSWERED = """
--- It got a reaction or an answer, or it is a turn's.
-select exists (select from outbox o join conversations c on c.id = o.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                 and o.kind = 'reaction' and o.target_kind = $4
-                 and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
-    or exists (select from outbox o join conversations c on c.id = o.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                 and o.kind = 'comment' and o.turn_id is null and o.target_kind = $4
-                 and o.target_id is not distinct from $5)
-    or exists (select from turns t join conversations c on c.id = t.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                 and t.source_kind = $4 and t.source_id is not distinct from $5)
+-- It got a reaction or an answer, or it is a turn's. What a thread's own text got may be a label's or an assignment's.
+select ($5::bigint is not null or not exists (select from effects where key = (
+            select sha256(convert_to(format('only gestures %s', c.id), 'UTF8')) from conversations c
+            where (c.platform, c.repository_id, c.number) = ($1, $2, $3))))
+   and (exists (select from outbox o join conversations c on c.id = o.conversation_id
+                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                  and o.kind = 'reaction' and o.target_kind = $4
+                  and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
+     or exists (select from outbox o join conversations c on c.id = o.conversation_id
+                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                  and o.kind = 'comment' and o.turn_id is null and o.target_kind = $4
+                  and o.target_id is not distinct from $5)
+     or exists (select from turns t join conversations c on c.id = t.conversation_id
+                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
+                  and t.source_kind = $4 and t.source_id is not distinct from $5))
+"""
+
+ONLY_GESTURES = """
+insert into effects (key)
+select sha256(convert_to(format('only gestures %s', id), 'UTF8')) from conversations
+where (platform, repository_id, number) = ($1, $2, $3)
+on conflict do nothing
+"""
+
+TEXT_ASKED = """
+delete from effects where key = (select sha256(convert_to(format('only gestures %s', id), 'UTF8')) from conversations
+                                 where (platform, repository_id, number) = ($1, $2, $3))
 """
 
 IS_OPEN = """
@@ -115,6 +130,17 @@ async def was_answered(connection: Connection, repository: Repository, number: i
     place = (repository.platform, repository.id, number)
     found: bool = await connection.fetchval(WAS_ANSWERED, *place, target.kind, target.id)
     return found
+
+
+async def save_asked(
+    connection: Connection, repository: Repository, number: int, target: Target, *, by_gesture: bool
+) -> None:
+    """Record whether a thread's own text asks, or only a label or an assignment so far: later edits may ask, too."""
+    place = (repository.platform, repository.id, number)
+    if not by_gesture:
+        await connection.execute(TEXT_ASKED, *place)
+    elif not await was_answered(connection, repository, number, target):
+        await connection.execute(ONLY_GESTURES, *place)
 
 
 async def is_open(connection: Connection, repository: Repository, number: int) -> bool:

@@ -132,6 +132,24 @@ async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_worl
         assert await world.turns("state") == ["done"] * 2
 
 
+async def test_an_edit_is_found_after_a_label_got_its_reaction(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        asks = "@threadtree-bot help"
+        known = await world.maria.opens_issue("Known", asks)
+        await known.hears("/status")
+        edited = await world.maria.opens_issue("Edited", "Nothing for the bot.")
+        answered = await world.maria.opens_issue("Answered", asks)
+        await answered.hears("/status")
+        async with Outage(world):
+            await world.olaf.person.label(edited.thread, "threadtree")
+            await edited.opening.gets("😕")
+            await world.maria.person.edit(edited.thread, asks)
+            # What it asked before is not known.
+            await world.maria.person.edit(answered.thread, f"{asks}, please")
+        await edited.hears("/status")
+        await world.quiet()
+
+
 async def test_a_close_that_no_log_tells_any_more_is_found(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         forgotten = await world.maria.opens_issue("Forgotten", "@threadtree-bot say First.")
