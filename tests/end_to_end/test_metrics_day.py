@@ -87,7 +87,8 @@ async def a_day(world: World, web: httpx.AsyncClient) -> Gate:
     await world.until("exists (select from turns where state = 'stopped')")
     await issue.hears_all()
     await issue.says(f"@threadtree-bot wait {gate}\nsay Resumed.")
-    await world.until("exists (select from turns where state = 'running' and id = 5)")
+    # Its agent is at work: what a turn still reads before that ends without an answer that could be counted.
+    await world.until("exists (select from steps where turn_id = 5)")
     # Its process dies, as far as the row tells.
     await world.database.execute("update turns set worker = 'gone', claim = gen_random_uuid() where id = 5")
     gate.open()
