@@ -18,7 +18,7 @@ from bot.model import (
 from bot.store.database import Connection, start_columns
 from bot.store.jobs import defer, turns_bell
 from bot.store.nodes import SILENT_AFTER_SECONDS
-from bot.store.worktrees import lock_worktree
+from bot.store.worktrees import IS_IN_THE_WAY, lock_worktree
 
 _log = structlog.get_logger()
 
@@ -158,7 +158,7 @@ IS_CLOSED = """
 select state = 'closed' from conversations where id = $1
 """
 
-OVERVIEW = """
+OVERVIEW = f"""
 select w.branch,
        exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
        (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
@@ -168,17 +168,15 @@ select w.branch,
        (select max(t.id) from turns t join unposted_answers on turn_id = t.id
         where t.conversation_id = c.id) as not_posted,
        n.name as silent_node, n.heartbeat_at as silent_since,
-       (select o.removal_error from worktrees o
-        where o.node = w.node and o.removal_error is not null
-          and (o.id = w.id or (o.state in ('removing', 'lost')
-                               and (o.path = w.path or (o.platform, o.repository_id, o.branch)
-                                    = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref)))))
+       (select l.removal_error from worktrees l
+        where l.node = w.node and l.removal_error is not null
+          and (l.id = w.id or (l.state in ('removing', 'lost') and {IS_IN_THE_WAY}))
         limit 1) as removal_error
 from conversations c
 left join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
 left join nodes n on n.id = w.node and n.heartbeat_at < now() - make_interval(secs => $3)
 where c.id = $1
-"""
+"""  # noqa: S608 - of constants
 
 REMEMBER_EFFECT = """
 insert into effects (key) values ($1) on conflict do nothing returning key

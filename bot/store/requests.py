@@ -9,6 +9,7 @@ from asyncpg import Record
 
 from bot.model import Target
 from bot.store.database import Connection
+from bot.store.worktrees import IS_IN_THE_WAY
 
 ENQUEUE = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
@@ -67,10 +68,9 @@ select me.id, case when me.not_before > $2 then me.reason end as put_back, line.
        w.state = 'removing' or exists (select from operations p where p.worktree_id = me.worktree_id
                                        and (p.state = 'running' or (p.state = 'queued' and p.after_turn < me.id)))
        as worktree_is_busy,
-       (select o.removal_error from worktrees o
-        where o.node = w.node and o.id <> w.id and o.state in ('removing', 'lost') and o.removal_error is not null
-          and (o.path = w.path or (o.platform, o.repository_id, o.branch)
-               = (w.platform, w.repository_id, coalesce(w.branch, w.start_ref))) limit 1) as removal_error,
+       (select l.removal_error from worktrees l
+        where l.node = w.node and l.id <> w.id and l.state in ('removing', 'lost') and l.removal_error is not null
+          and {IS_IN_THE_WAY} limit 1) as removal_error,
        (select count(*) from running r where r.queue_node = me.queue_node) as running,
        (select count(*) from running r
         where (r.queue_node, r.queue_platform, r.queue_repository_id)
