@@ -4,19 +4,24 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_core import ErrorDetails
 
 from bot import settings_values as values
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
+from bot.settings_values import Secret
+
+if TYPE_CHECKING:
+    from bot.maintenance.retention_rules import Policy
 
 
 class Need(Enum):
@@ -73,72 +78,78 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Url = Annotated[str, BeforeValidator(values.base_url)]
+def _setting(read: Callable[[str], object], default: object = MISSING, **more: Any) -> Any:
+    """Return a field that `read` reads from its text; the text of its ValueError follows the setting's name."""
+    return field(default=default, metadata={"read": read}, **more)
 
 
-class Settings(BaseModel):
+_Agent = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
+_Network = Literal["internet", "none", "host"]
+_secret, _url = values.secret, values.base_url
+_seconds, _count = values.number(above=0), values.whole_number(1)
+
+
+# A model of pydantic would take a fifth of the web process' memory, and of the time of a short command.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
     """Every setting that works, by its lower-cased name. Make one with `load`; secrets never show in its repr."""
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
-
-    database_url: Annotated[SecretStr, BeforeValidator(values.postgres_url)] | None = None
+    database_url: Secret | None = _setting(_secret(values.postgres_url), None)
     data_dir: Path
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    node_name: Annotated[str, BeforeValidator(values.node_name)] = Field(default_factory=values.host_name)
-    postgres_bin_dir: Annotated[Path, BeforeValidator(values.directory)] | None = None
+    host: str = _setting(str, "127.0.0.1")
+    port: int = _setting(values.whole_number(0, 65535), 8000)
+    node_name: str = _setting(values.node_name, default_factory=values.host_name)
+    postgres_bin_dir: Path | None = _setting(values.directory, None)
 
-    github_webhook_secret: SecretStr | None = None
-    github_webhook_secret_old: SecretStr | None = None
-    github_token: SecretStr | None = None
-    github_app_id: Annotated[int, Field(ge=1)] | None = None
-    github_private_key: Annotated[SecretStr, BeforeValidator(values.private_key)] | None = None
-    github_private_key_path: Path | None = None
-    github_api_url: Url = "https://api.github.com"
-    github_graphql_url: Url = Field(default_factory=lambda given: values.graphql_url(given["github_api_url"]))
-    github_server_url: Url = Field(default_factory=lambda given: values.server_url(given["github_api_url"]))
+    github_webhook_secret: Secret | None = _setting(Secret, None)
+    github_webhook_secret_old: Secret | None = _setting(Secret, None)
+    github_token: Secret | None = _setting(Secret, None)
+    github_app_id: int | None = _setting(_count, None)
+    github_private_key: Secret | None = _setting(_secret(values.private_key), None)
+    github_private_key_path: Path | None = _setting(Path, None)
+    github_api_url: str = _setting(_url, "https://api.github.com")
+    github_graphql_url: str = _setting(_url)
+    github_server_url: str = _setting(_url)
 
-    bot_name: Annotated[str, BeforeValidator(values.bot_name)] | None = None
-    bot_label: str = "threadtree"
-    allowed_repos: Annotated[tuple[str, ...], BeforeValidator(values.repository_globs)] = ()
-    allowed_users: Annotated[tuple[str, ...], BeforeValidator(values.logins)] = ()
-    allowed_bots: Annotated[frozenset[int], BeforeValidator(values.numeric_ids)] = frozenset()
+    bot_name: str | None = _setting(values.bot_name, None)
+    bot_label: str = _setting(str, "threadtree")
+    allowed_repos: tuple[str, ...] = _setting(values.repository_globs, ())
+    allowed_users: tuple[str, ...] = _setting(values.logins, ())
+    allowed_bots: frozenset[int] = _setting(values.numeric_ids, frozenset())
 
-    agent: Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"] = "claude"
+    agent: _Agent = _setting(values.choice(_Agent), "claude")
     agent_command: tuple[str, ...] = ()
-    agent_env: Mapping[str, SecretStr] = Field(default_factory=dict)
-    agent_sandbox: Literal["auto", "bwrap", "off"] = "auto"
-    agent_network: Literal["internet", "none", "host"] = "internet"
-    allow_workflow_changes: bool = False
-    auto_pull_request: AutoPullRequest = "never"
-    setup_script: bool = False
-    include_outsiders: bool = False
-    turn_timeout_seconds: Seconds = 1800
-    turn_idle_timeout_seconds: Seconds = 300
-    max_concurrent_turns: Count = 2
-    max_turns_per_repository: Count = 2
-    max_turns_per_person_per_day: Count = 50
+    agent_env: Mapping[str, Secret] = field(default_factory=dict)
+    agent_sandbox: Literal["auto", "bwrap", "off"] = _setting(values.choice(Literal["auto", "bwrap", "off"]), "auto")
+    agent_network: _Network = _setting(values.choice(_Network), "internet")
+    allow_workflow_changes: bool = _setting(values.switch, False)
+    auto_pull_request: AutoPullRequest = _setting(values.choice(AutoPullRequest), "never")
+    setup_script: bool = _setting(values.switch, False)
+    include_outsiders: bool = _setting(values.switch, False)
+    turn_timeout_seconds: float = _setting(_seconds, 1800)
+    turn_idle_timeout_seconds: float = _setting(_seconds, 300)
+    max_concurrent_turns: int = _setting(_count, 2)
+    max_turns_per_repository: int = _setting(_count, 2)
+    max_turns_per_person_per_day: int = _setting(_count, 50)
 
-    session_ttl_seconds: Seconds = 3600
-    delivery_retention_days: int = Field(default=30, ge=7)
-    history_retention_days: int = Field(default=365, ge=7)
-    rescue_expiry_days: Count = 180
-    worktree_headless_expiry_days: Count = 30
-    worktree_branch_expiry_days: Count = 90
-    worktree_orphan_expiry_days: Count = 90
-    disk_reserve_gb: float = Field(default=5, ge=0, allow_inf_nan=False)
-    worktree_prune_enabled: bool = True
-    worktree_purge_on_success: bool = False
-    worktree_spares: Annotated[int | Literal["auto"], BeforeValidator(values.spares)] = "auto"
-    sweep_interval_seconds: Seconds = 3600
-    recover_interval_seconds: Seconds = 300
-    node_timeout_seconds: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 60
-    shutdown_grace_seconds: float = Field(default=30, ge=0, allow_inf_nan=False)
-    admin_token: Annotated[SecretStr, BeforeValidator(values.admin_token)] | None = None
-    log_level: Annotated[LogLevel, BeforeValidator(str.lower)] = "info"
-    log_format: Annotated[LogFormat, BeforeValidator(str.lower)] = "auto"
+    session_ttl_seconds: float = _setting(_seconds, 3600)
+    delivery_retention_days: int = _setting(values.whole_number(7), 30)
+    history_retention_days: int = _setting(values.whole_number(7), 365)
+    rescue_expiry_days: int = _setting(_count, 180)
+    worktree_headless_expiry_days: int = _setting(_count, 30)
+    worktree_branch_expiry_days: int = _setting(_count, 90)
+    worktree_orphan_expiry_days: int = _setting(_count, 90)
+    disk_reserve_gb: float = _setting(values.number(least=0), 5)
+    worktree_prune_enabled: bool = _setting(values.switch, True)
+    worktree_purge_on_success: bool = _setting(values.switch, False)
+    worktree_spares: int | Literal["auto"] = _setting(values.spares, "auto")
+    sweep_interval_seconds: float = _setting(_seconds, 3600)
+    recover_interval_seconds: float = _setting(_seconds, 300)
+    node_timeout_seconds: float = _setting(values.number(least=10), 60)
+    shutdown_grace_seconds: float = _setting(values.number(least=0), 30)
+    admin_token: Secret | None = _setting(_secret(values.admin_token), None)
+    log_level: LogLevel = _setting(values.choice(LogLevel, any_case=True), "info")
+    log_format: LogFormat = _setting(values.choice(LogFormat, any_case=True), "auto")
 
     # Every child process gets these. They are no settings of the bot, but only this module reads the environment.
     path: str
@@ -159,6 +170,19 @@ class Settings(BaseModel):
     def disk_reserve_bytes(self) -> int:
         """The disk space that is to stay free."""
         return int(self.disk_reserve_gb * 10**9)
+
+    def retention(self, now: datetime, older_than: timedelta | None = None) -> "Policy":
+        """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
+        from bot.maintenance.retention_rules import policy_for  # only the worker and `prune` need it
+
+        return policy_for(
+            now,
+            detached_days=self.worktree_headless_expiry_days,
+            branch_days=self.worktree_branch_expiry_days,
+            orphan_days=self.worktree_orphan_expiry_days,
+            rescue_days=self.rescue_expiry_days,
+            older_than=older_than,
+        )
 
     def with_data_dir(self) -> Self:
         """Make DATA_DIR, for its owner alone, unless it is there. Raises SettingsError when that is impossible."""
@@ -182,32 +206,37 @@ def load(
     Raises SettingsError with all problems at once.
     """
     variables = _variables(environ, dotenv)
-    given: dict[str, Any] = {
-        field: variables[field.upper()].strip()
-        for field in Settings.model_fields
-        if field.upper() in variables and _READ_ONLY_WITH.get(field) in {None, *needs}
+    texts = {
+        one.name: variables[one.name.upper()].strip()
+        for one in fields(Settings)
+        if one.name.upper() in variables and _READ_ONLY_WITH.get(one.name) in {None, *needs}
     }
-    problems = [*_missing_or_contradictory(given, needs)]
+    problems = [*_missing_or_contradictory(texts, needs)]
+    known: dict[str, Any] = {"path": variables.get("PATH", os.defpath), "lang": variables.get("LANG", "C.UTF-8")}
 
-    def resolve(field: str, parse: Callable[[], object], source: str | None = None) -> None:
+    def resolve(name: str, read: Callable[[], object], source: str | None = None) -> None:
         try:
-            given[field] = parse()
+            known[name] = read()
         except ValueError as error:
-            problems.append(f"{source or field.upper()} {error}")
-            given.pop(field, None)
+            problems.append(f"{source or name.upper()} {error}")
 
-    given["path"] = variables.get("PATH", os.defpath)
-    given["lang"] = variables.get("LANG", "C.UTF-8")
     resolve("data_dir", lambda: values.data_dir(variables))
-    if "agent_command" in given:
-        resolve("agent_command", lambda: _agent_command(variables, given["path"]))
+    if "agent_command" in texts:
+        resolve("agent_command", lambda: _agent_command(variables, known["path"]))
     if Need.AGENT in needs:
-        problems += _agent_problems(given, variables)
-        resolve("agent_env", lambda: _agent_env(variables, given.get("agent", "claude")))
-    if "github_private_key_path" in given and "github_private_key" not in given:
-        key_file = Path(given["github_private_key_path"])
-        resolve("github_private_key", lambda: values.read_private_key(key_file), "GITHUB_PRIVATE_KEY_PATH")
-    return _validated(given, problems)
+        problems += _agent_problems(texts, variables)
+        resolve("agent_env", lambda: _agent_env(variables, texts.get("agent", "claude")))
+    if "github_private_key_path" in texts and "github_private_key" not in texts:
+        key_file = Path(texts["github_private_key_path"])
+        resolve("github_private_key", lambda: Secret(values.read_private_key(key_file)), "GITHUB_PRIVATE_KEY_PATH")
+    for one in fields(Settings):
+        if one.name in texts and "read" in one.metadata:
+            resolve(one.name, partial(one.metadata["read"], texts[one.name]))
+    if problems:
+        raise SettingsError(problems)
+    api_url = known.get("github_api_url", Settings.github_api_url)
+    follow = {"github_graphql_url": values.graphql_url(api_url), "github_server_url": values.server_url(api_url)}
+    return Settings(**{**follow, **known})
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:
@@ -235,7 +264,7 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
     real = os.environ if environ is None else environ
     handed = {name.strip() for name in ({**file, **real}.get("AGENT_ENV") or "").split(",")}
     models = {name for preset in PRESETS.values() for api in preset.apis for name in (api.key, api.base_url)}
-    names = [field.upper() for field in Settings.model_fields]
+    names = [one.name.upper() for one in fields(Settings)]
     lines = []
     for name in sorted(({*file, *real}) - {*names, *handed, *models}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
@@ -279,7 +308,7 @@ def _database_passwords(database_url: str) -> Iterator[str]:
         yield unquote(password)
 
 
-def _missing_or_contradictory(given: Mapping[str, Any], needs: frozenset[Need]) -> Iterator[str]:
+def _missing_or_contradictory(given: Mapping[str, str], needs: frozenset[Need]) -> Iterator[str]:
     if Need.WEBHOOK_SECRET in needs and "github_webhook_secret" not in given:
         yield "GITHUB_WEBHOOK_SECRET is not set; set it to the secret entered at the webhook on GitHub."
     if Need.GITHUB in needs:
@@ -292,7 +321,7 @@ def _missing_or_contradictory(given: Mapping[str, Any], needs: frozenset[Need]) 
             )
 
 
-def _credential_problems(given: Mapping[str, Any]) -> Iterator[str]:
+def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
     token, app = "github_token" in given, "github_app_id" in given
     keys = [name for name in ("github_private_key", "github_private_key_path") if name in given]
     if token and (app or keys):
@@ -307,7 +336,7 @@ def _credential_problems(given: Mapping[str, Any]) -> Iterator[str]:
         yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
 
 
-def _agent_problems(given: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
+def _agent_problems(given: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
     from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
 
     agent = given.get("agent", "claude")
@@ -331,7 +360,7 @@ def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
     return (str(Path(program).absolute()), *argv[1:])
 
 
-def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, Secret]:
     """Return the variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail."""
     if "AGENT_ENV" not in variables:
         return _preset_env(variables, agent)
@@ -344,34 +373,13 @@ def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
             raise ValueError(f"names {name}, which is not set; set {name}, or take it out.")
         if variables[name] in secrets:
             raise ValueError(f"names {name}, whose value is one of the bot's own secrets; take it out.")
-    return {name: variables[name] for name in names}
+    return {name: Secret(variables[name]) for name in names}
 
 
-def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, Secret]:
     """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
 
     found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
     names = [name for api in found for name in (api.key, api.base_url) if name in variables]
-    return {name: variables[name] for name in names}
-
-
-def _validated(given: Mapping[str, Any], problems: list[str]) -> Settings:
-    try:
-        settings = Settings.model_validate(given)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
-        lines = dict.fromkeys(line for fault in faults if (line := _line(fault)))
-        raise SettingsError([*problems, *lines]) from None  # the cause would carry the values
-    if problems:
-        raise SettingsError(problems)
-    return settings
-
-
-def _line(fault: ErrorDetails) -> str | None:
-    field = str(fault["loc"][0])
-    if fault["type"] in {"missing", "default_factory_not_called"}:
-        return None  # what it depends on has a line of its own
-    if fault["type"] == "value_error":
-        return f"{field.upper()} {fault['ctx']['error']}"
-    return f"{field.upper()} must be {values.expected(Settings.model_fields[field])}; correct or unset it."
+    return {name: Secret(variables[name]) for name in names}

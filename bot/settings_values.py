@@ -2,17 +2,15 @@
 
 import hashlib
 import ipaddress
+import math
 import os
 import pwd
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
-
-from annotated_types import Ge, Gt, Le
-from pydantic.fields import FieldInfo
 
 MAX_NODE_NAME_BYTES: Final = 34
 """`turns:<node>` must stay within the engine's 40 bytes for a queue's name."""
@@ -25,6 +23,77 @@ _BOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
+_ON, _OFF = frozenset({"true", "t", "yes", "y", "on", "1"}), frozenset({"false", "f", "no", "n", "off", "0"})
+
+
+class Secret:
+    """A text that no repr and no log shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_secret_value(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret('**********')"
+
+
+def secret(read: Callable[[str], str]) -> Callable[[str], Secret]:
+    """Return a reader that keeps secret what `read` returns."""
+    return lambda text: Secret(read(text))
+
+
+def choice(literal: Any, *, any_case: bool = False) -> Callable[[str], str]:
+    """Return a reader of one of the words of a `Literal`."""
+    words = get_args(literal)
+
+    def read(text: str) -> str:
+        word = text.lower() if any_case else text
+        if word not in words:
+            raise ValueError(f"must be one of {', '.join(words)}; correct or unset it.")
+        return word
+
+    return read
+
+
+def switch(text: str) -> bool:
+    """Return whether the text means on."""
+    if (word := text.lower()) in _ON | _OFF:
+        return word in _ON
+    raise ValueError("must be true or false; correct or unset it.")
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a reader of a whole number within these bounds."""
+    bounds = f" of at least {least}" + ("" if most is None else f" and at most {most}")
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else None
+        if number is None or number < least or (most is not None and number > most):
+            raise ValueError(f"must be a whole number{bounds}; correct or unset it.")
+        return number
+
+    return read
+
+
+def number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[str], float]:
+    """Return a reader of a finite number above or not below a bound."""
+    bound = f"of at least {least:g}" if above == -math.inf else f"above {above:g}"
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if math.isfinite(found) and found > above and found >= least:
+            return found
+        raise ValueError(f"must be a number {bound}; correct or unset it.")
+
+    return read
 
 
 def postgres_url(text: str) -> str:
@@ -180,25 +249,3 @@ def variable_names(text: str) -> tuple[str, ...]:
         if item in _AGENTS_OWN:
             raise ValueError(f"names {item}, which the agent is given a value of its own for; take it out.")
     return tuple(dict.fromkeys(_items(text)))
-
-
-def expected(field: FieldInfo) -> str:
-    """Return what a value must be, in words: "a whole number of at least 7"."""
-    if choices := literals(field.annotation):
-        return f"one of {', '.join(choices)}"
-    if field.annotation is bool:
-        return "true or false"
-    bounds = ""
-    for bound in field.metadata:
-        if isinstance(bound, Ge):
-            bounds += f" of at least {bound.ge}"
-        elif isinstance(bound, Gt):
-            bounds += f" above {bound.gt}"
-        elif isinstance(bound, Le):
-            bounds += f" and at most {bound.le}"
-    return f"{'a number' if field.annotation is float else 'a whole number'}{bounds}"
-
-
-def literals(annotation: Any) -> tuple[str, ...]:
-    """Return the words of a `Literal`; none for any other type."""
-    return tuple(word for word in get_args(annotation) if isinstance(word, str))

@@ -41,7 +41,15 @@ for name, group in _GROUPS.items():
 def main() -> None:
     """Run the command that the arguments name."""
     try:
-        app()
+        match sys.argv[1:]:
+            # Without options there is nothing for typer to read. It would load pydantic for that: 9 MB of a process.
+            case ["serve" | "web" | "worker" as name]:
+                _load_log()
+                {"serve": serve, "web": web, "worker": worker}[name]()
+            case _:
+                app()
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
     except Exception as error:  # noqa: BLE001 -- told, or raised again
         from bot.cli.running import tell
 
@@ -55,6 +63,12 @@ def _hidden(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+def _load_log() -> None:
+    """Load structlog for all modules that follow, without rich: its tracebacks are printed plain here."""
+    with _hidden("rich"):  # a tenth of a second and 6 MB
+        import structlog  # noqa: F401
 
 
 def _print_version(asked: bool) -> None:
@@ -72,9 +86,7 @@ def root(
     ] = False,
 ) -> None:
     """A chat-ops bot for GitHub that runs a coding agent per conversation."""
-    # structlog loads rich, if it can, for tracebacks that are printed plain here: a tenth of a second and 6 MB.
-    with _hidden("rich"):
-        import structlog  # noqa: F401 -- for all modules that follow
+    _load_log()
 
 
 # Processes

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 from uuid import uuid4
@@ -124,7 +125,7 @@ def _run_web(work: Coroutine[Any, Any, None], settings: Settings) -> None:
 
 
 def _with_prune(settings: Settings, *, worktree_prune: bool) -> Settings:
-    return settings if worktree_prune else settings.model_copy(update={"worktree_prune_enabled": False})
+    return settings if worktree_prune else replace(settings, worktree_prune_enabled=False)
 
 
 def _warn_of_doubtful_names() -> None:

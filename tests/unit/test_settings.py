@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -245,8 +246,25 @@ def test_ill_formed_values_are_named(name: str, value: str) -> None:
     assert "hunter22" not in line
 
 
-def test_a_switch_that_is_neither_on_nor_off_is_told_what_it_may_be() -> None:
-    assert the_complaint(SETUP_SCRIPT="maybe") == "SETUP_SCRIPT must be true or false; correct or unset it."
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("SETUP_SCRIPT", "maybe", "true or false"),
+        ("AGENT_SANDBOX", "none", "one of auto, bwrap, off"),
+        ("PORT", "1.5", "a whole number of at least 0 and at most 65535"),
+        ("MAX_CONCURRENT_TURNS", "0", "a whole number of at least 1"),
+        ("TURN_TIMEOUT_SECONDS", "nan", "a number above 0"),
+        ("NODE_TIMEOUT_SECONDS", "9.9", "a number of at least 10"),
+    ],
+)
+def test_a_value_out_of_bounds_is_told_what_it_may_be(name: str, value: str, expected: str) -> None:
+    assert the_complaint(**{name: value}) == f"{name} must be {expected}; correct or unset it."
+
+
+def test_values_are_read_from_their_texts() -> None:
+    given = loaded(SETUP_SCRIPT="ON", LOG_LEVEL="Debug", TURN_TIMEOUT_SECONDS="0.5", PORT="0", WORKTREE_SPARES="3")
+    assert (given.setup_script, given.log_level, given.turn_timeout_seconds) == (True, "debug", 0.5)
+    assert (given.port, given.worktree_spares) == (0, 3)
 
 
 def test_names_that_have_no_effect_are_named(tmp_path: Path) -> None:
@@ -262,7 +280,7 @@ def test_names_that_have_no_effect_are_named(tmp_path: Path) -> None:
 
 
 def test_no_setting_that_works_is_called_not_built() -> None:
-    assert settings.NOT_BUILT & {name.upper() for name in Settings.model_fields} == set()
+    assert settings.NOT_BUILT & {one.name.upper() for one in fields(Settings)} == set()
 
 
 def test_a_long_node_name_stays_distinct_within_the_engines_limit() -> None:
@@ -348,18 +366,17 @@ NOT_OURS = {"PATH", "LANG"}
 
 def documented_defaults() -> dict[str, str]:
     """Of what is a plain value: the others are described in words."""
-    fields = settings.Settings.model_fields
     return {
-        name.upper(): str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-        for name, field in fields.items()
-        if isinstance(field.default, (str, int, float)) and name != "agent"
+        one.name.upper(): str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
+        for one in fields(Settings)
+        if isinstance(one.default, (str, int, float)) and one.name != "agent"
     }
 
 
 def test_the_example_lists_every_setting_with_its_default() -> None:
     listed = dict(IN_EXAMPLE.findall((ROOT / ".env.example").read_text()))
     keys = {api.key for preset in PRESETS.values() for api in preset.apis}
-    assert set(listed) == {name.upper() for name in Settings.model_fields} - NOT_OURS | keys
+    assert set(listed) == {one.name.upper() for one in fields(Settings)} - NOT_OURS | keys
     assert {name: listed[name] for name in documented_defaults()} == documented_defaults()
 
 
