@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.repository import Repository, git
 from bench.sweep import fill_up
 from bot import failpoints
+from bot.clones.clone import clone_lock
 from bot.rescue.save import Rescued, save_rescue
 from bot.worktrees.remove import Remote, Removed, remove
 
@@ -102,8 +103,9 @@ async def _remove(repository: Repository, path: Path, run: int) -> float:
 
     failpoints.listener = listener
     try:
-        done = await remove(repository.locked(), path, repository.label(run, turn=1), Remote())
-        taken = time.perf_counter() - rescued_at
+        async with clone_lock(repository.clone) as lock:
+            done = await remove(lock, path, repository.label(run, turn=1), Remote())
+            taken = time.perf_counter() - rescued_at
     finally:
         failpoints.listener = None
     if not isinstance(done, Removed) or await asyncio.to_thread(path.exists) or not rescued_at:

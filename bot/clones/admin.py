@@ -4,6 +4,7 @@ https://git-scm.com/docs/git-worktree#_details
 """
 
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from bot.sandbox.untrusted_files import FLAGS, UntrustedFileError, open_untruste
 
 # More than the longest path, or the last line of a log, takes.
 _MOST_BYTES = 8192
+# Where a rebase or bisect notes the branch that it left; HEAD is detached until it ends. BISECT_START has a short name.
+_LEFT_BRANCH = {"rebase-merge/head-name": "refs/heads/", "rebase-apply/head-name": "refs/heads/", "BISECT_START": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,21 @@ def recorded(file: Path) -> str:
         return ""
 
 
+def write_head(admin: Path, head: str) -> None:
+    """Let a worktree's folder in the clone name a full ref or a commit. Raises OSError."""
+    write(admin / "HEAD", f"ref: {head}" if head.startswith("refs/") else head)
+
+
+def write(file: Path, text: str) -> None:
+    """Replace one of git's own files at once. Raises OSError."""
+    making = file.with_name(f"{file.name}.{secrets.token_hex(8)}.lock")  # what a killed process leaves goes with locks
+    try:
+        making.write_text(f"{text}\n")
+        making.rename(file)
+    finally:
+        making.unlink(missing_ok=True)
+
+
 def _read(file: Path) -> str:
     return os.fsdecode(read_untrusted(file.parent, PurePath(file.name), _MOST_BYTES)).strip()
 
@@ -119,9 +137,33 @@ def admin_directories(clone: Path) -> list[Path]:
         return []
 
 
+def has_worktrees(clone: Path) -> bool:
+    """Return whether the clone has a folder for any worktree."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(clone / "worktrees") as found:
+        return any(True for _ in found)
+    return False
+
+
 def holders(clone: Path, branch: str) -> list[Path]:
-    """Return the clone's folders for the worktrees that have this branch checked out."""
-    return list(_naming(clone, "HEAD", f"ref: {refs.local(branch)}"))
+    """Return the clone's folders for the worktrees that have this branch checked out.
+
+    One that rebases or bisects it counts too, as for git: it goes back to the branch.
+    """
+    wanted, folder = os.fsencode(f"ref: {refs.local(branch)}"), clone / "worktrees"
+    return [
+        folder / name
+        for name, head in _beginnings(clone, "HEAD", len(wanted))
+        if head == wanted or (not head.startswith(b"ref: ") and _goes_back_to(folder / name, branch))
+    ]
+
+
+def _goes_back_to(admin: Path, branch: str) -> bool:
+    wanted = ((PurePath(file), os.fsencode(prefix + branch)) for file, prefix in _LEFT_BRANCH.items())
+    for file, text in wanted:
+        with suppress(OSError):
+            if read_untrusted(admin, file, _MOST_BYTES).strip() == text:
+                return True
+    return False
 
 
 def other_holder(clone: Path, path: Path, branch: str) -> Path | None:

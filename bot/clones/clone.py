@@ -5,9 +5,9 @@ import contextlib
 import fcntl
 import os
 import secrets
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -16,13 +16,12 @@ from typing import Unpack
 import structlog
 
 from bot import failpoints
-from bot.beside import beside
 from bot.clones import holding, trash
 from bot.clones.admin import (
     Missing,
-    admin_directories,
     admin_directory,
     find_admin_directory,
+    has_worktrees,
     real_path,
     recorded_branch,
 )
@@ -42,8 +41,13 @@ STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
 # Reading this many commits one by one takes less time than starting git.
 _MOST_STEPS = 16
+# So many files of refs make each git slower; fewer wait until the clone is packed.
+_MANY_REFS = 200
 _BARE = {"core.bare": "true", "core.repositoryformatversion": "0"}
-_HEAD = "ref: refs/heads/main\n"
+_UNBORN = "refs/heads/main"
+_HEAD = f"ref: {_UNBORN}\n"
+# What a fetch reads and writes; https://git-scm.com/docs/gitrepository-layout
+_FETCHED_INTO = ("config", "objects", "refs", "packed-refs", "logs", "shallow")
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
 _log = structlog.get_logger()
@@ -182,22 +186,18 @@ class NoDefaultBranch:
 class CloneLock:
     """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one.
 
-    `default` is the remote's answer under this lock, where it was asked.
+    `default` is the remote's default branch, where that is known already.
     """
 
     clone: Clone
-    default: DefaultBranch | NoDefaultBranch | None = None
+    default: DefaultBranch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept.
-
-    `default` is the remote's default branch, if that was asked for.
-    """
+    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept."""
 
     replaced: str | None
-    default: DefaultBranch | NoDefaultBranch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,31 +261,31 @@ def _try_lock(descriptor: int) -> bool:
 
 
 async def update(
-    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None, *, ask_default: bool = False
+    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None
 ) -> Updated | NoAccess:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
-    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). With `ask_default` the remote is asked
-    for its default branch meanwhile. Raises GitError, OSError.
+    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
     """
     try:
+        is_new = not lock.clone.path.is_dir()
         replaced = await _ensure(lock, remote_url, on_progress)
-        async with AsyncExitStack() as meanwhile:
-            asking = await meanwhile.enter_async_context(beside(remote_default_branch(lock))) if ask_default else None
-            try:
-                await fetch(lock, on_progress)
-            except GitError as error:
-                if error.problem is not GitProblem.CORRUPT:
-                    raise
-                replaced = await replace_if_damaged(lock, on_progress)
-                if replaced is None:
-                    raise
-            default = await asking if asking is not None else None
+        try:
+            await fetch(lock, on_progress)
+        except GitError as error:
+            if error.problem is not GitProblem.CORRUPT:
+                raise
+            replaced = await replace_if_damaged(lock, on_progress)
+            if replaced is None:
+                raise
+        if is_new and len(await asyncio.to_thread(holding.tips, lock.clone.path, "refs/")) > _MANY_REFS:
+            # The fetch made a file of each branch; no cage has seen them yet.
+            await lock.clone.run("pack-refs", "--all")
     except GitError as error:
         if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND) and not is_unauthenticated(error.stderr):
             return NoAccess()
         raise
-    return Updated(replaced, default)
+    return Updated(replaced)
 
 
 async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None) -> str | None:
@@ -326,7 +326,7 @@ async def end_fetch(lock: CloneLock) -> None:
 
 def _tips_in_use(clone: Path) -> dict[str, str] | None:
     """Return the remote's branches as the worktrees have seen them; None without worktrees."""
-    return holding.tips(clone, "refs/remotes/origin/") if admin_directories(clone) else None
+    return holding.tips(clone, "refs/remotes/origin/") if has_worktrees(clone) else None
 
 
 async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:
@@ -350,7 +350,9 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     before = await lock.clone.commit_at(kept_at)
     if before is not None:
         holding.hold(lock.clone.path, [before])
-    await lock.clone.run("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "origin", f"+{remote_ref}:{kept_at}")
+    arguments = ("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "--no-auto-maintenance", "origin")
+    with _without_worktrees(lock.clone.path) as place:
+        await lock.clone.git.on_clone(place, *arguments, f"+{remote_ref}:{kept_at}")
     return (await lock.clone.run("rev-parse", "--verify", f"{kept_at}^{{commit}}")).text
 
 
@@ -382,8 +384,23 @@ async def _init(clone: Clone) -> Path:
 
 async def _fetch(clone: Clone, path: Path, on_progress: Callable[[str], None] | None) -> None:
     # With --quiet git would report nothing while it receives, which takes longest.
-    arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "origin")
-    await clone.git.on_clone(path, *arguments, on_stderr=Reader(on_progress or _ignore))
+    arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "--no-auto-maintenance", "origin")
+    with _without_worktrees(path) as place:
+        await clone.git.on_clone(place, *arguments, on_stderr=Reader(on_progress or _ignore))
+
+
+@contextlib.contextmanager
+def _without_worktrees(clone: Path) -> Iterator[Path]:
+    """Yield a git directory of links to the clone, without its worktrees: a fetch would read the files of each.
+
+    git follows the links also where it replaces or locks a file. Needs the clone's lock. Raises OSError.
+    """
+    # What a killed process leaves goes with git's locks.
+    with tempfile.TemporaryDirectory(prefix="fetching.", suffix=".lock", dir=clone) as place:
+        (Path(place) / "HEAD").symlink_to(_UNBORN)
+        for name in _FETCHED_INTO:
+            (Path(place) / name).symlink_to(Path("..") / name)
+        yield Path(place)
 
 
 async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], None] | None) -> str:

@@ -1,6 +1,7 @@
 """The worktrees that git has registered in a clone (`<clone>/worktrees`), and the state of their directories."""
 
 import asyncio
+import itertools
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ from bot.clones.admin import (
     loose_commit,
     real_path,
     recorded,
+    write_head,
 )
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.status import changes_in
@@ -25,7 +27,7 @@ from bot.sandbox.view import private_folder, remove_locks
 from bot.sandbox.view import unblock as unblock_view
 
 LIVE = "threadtree: in use"
-# Lock reasons. While `git worktree add` runs, git's own is "initializing".
+# Lock reasons. While an operator's `git worktree add` runs, git's own is "initializing".
 UNFINISHED = ("threadtree: being made", "initializing")
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -223,19 +225,38 @@ def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> 
     name = _name_in_cage(private_folder(cage.data_dir, real_path(path)) / "worktrees")
     if name is None or (clone.path / "worktrees" / name).exists():
         return False
-    making = clone.path / f"worktree.{secrets.token_hex(8)}"
+    _add_folder(clone.path, name, path, refs.local(branch) if branch else _NO_COMMIT, LIVE)
+    return True
+
+
+def register(lock: CloneLock, path: Path, head: str) -> None:
+    """Make the free `path` an unfinished worktree without files, whose HEAD is a full ref or a commit. Raises OSError.
+
+    `git worktree add` reads all worktrees first. Where this is cut off, the clone has an unfinished worktree whose
+    directory is gone or empty.
+    """
+    clone, place = lock.clone.path, real_path(path)
+    names = (f"{path.name}{number or ''}" for number in itertools.count())
+    name = next(name for name in names if not os.path.lexists(clone / "worktrees" / name))
+    admin = _add_folder(clone, name, path, head, UNFINISHED[0])
+    place.mkdir()
+    (place / ".git").write_text(f"gitdir: {admin}\n")
+
+
+def _add_folder(clone: Path, name: str, path: Path, head: str, locked: str) -> Path:
+    """Add a folder for the worktree at `path`, which appears at once; return its real path. Raises OSError."""
+    making = clone / f"worktree.{secrets.token_hex(8)}.lock"  # what a killed process leaves goes with git's locks
     making.mkdir()
     try:
-        head = f"ref: {refs.local(branch)}" if branch else _NO_COMMIT
-        content = {"HEAD": head, "commondir": "../..", "gitdir": f"{real_path(path)}/.git", "locked": LIVE}
+        content = {"commondir": "../..", "gitdir": f"{real_path(path)}/.git", "locked": locked}
         for file, text in content.items():
             (making / file).write_text(f"{text}\n")
-        (clone.path / "worktrees").mkdir(exist_ok=True)
-        making.rename(clone.path / "worktrees" / name)
+        write_head(making, head)
+        (clone / "worktrees").mkdir(exist_ok=True)
+        return making.rename(clone / "worktrees" / name).resolve()
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    return True
 
 
 def _name_in_cage(folder: Path) -> str | None:

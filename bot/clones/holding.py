@@ -10,7 +10,9 @@ log names: a process that is killed meanwhile leaves it to the next fetch or swe
 
 import os
 import secrets
+import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -34,7 +36,8 @@ def tips(clone: Path, beginning: str) -> dict[str, str]:
 
     https://git-scm.com/docs/gitrepository-layout, refs and packed-refs
     """
-    found = dict(_packed_below(_read(clone, "packed-refs"), beginning))
+    packed = _packed(_read(clone, "packed-refs"))
+    found = dict(packed[bisect_left(packed, (beginning,)) : bisect_left(packed, (beginning + chr(sys.maxunicode),))])
     above, now = len(f"{clone}/"), time.time_ns()
     for entry in entries_below(clone / beginning.rpartition("/")[0]):
         if not entry.path.startswith(beginning, above):
@@ -57,8 +60,8 @@ def _loose(file: str, _inode: int, _written_ns: int) -> str:
 
 
 @lru_cache(maxsize=4)  # most fetches leave this file as it is
-def _packed_below(content: bytes, beginning: str) -> tuple[tuple[str, str], ...]:
-    return tuple((ref, sha) for ref, sha in packed_refs(content) if ref.startswith(beginning))
+def _packed(content: bytes) -> list[tuple[str, str]]:
+    return sorted(packed_refs(content))
 
 
 def packed_refs(content: bytes) -> Iterator[tuple[str, str]]:

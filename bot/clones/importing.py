@@ -10,10 +10,11 @@ from pathlib import Path
 import structlog
 
 from bot.clones import holding
-from bot.clones.admin import head_in, loose_commit, recorded, recorded_branch
+from bot.clones.admin import head_in, loose_commit, recorded, recorded_branch, write_head
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.git.loose_refs import point_at
 from bot.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
@@ -60,7 +61,9 @@ async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> Non
         ref = refs.local(branch)
         tip = head if on_branch else await _private_tip(clone, cage, view, ref, ref)
         await _follow(lock, cage, view, ref, tip)
-    await _register_head(clone, view, refs.local(branch) if branch and on_branch else head)
+    now = refs.local(branch) if branch and on_branch else head
+    if now is not None and now != recorded(view.admin / "HEAD").removeprefix("ref: "):
+        write_head(view.admin, now)
 
 
 async def _shown_head(clone: Clone, cage: Cage, view: View) -> str:
@@ -138,17 +141,9 @@ async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | 
         await clone.git.in_cage(cage, view, "update-ref", ref, known or "", in_worktree=False)
         return
     await _import(lock, cage, view, tip)
-    await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
-
-
-async def _register_head(clone: Clone, view: View, head: str | None) -> None:
-    """Write the worktree's HEAD, a full ref or a commit, into its folder in the clone."""
-    if head is None or recorded(view.admin / "HEAD").removeprefix("ref: ") == head:
-        return
-    if head.startswith("refs/"):
-        await clone.git.on_clone(view.admin, "symbolic-ref", "HEAD", head)
-    else:
-        await clone.git.on_clone(view.admin, "update-ref", "--no-deref", "HEAD", head)
+    why = "from its cage"
+    if known is None or not point_at(clone.path, ref, tip, known, why):
+        await clone.run("update-ref", "--create-reflog", "-m", why, ref, tip, known or "0" * len(tip))
 
 
 async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
@@ -175,27 +170,42 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         check=False,
         stdout=writing,
     )
-    receiving = clone.git.on_clone(
+    receiving = _index_pack(clone, stdin=reading)
+    packed, received = await asyncio.gather(packing, receiving)
+    if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
+        raise failure("pack-objects", packed)
+    await _hold_received(clone, sha, received)
+    _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
+
+
+async def import_pack(lock: CloneLock, sha: str, pack: bytes) -> None:
+    """Import a commit that another node packed; it is held for a while. Raises GitError, OSError."""
+    await _hold_received(lock.clone, sha, await _index_pack(lock.clone, pack=pack))
+
+
+async def _index_pack(clone: Clone, *, stdin: int | None = None, pack: bytes | None = None) -> Completed:
+    """Check every object of a pack, and that nothing is missing."""
+    return await clone.git.on_clone(
         clone.path,
         *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
         f"--keep={IMPORTING}",
         check=False,
-        stdin=reading,
+        stdin=stdin,
+        input=pack,
         program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
     )
-    packed, received = await asyncio.gather(packing, receiving)
-    if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
-        raise failure("pack-objects", packed)
+
+
+async def _hold_received(clone: Clone, sha: str, received: Completed) -> None:
     if received.status != 0:
         raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
     if await clone.commit_at(sha) is None:
-        raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in what the cage sent")
+        raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in the pack")
     # Until now no ref reached it: an operator's `git gc` would have deleted the pack.
     holding.hold(clone.path, [sha])
     _, _, pack = received.text.partition("keep\t")
     if pack:
         (clone.path / "objects" / "pack" / f"pack-{pack}.keep").unlink(missing_ok=True)
-    _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 
 def _has_too_many(pieces: Iterator[bytes]) -> bool:

@@ -9,6 +9,7 @@ from bot.clones import branch_history, holding
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
 from bot.git import refs
+from bot.git.loose_refs import point_at
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
@@ -137,3 +138,17 @@ async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: s
             return Refused(RefusedReason.NAME_TAKEN, reasons.branch_name_taken(branch, other))
         return Checkout(branch, base_branch, onto)
     return Checkout(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)
+
+
+async def start_branch(lock: CloneLock, checkout: Checkout) -> str:
+    """Make the branch of a checkout if there is none; return the full ref or the commit for HEAD. Raises GitError."""
+    clone, branch, commit = lock.clone, checkout.branch, checkout.commit
+    if branch is None:
+        return commit
+    ref = refs.local(branch)
+    if checkout.moves_from is None:
+        if await clone.commit_at(refs.remote(branch)) == commit:
+            await clone.run("branch", "--quiet", "--track", branch, refs.remote(branch))
+        elif not point_at(clone.path, ref, commit, None):
+            await clone.run("branch", "--quiet", "--no-track", branch, commit)
+    return ref

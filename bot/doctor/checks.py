@@ -33,6 +33,8 @@ SHORT_SECRET = 16
 MAX_CLOCK_SKEW = timedelta(seconds=60)
 FEW_REQUESTS = 500
 """With fewer requests left in this hour, the check warns."""
+# The first with `git merge-tree --write-tree`, the newest command that the bot needs.
+OLDEST_GIT = (2, 38)
 _GLOB_CHARACTERS = frozenset("*?[")
 State = Literal["ok", "warning", "problem"]
 Command = tuple[str, ...]
@@ -102,7 +104,7 @@ async def examine(known: Known, github: GitHub | None) -> list[Check]:
         *settings_checks(known.problems),
         *setting_warnings(given),
         *(await github_checks(given, github) if github else []),
-        await _program("git", "git", given.path, "problem"),
+        await _program("git", "git", given.path, "problem", OLDEST_GIT),
         await _program("bubblewrap", cage.bwrap, given.path, "problem" if caged else "warning"),
         sandbox_check(given.agent_sandbox, probed),
         limits_check(given, cage if caged and isinstance(probed, Usable) else None),
@@ -327,7 +329,7 @@ def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
     return {**commands, "custom": given.agent_command} if given.agent_command else commands
 
 
-async def _program(name: str, program: str, search_path: str, missing: State) -> Check:
+async def _program(name: str, program: str, search_path: str, missing: State, oldest: tuple[int, ...] = ()) -> Check:
     """Check a program that the bot itself needs, and its version."""
     path = shutil.which(program, path=search_path)
     if path is None:
@@ -339,6 +341,9 @@ async def _program(name: str, program: str, search_path: str, missing: State) ->
     number = re.search(r"\d+(\.\d+)+", version or "")
     if number is None:
         return Check(name, missing, f"{path} tells no version", f"Install the package `{name}` again.")
+    if tuple(map(int, number[0].split("."))) < oldest:
+        needed = ".".join(map(str, oldest))
+        return Check(name, missing, f"{number[0]} ({path}) is too old", f"Install `{program}` {needed} or later.")
     return Check(name, "ok", f"{number[0]} ({path})")
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
 from bot.clones.clone import Clone, clone_at, clone_lock, update
@@ -22,6 +20,7 @@ from bot.run.context import open_launcher
 from bot.sandbox.cage import Cage, cage_for
 from bot.sandbox.system import command_mounts
 from bot.settings import Settings
+from bot.settings_values import Secret
 from bot.worktrees.create import create
 
 END_SECONDS = 2.0
@@ -43,7 +42,7 @@ class Scratch:
 
     @asynccontextmanager
     async def launching(
-        self, chosen: Preset | None, handed: Mapping[str, SecretStr]
+        self, chosen: Preset | None, handed: Mapping[str, Secret]
     ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
         """Return how to start a command of this agent; its home and its network last until the block ends.
 

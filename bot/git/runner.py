@@ -26,6 +26,8 @@ MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
 # Of git's own statuses. In a cage, a higher one is that of a signal.
 _LAST_STATUS = 129
+# git ends with it after it has said what is wrong.
+_FATAL_STATUS = 128
 _CHUNK_BYTES = 1 << 16
 # What is kept of answers that never change: so many, each of at most this size.
 _MOST_KEPT = 200
@@ -362,7 +364,10 @@ def _worktree_environment(worktree: Path) -> dict[str, str]:
 
 def failure(command: str, completed: Completed) -> GitError:
     """Return the error for a command that ended with a status the caller cannot use."""
-    return GitError(problem_of(completed.stderr), command, completed.stderr or f"exit status {completed.status}")
+    # It says nothing only where the process that talks to the server went away: such a killing passes.
+    said = completed.stderr.strip() or completed.status != _FATAL_STATUS
+    problem = problem_of(completed.stderr) if said else GitProblem.KILLED
+    return GitError(problem, command, completed.stderr or f"exit status {completed.status}")
 
 
 def _version_of(file: Path) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import structlog
 
@@ -16,7 +16,7 @@ from bot.node.identity import record
 from bot.node.transactions import persist
 from bot.store import nodes
 from bot.store.database import Connection
-from bot.worktrees.relocate import relocate
+from bot.worktrees.relocate import registered_below, relocate
 
 _log = structlog.get_logger()
 
@@ -36,21 +36,32 @@ async def move_in(ctx: NodeContext, was_at: Path) -> None:
                 moved.append((folder, Path(path), here / relative))
         await nodes.make_orphans_relative(connection, ctx.node, str(ctx.data_dir))
         if was_at != here:
-            live = await nodes.live_paths(connection, ctx.node)
-            moved += [(folder, was_at / path, here / path) for folder, path in live]
+            known = await nodes.paths(connection, ctx.node)
+            moved += [(folder, was_at / path, here / path) for folder, path in known]
         return moved
 
     for folder, old, new in await persist(ctx.pool, follow):
-        if old == new:
-            continue
-        try:
-            async with clone_lock(ctx.clone(folder)) as lock:
-                if await asyncio.to_thread(relocate, lock, old, new):
-                    _log.info("worktree-moved", old=str(old), new=str(new))
-                    reached("worktree-moved")
-        except (GitError, InvalidNameError, OSError) as problem:
-            _log.warning("worktree-not-moved", old=str(old), new=str(new), problem=str(problem))
+        await _connect(ctx, folder, old, new)
+    if was_at != here:
+        for folder, path in await asyncio.to_thread(_registered, ctx, was_at):
+            await _connect(ctx, folder, was_at / path, here / path)
     await asyncio.to_thread(record, ctx.data_dir, ctx.node)
+
+
+def _registered(ctx: NodeContext, was_at: Path) -> list[tuple[str, PurePath]]:
+    """Return (folder of the clone, path in DATA_DIR) of what git still knows at the old place: no row names it."""
+    clones = ((f"{clone.parent.name}/{clone.stem}", clone) for clone in ctx.data_dir.glob("repos/*/*.git"))
+    return [(folder, path) for folder, clone in clones for path in registered_below(clone, was_at)]
+
+
+async def _connect(ctx: NodeContext, folder: str, old: Path, new: Path) -> None:
+    try:
+        async with clone_lock(ctx.clone(folder)) as lock:
+            if await asyncio.to_thread(relocate, lock, old, new):
+                _log.info("worktree-moved", old=str(old), new=str(new))
+                reached("worktree-moved")
+    except (GitError, InvalidNameError, OSError) as problem:
+        _log.warning("worktree-not-moved", old=str(old), new=str(new), problem=str(problem))
 
 
 def relative_path(data_dir: Path, path: Path, folder: str) -> str | None:

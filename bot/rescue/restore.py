@@ -8,7 +8,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.admin import Missing, admin_directory, real_path
-from bot.clones.checkout import EMPTY_TREE
+from bot.clones.checkout import EMPTY_TREE, put_back
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
@@ -109,6 +109,7 @@ async def _misplaced(lock: CloneLock, path: Path, branch: str | None) -> Restore
         return RestoreRefused("no-worktree")
     await entries.clear_stale_locks(clone, path)
     await entries.unblock(clone, path)
+    await put_back(clone, path)
     await import_commits(lock, path, branch)
     operation = await entries.operation_in_progress(clone, path)
     if operation is not None:

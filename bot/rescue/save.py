@@ -13,7 +13,7 @@ import structlog
 
 from bot.clones import entries
 from bot.clones.admin import Missing, admin_directory, find_admin_directory, recorded_branch
-from bot.clones.checkout import EMPTY_TREE
+from bot.clones.checkout import EMPTY_TREE, put_back
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, private_commits
 from bot.clones.status import Change
@@ -81,6 +81,7 @@ async def save_rescue(
         return KeepDirectory("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
     try:
         await entries.unblock(clone, path)
+        await put_back(clone, path)
         await import_commits(lock, path, label.branch)
         admin = admin_directory(clone.path, path)
         if isinstance(admin, Missing):

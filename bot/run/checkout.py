@@ -8,7 +8,8 @@ from typing import assert_never
 from bot.beside import beside
 from bot.clones import entries
 from bot.clones.admin import Missing
-from bot.clones.clone import CloneLock, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
+from bot.clones.checkout import put_back
+from bot.clones.clone import CloneLock, DefaultBranch, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
 from bot.clones.entries import Valid, inspect
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
@@ -70,12 +71,13 @@ async def prepare(
     """
     full_name = turn.worktree.repository.full_name
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
-        is_new = not turn.worktree.is_made and isinstance(turn.worktree.start, IssueBranch)
+        if turn.worktree.is_made:
+            await _put_back(ctx, lock, turn)
         async with beside(_look(ctx, lock, turn)) as looking:
-            updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress, ask_default=is_new)
+            updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress)
             if isinstance(updated, NoAccess):
                 return NotReady(reasons.cannot_fetch(full_name))
-            lock, replaced = replace(lock, default=updated.default), updated.replaced
+            lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced
             seen = await looking if replaced is None else None
         try:
             ready = await _prepare(ctx, lock, turn, on_progress, seen)
@@ -89,6 +91,27 @@ async def prepare(
     if replaced is None or isinstance(ready, NotReady):
         return ready
     return replace(ready, notices=(notices.clone_replaced(replaced), *ready.notices))
+
+
+async def _put_back(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> None:
+    """Put a checkout back that was cut off; damage is left to the repair of the clone or the worktree."""
+    try:
+        await put_back(lock.clone, ctx.directory(turn.worktree.path))
+    except GitError as error:
+        if error.problem not in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
+            raise
+
+
+async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch | None:
+    """Return the default branch, for a new worktree; None where the clone has no such branch.
+
+    GitHub named it with the request, or just now if the request has waited.
+    """
+    name = turn.worktree.repository.default_branch
+    if turn.worktree.is_made or not isinstance(turn.worktree.start, IssueBranch) or not (name and refs.is_branch(name)):
+        return None
+    tip = await lock.clone.commit_at(refs.remote(name))
+    return DefaultBranch(name, tip) if tip is not None else None
 
 
 async def _look(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Valid | None:

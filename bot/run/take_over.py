@@ -1,6 +1,7 @@
 """What a process or a node left that is gone: its turn ends visibly, or moves to a live node (DESIGN.md §4, nodes)."""
 
 import asyncio
+from functools import partial
 
 import structlog
 
@@ -12,7 +13,7 @@ from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.store import claims, conversations, nodes, operations, takeover, turns
-from bot.store.database import Connection
+from bot.store.database import Connection, again_if_beaten
 from bot.store.turns import Claim, ClaimLostError
 
 _log = structlog.get_logger()
@@ -29,7 +30,7 @@ async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -
         stranded = await takeover.stranded(connection, timeout_seconds)
     for worktree, node in stranded:
         if node != ctx.node:
-            await _move(ctx, worktree, node, timeout_seconds)
+            await again_if_beaten(partial(_move, ctx, worktree, node, timeout_seconds))
     async with ctx.pool.acquire() as connection, connection.transaction():
         for asked in await takeover.unanswered(connection, timeout_seconds):
             if asked.thread is None or asked.kind == "drop":

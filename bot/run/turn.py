@@ -170,14 +170,14 @@ class TurnRun:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _follow_rename(self) -> None:
-        """Use the repository's present name, if the turn has waited for so long that it may have a new one."""
+        """Use the present names of the repository and its default branch, if they may be new since the request."""
         before = self._turn.worktree.repository
         if self._ctx.clock() - self._turn.asked_at < NAMES_ARE_NEW:
             return
         now = await self._ctx.github.as_named_now(before)
         if now != before:
             await self._persist(lambda connection: conversations.save_codebase(connection, now))
-            _log.info("repository-renamed", before=before.full_name, now=now.full_name)
+            _log.info("repository-renamed", before=before.full_name, now=now.full_name, default=now.default_branch)
             self._turn = replace(self._turn, worktree=replace(self._turn.worktree, repository=now))
             self._thread_ref = replace(self._thread_ref, repository=now)
 

@@ -19,11 +19,14 @@ from bot.sandbox.untrusted_files import (
     read_untrusted,
     remove_blocking,
     remove_untrusted,
+    write_untrusted,
 )
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
+_CLONE_OBJECTS = "clone-objects"
+_ALTERNATES = PurePath("objects", "info", "alternates")
 _SHARED = ("remotes", "tags")
 _PINNED = ("commondir", "gitdir")
 _HEAD = "refs/threadtree/head"
@@ -64,7 +67,7 @@ class View:
     @property
     def clone_objects(self) -> Path:
         """The path of the clone's real objects in the cage."""
-        return self.private / "clone-objects"
+        return self.private / _CLONE_OBJECTS
 
 
 def private_folder(data_dir: Path, worktree: Path) -> Path:
@@ -85,7 +88,7 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
             (fresh.common / place).mkdir(parents=True)
         (fresh.private / _EMPTY).mkdir()
         (fresh.private / _WORKTREES / view.admin.name).mkdir(parents=True)
-        (fresh.common / "objects" / "info" / "alternates").write_text(f"{view.clone_objects}\n")
+        (fresh.common / _ALTERNATES).write_text(f"{view.clone_objects}\n")
         (fresh.common / "config").touch()
         if (view.clone / "HEAD").is_file():
             shutil.copyfile(view.clone / "HEAD", fresh.common / "HEAD")
@@ -105,6 +108,19 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         except OSError:
             if not view.private.is_dir():  # another task has made it
                 raise
+
+
+def move_private(data_dir: Path, old: Path, new: Path) -> bool:
+    """Move the private folder of the worktree that was at the real path `old` to the name that `new` gives it.
+
+    False where there is none, or the other name is taken. No process may work there. Raises OSError.
+    """
+    before, after = private_folder(data_dir, old), private_folder(data_dir, new)
+    if not before.is_dir() or after.exists():
+        return False
+    write_untrusted(before / "common", _ALTERNATES, f"{after / _CLONE_OBJECTS}\n")
+    before.rename(after)
+    return True
 
 
 def share_refs(common: Path, shared: bytes) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from bot.clones import entries
 from bot.clones.admin import real_path
-from bot.clones.checkout import ignored_in_the_way
+from bot.clones.checkout import ignored_in_the_way, marked
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commit, import_commits, move_branch
 from bot.clones.status import Change, changes_in
@@ -86,8 +86,9 @@ async def return_to_branch(
     # Repositories inside the worktree are in no rescue and stay.
     changed = await entries.changed_files(clone, path)
     await _stage(clone, path, [name for name in changed if not name.endswith("/")])
-    await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
-    await clone.on_worktree(path, "reset", "--quiet", "--hard")
+    with marked(clone, path, rescued.sha, tip or rescued.sha):
+        await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
+        await clone.on_worktree(path, "reset", "--quiet", "--hard")
     await import_commits(lock, path, branch)
     uncovered = [name for name in await entries.changed_files(clone, path) if not name.endswith("/")]
     return StrayWork(rescued.ref, tuple(uncovered))

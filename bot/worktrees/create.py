@@ -1,8 +1,9 @@
 """A worktree is created, or created again at the same path."""
 
 import asyncio
+import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never
@@ -10,16 +11,24 @@ from typing import assert_never
 import structlog
 
 from bot.clones import branch_history, entries
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, last_reflog_commit, other_holder
+from bot.clones.admin import (
+    Missing,
+    admin_directory,
+    find_admin_directory,
+    last_reflog_commit,
+    other_holder,
+    real_path,
+)
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.entries import Valid, inspect
-from bot.clones.start import Checkout, Refused, RefusedReason, resolve
+from bot.clones.start import Checkout, Refused, RefusedReason, resolve, start_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.sandbox.untrusted_files import entries_below
+from bot.sandbox.view import private_folder
 from bot.worktrees.spares import CHECKOUT_TIMEOUT_SECONDS, is_pristine, take_spare
 from bot.worktrees.sync import import_readable_commits
 from bot.worktrees.unlink import unlink_worktree
@@ -140,7 +149,7 @@ async def _make(lock: CloneLock, path: Path, checkout: Checkout, rescue: str) ->
         await clone.run("update-ref", refs.local(checkout.branch), checkout.commit, checkout.moves_from)
     try:
         await _check_out(lock, path, checkout)
-    except GitError:
+    except (GitError, OSError):
         await _clear(lock, path, rescue)
         raise
     if checkout.branch is not None:
@@ -161,14 +170,14 @@ async def _check_out(lock: CloneLock, path: Path, checkout: Checkout) -> None:
     clone = lock.clone
     spare = await take_spare(lock, path, checkout)
     if spare is None:
-        await _register(clone, path, checkout)
+        entries.register(lock, path, await start_branch(lock, checkout))
     reached("worktree-registered")
     if spare != checkout.commit:
         await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
     if spare is not None and not await is_pristine(clone, path):
         _log.warning("spare-not-used", path=str(path))
         await asyncio.to_thread(unlink_worktree, lock, path, datetime.now(UTC), whole=False)
-        await _register(clone, path, replace(checkout, moves_from=checkout.commit))  # its branch was made
+        entries.register(lock, path, refs.local(checkout.branch) if checkout.branch else checkout.commit)
         await clone.on_worktree(path, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
     reached("worktree-checked-out")
     if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (checkout.commit, checkout.branch):
@@ -180,26 +189,22 @@ async def _check_out(lock: CloneLock, path: Path, checkout: Checkout) -> None:
     reached("worktree-locked")
 
 
-async def _register(clone: Clone, path: Path, checkout: Checkout) -> None:
-    branch = checkout.branch
-    if branch is None:
-        what = ["--detach", "--", str(path), checkout.commit]
-    elif checkout.moves_from is not None:
-        what = ["--", str(path), branch]
-    else:
-        upstream = await clone.commit_at(refs.remote(branch)) == checkout.commit
-        start = refs.remote(branch) if upstream else checkout.commit
-        what = ["--track" if upstream else "--no-track", "-b", branch, "--", str(path), start]
-    await clone.run("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", entries.UNFINISHED[0], *what)
-
-
 async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
     """Free the path; return the name under which its directory is kept, None where it held nothing."""
+    if await asyncio.to_thread(_is_free, lock.clone, path):
+        return None
     imported = await import_readable_commits(lock, path)
     await entries.keep_head(lock, path, rescue)
     whole = not imported or await asyncio.to_thread(_holds_something, lock.clone, path)
     gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)
     return gone.kept.name if gone.kept else None
+
+
+def _is_free(clone: Clone, path: Path) -> bool:
+    """Return whether there is nothing at the path, and nothing of a worktree there in the clone and in its cage."""
+    cage = clone.git.cage
+    places = (path, private_folder(cage.data_dir, real_path(path))) if cage is not None else (path,)
+    return not any(map(os.path.lexists, places)) and find_admin_directory(clone.path, path) is None
 
 
 def _holds_something(clone: Clone, path: Path) -> bool:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones import branch_history, entries
-from bot.clones.checkout import ignored_in_the_way
+from bot.clones.checkout import check_out
 from bot.clones.clone import Clone, CloneLock, fetch
-from bot.clones.importing import import_commits
+from bot.clones.importing import import_commit, import_commits
 from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitProblem
 from bot.git.runner import Identity, failure
 
 
@@ -164,29 +164,18 @@ async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -
     theirs = await clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
-    # A merge has no option that keeps git from overwriting ignored files.
-    if await ignored_in_the_way(clone, path, await entries.head_of(clone, path), theirs):
-        return False
+    head = await entries.head_of(clone, path) or theirs
+    merged = await clone.on_worktree(path, "merge-tree", "--write-tree", head, theirs, check=False)
+    if merged.status:
+        if (error := failure("merge-tree", merged)).problem is GitProblem.DISK_FULL:
+            raise error
+        return False  # it conflicts
     message = f"Merge branch '{branch}' of origin into {branch}"
-    try:
-        await clone.on_worktree(
-            path,
-            "merge",
-            "--quiet",
-            "--no-verify",
-            "--no-edit",
-            "-m",
-            message,
-            theirs,
-            environment=identity.environment,
-        )
-    except GitError as error:
-        if error.problem is GitProblem.TIMEOUT:
-            raise
-        if await entries.operation_in_progress(clone, path) == "merge":
-            await clone.on_worktree(path, "merge", "--abort")
-        if error.problem is GitProblem.DISK_FULL:
-            raise
+    parents = ("-p", head, "-p", theirs, "-m", message)
+    commit = await clone.on_worktree(path, "commit-tree", merged.text, *parents, environment=identity.environment)
+    await import_commit(lock, path, commit.text)
+    # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
+    if not await check_out(clone, path, branch, commit.text):
         return False
     await import_commits(lock, path, branch)
     return True

@@ -10,6 +10,7 @@ import structlog
 from bot.clones import entries
 from bot.clones.admin import Missing, admin_directory
 from bot.clones.branch_history import is_merged
+from bot.clones.checkout import put_back
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, private_commits
 from bot.failpoints import reached
@@ -83,6 +84,7 @@ async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote
 async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
     """Remove the worktree, after a fetch, if it has nothing that needs a rescue. Raises InvalidNameError."""
     try:
+        await put_back(lock.clone, path)
         await import_commits(lock, path, label.branch)
         why, shared = await asyncio.gather(
             _reason_to_keep(lock, path, label.branch), _is_shared(lock.clone, path, label.branch)
@@ -145,8 +147,8 @@ async def _delete_branch(
         if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
             return False
         await clone.run("update-ref", "-d", refs.local(branch), tip)
-        # Where the branch tracked nothing there is no such section.
-        await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
+        if any(key.startswith(f"branch.{branch}.") for key in (await clone.git.configuration(clone.path)).values):
+            await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
     except (GitError, OSError) as error:
         _log.warning("branch-not-deleted", path=str(path), branch=branch, error=str(error))
         return False

@@ -17,11 +17,10 @@ from pathlib import Path
 import structlog
 
 from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory, real_path, recorded
+from bot.clones.admin import Missing, admin_directory, real_path, recorded, write, write_head
 from bot.clones.clone import Clone, CloneLock, clone_lock
-from bot.clones.start import Checkout
+from bot.clones.start import Checkout, start_branch
 from bot.failpoints import reached
-from bot.git import refs
 from bot.sandbox.view import private_folder
 from bot.worktrees.unlink import unlink_worktree
 
@@ -58,21 +57,11 @@ async def take_spare(lock: CloneLock, path: Path, checkout: Checkout) -> str | N
     spare, admin = found
     commit = recorded(admin / "HEAD")
     _lock_as(admin, entries.UNFINISHED[0])
-    making = admin / f"gitdir.{secrets.token_hex(8)}"
-    making.write_text(f"{real_path(path)}/.git\n")
-    making.rename(admin / "gitdir")
+    write(admin / "gitdir", f"{real_path(path)}/.git")
     reached("spare-taken")
     trash.move(spare, path)
     reached("spare-moved")
-    branch = checkout.branch
-    if branch is None:
-        await clone.git.on_clone(admin, "update-ref", "--no-deref", "HEAD", checkout.commit)
-        return commit
-    if checkout.moves_from is None:
-        upstream = await clone.commit_at(refs.remote(branch)) == checkout.commit
-        start = ("--track", branch, refs.remote(branch)) if upstream else ("--no-track", branch, checkout.commit)
-        await clone.run("branch", "--quiet", *start)
-    await clone.git.on_clone(admin, "symbolic-ref", "HEAD", refs.local(branch))
+    write_head(admin, await start_branch(lock, checkout))
     return commit
 
 
@@ -104,10 +93,11 @@ async def keep_spares(clone: Clone, wanted: int, commit: str) -> None:
             for spare in behind:
                 if isinstance(admin := admin_directory(clone.path, spare), Path):
                     _lock_as(admin, entries.UNFINISHED[0])
-                    await clone.git.on_clone(admin, "update-ref", "--no-deref", "HEAD", commit)
+                    write_head(admin, commit)
             new = [spares_folder(clone) / f"spare-{secrets.token_hex(8)}" for _ in range(wanted - len(stay))]
             for spare in new:
-                await _register(clone, spare, commit)
+                spare.parent.mkdir(parents=True, exist_ok=True)
+                entries.register(lock, spare, commit)
         reached("spare-registered")
         for spare in (*behind, *new):
             await clone.on_worktree(spare, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
@@ -148,12 +138,6 @@ def _upkeep(clone: Clone) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
-
-
-async def _register(clone: Clone, spare: Path, commit: str) -> None:
-    spare.parent.mkdir(parents=True, exist_ok=True)
-    reason = ("--lock", "--reason", entries.UNFINISHED[0])
-    await clone.run("worktree", "add", "--quiet", "--no-checkout", "--detach", *reason, "--", str(spare), commit)
 
 
 def _finish(lock: CloneLock, spare: Path, verified_at: float) -> tuple[Path, ...]:

@@ -1,6 +1,5 @@
 """A worktree is switched to another branch, only where that loses and overwrites nothing."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from bot.git.errors import GitError, GitProblem
 from bot.rescue.contents import parse_entries
 from bot.rescue.save import stashes_not_rescued
 from bot.sharing_rules import Misfit
-
-_INDEX = "threadtree-index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +71,7 @@ async def _why_not_leave(lock: CloneLock, path: Path, before: str, after: str, t
             return "not-contained"
     if await _hidden_edits(clone, path):
         return "hidden-edits"
-    changed = await entries.changed_files(clone, path)
-    if changed and not (head and await _go_on(clone, path, head, theirs, changed)):
+    if await entries.changed_files(clone, path):
         return "uncommitted"
     if await private_commits(lock, path) or await stashes_not_rescued(clone, {before}):
         return "only-here"
@@ -100,29 +96,3 @@ async def _hidden_edits(clone: Clone, path: Path) -> bool:
     """Return whether git is set to ignore edits of some file."""
     listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
     return any(entry.flagged for entry in parse_entries(listed.stdout))
-
-
-async def _go_on(clone: Clone, path: Path, head: str, theirs: str, changed: list[str]) -> bool:
-    """Return whether all uncommitted files are as in `theirs`: git was stopped while it wrote them.
-
-    The index is then set to `theirs`, so that git can continue.
-    """
-    if any(name.endswith("/") for name in changed):
-        return False
-    # Beside the worktree's own index, a place that is the same inside a cage and outside.
-    index = (await clone.on_worktree(path, "rev-parse", "--path-format=absolute", "--git-path", _INDEX)).text
-    environment = {"GIT_INDEX_FILE": index}
-    await clone.on_worktree(path, "read-tree", head, environment=environment)
-    listed = b"".join(os.fsencode(name) + b"\0" for name in changed)
-    stage = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    await clone.on_worktree(path, *stage, input=listed, environment=environment)
-    tree = (await clone.on_worktree(path, "write-tree", environment=environment)).text
-    if await _differing(clone, path, head, tree) & await _differing(clone, path, tree, theirs):
-        return False
-    await clone.on_worktree(path, "read-tree", tree)
-    return True
-
-
-async def _differing(clone: Clone, path: Path, one: str, other: str) -> set[str]:
-    listed = await clone.on_worktree(path, "diff-tree", "-r", "-z", "--name-only", "--no-renames", one, other)
-    return set(listed.fields)

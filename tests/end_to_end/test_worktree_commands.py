@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -465,7 +466,7 @@ async def test_an_operator_continues_the_operation_of_a_dead_process(world: Worl
 
 
 async def test_an_operator_can_work_without_credentials(world: World, database_url: str) -> None:
-    settings = world.pair.settings.model_copy(update={"github_token": None})
+    settings = replace(world.pair.settings, github_token=None)
 
     async with node_context(settings, database_url) as ctx:
         assert ctx.github is None

@@ -134,6 +134,24 @@ async def test_missing_objects_that_a_fetch_does_not_notice_are_fetched_again(wo
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
 
 
+def cut_off(clone: Path, path: Path) -> None:
+    """Leave what a kill leaves in the middle of a checkout of `main`: a file is gone already."""
+    commits = git(clone, "rev-parse", "refs/heads/threadtree/issue-1", "refs/remotes/origin/main").split()
+    (clone / "worktrees" / path.name / "threadtree-checkout").write_text(" ".join(commits))
+    (path / "hello.txt").unlink()
+
+
+async def test_a_checkout_that_was_cut_off_is_no_work_of_an_agent(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    cut_off(world.data_dir / "repos" / "acme" / "shop.git", Path(path))
+
+    await issue.says("@threadtree-bot append hello.txt: again")
+
+    assert "uncommitted" not in await issue.hears("1 file +1 −0")
+    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nagain"
+
+
 async def test_work_on_another_branch_from_an_earlier_request_is_reported(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot switch idea\nwrite idea.txt: idea\ncommit Idea\nfail on the way")

@@ -237,6 +237,16 @@ async def test_an_agent_that_exits_is_a_problem_with_its_last_output_but_no_secr
     assert "Its last words: no [redacted]" in checks["agent custom"].found
 
 
+async def test_a_git_that_is_too_old_is_a_problem(doctor: Doctor, complete: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "git").write_text("#!/bin/sh\necho git version 2.37.9\n")
+    (tmp_path / "old" / "git").chmod(0o755)
+    checks = await doctor.checks(**complete, PATH=f"{tmp_path / 'old'}:{PATH}")
+    assert checks["git"].state == "problem"
+    assert checks["git"].found.startswith("2.37.9 (")
+    assert checks["git"].next_step == "Install `git` 2.38 or later."
+
+
 async def test_without_git_it_says_so(doctor: Doctor, complete: dict[str, str], tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -1,15 +1,27 @@
 """The bare clone: made once, made again when half-made, one holder at a time."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock, fetch, remote_default_branch, update
+from bot.clones.clone import (
+    DefaultBranch,
+    NoAccess,
+    NoDefaultBranch,
+    clone_at,
+    clone_lock,
+    fetch,
+    fetch_ref,
+    remote_default_branch,
+    update,
+)
 from bot.git import refs
 from bot.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -37,9 +49,33 @@ async def test_a_fetch_reports_its_progress(world: GitRepositories) -> None:
 async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitRepositories) -> None:
     world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     await world.update()
+    git(world.clone.path, "pack-refs", "--all")
     git(world.remote, "update-ref", "-d", "refs/heads/feature")
     await world.update()
     assert await world.clone.commit_at("refs/remotes/origin/feature") is None
+    assert "feature" not in (world.clone.path / "packed-refs").read_text()
+    assert not [child.name for child in world.clone.path.iterdir() if "lock" in child.name or child.is_symlink()]
+
+
+async def test_a_fetch_reads_no_registered_worktree(world: GitRepositories) -> None:
+    await world.update()
+    gitdir = world.clone.path / "worktrees" / "other" / "gitdir"
+    gitdir.parent.mkdir(parents=True)
+    os.mkfifo(gitdir)  # who opens it waits for ever
+    pushed = world.someone_pushes("main", {"a": "1"})
+    async with asyncio.timeout(PATIENCE_SECONDS), clone_lock(world.clone) as lock:
+        assert not isinstance(await update(lock, world.url), NoAccess)
+        assert await fetch_ref(lock, "refs/heads/main") == pushed
+    assert await world.clone.commit_at("refs/remotes/origin/main") == pushed
+
+
+async def test_the_branches_of_a_large_repository_are_packed_at_once(world: GitRepositories) -> None:
+    tip = world.remote_tip("main")
+    created = "".join(f"create refs/heads/b{number} {tip}\n" for number in range(201))
+    await GIT.run(f"--git-dir={world.remote}", "update-ref", "--stdin", cwd=None, input=created.encode())
+    await world.update()
+    assert not (world.clone.path / "refs" / "remotes" / "origin" / "b7").exists()
+    assert await world.clone.commit_at("refs/remotes/origin/b7") == tip
 
 
 async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:

@@ -1,5 +1,7 @@
 """A worktree follows changes on GitHub if that loses nothing."""
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import pytest
 
 from bot.clones.clone import clone_lock, fetch
 from bot.clones.entries import Valid, inspect
-from bot.model import DetachedHead
+from bot.model import DetachedHead, HeadBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
+from bot.worktrees.switch import Switched, switch
 from bot.worktrees.sync import (
     Ahead,
     BranchDeleted,
@@ -25,6 +28,7 @@ from bot.worktrees.sync import (
     sync_detached,
 )
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -98,6 +102,26 @@ async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: Gi
     await someone_pushed(world)
     (world.state / "index.lock").touch()
     assert isinstance(await synced(world), FastForwarded)
+
+
+async def test_no_git_of_a_turn_reads_all_registered_worktrees(world: GitRepositories) -> None:
+    await world.update()
+    other = world.clone.path / "worktrees" / "other"
+    other.mkdir(parents=True)
+    os.mkfifo(other / "gitdir")  # who opens it waits for ever
+    world.someone_pushes("feature", {"a": "1"}, start="origin/main")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await world.created(HeadBranch("feature"))
+        world.someone_pushes("feature", {"a": "2"})
+        assert isinstance(await synced(world, "feature"), FastForwarded)
+        world.agent_commits({"b": "1"})
+        world.someone_pushes("feature", {"a": "3"})
+        async with clone_lock(world.clone) as lock:
+            assert await push(lock, world.path, "feature", "feature-turn-1", BOT, unchecked) == Pushed()
+        world.someone_pushes("second", {"c": "1"}, start="origin/feature")
+        async with clone_lock(world.clone) as lock:
+            await fetch(lock)
+            assert await switch(lock, world.path, "feature", "second") == Switched()
 
 
 ISSUE = OfIssue(1, "main")

@@ -1,13 +1,16 @@
 """After a turn: work from other branches is brought back or kept, the rest is committed, and one branch is pushed."""
 
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 from bot.clones import branch_history
-from bot.clones.clone import clone_lock
+from bot.clones.checkout import put_back
+from bot.clones.clone import Clone, clone_lock
+from bot.clones.entries import Valid, inspect
 from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Identity
+from bot.git.runner import Completed, Identity, Options
 from bot.model import DetachedHead
 from bot.worktrees import commit
 from bot.worktrees.commit import (
@@ -190,6 +193,35 @@ async def test_an_unfinished_rebase_is_ended(world: GitRepositories) -> None:
     assert "rebase" not in world.agent("status")
 
 
+async def test_a_return_to_the_branch_that_is_cut_off_brings_no_stray_work_to_it(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = world.agent_commits({"mine": "1", "both": "mine"})
+    world.agent("switch", "-q", "--detach", "origin/main")
+    world.agent_commits({"stray": "1", "both": "stray"})
+    (world.path / "both").write_text("changed")
+    (world.path / "new").write_text("new")
+    git_of_clone = Clone.on_worktree
+
+    async def is_killed(clone: Clone, path: Path, *args: str, **options: Unpack[Options]) -> Completed:
+        if args[0] == "reset":
+            raise GitError(GitProblem.KILLED, "reset", "")
+        return await git_of_clone(clone, path, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Clone, "on_worktree", is_killed)
+        with pytest.raises(GitError):
+            await returned(world)
+    (world.path / "stray").unlink()
+
+    async with clone_lock(world.clone):
+        await put_back(world.clone, world.path)
+        assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
+    assert (world.path / "both").read_text() == "mine"
+    assert not (world.path / "new").exists()
+    assert git(world.clone.path, "show", f"{RESCUE}:both", f"{RESCUE}:new") == "changednew"
+
+
 async def test_one_branch_is_pushed_and_nothing_else(world: GitRepositories) -> None:
     world.agent("branch", "idea")
     git(world.clone.path, "tag", "-a", "-m", "x", "v1", "refs/remotes/origin/main")
@@ -217,6 +249,23 @@ async def test_the_work_is_merged_with_a_simultaneous_push(world: GitRepositorie
     assert await pushed(world) == Pushed()
     assert git(world.remote, "rev-parse", f"{BRANCH}^1", f"{BRANCH}^2").split() == [mine, theirs]
     assert (world.path / "theirs").exists()
+
+
+async def test_a_merge_that_is_cut_off_is_no_work_and_is_done_again(world: GitRepositories) -> None:
+    mine = world.agent_commits({"mine": "1"})
+    world.someone_pushes(BRANCH, {"theirs": "1", "README.md": "theirs\n"}, start="origin/main")
+    (world.state / "index.lock").touch()
+    with pytest.raises(GitError):
+        await pushed(world)
+    (world.path / "theirs").write_text("1")
+    (world.path / "README.md").unlink()
+
+    async with clone_lock(world.clone):
+        await put_back(world.clone, world.path)
+    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
+
+    assert await pushed(world) == Pushed()
+    assert (world.path / "README.md").read_text() == "theirs\n"
 
 
 async def test_the_work_is_parked_if_a_simultaneous_push_conflicts(world: GitRepositories) -> None:

@@ -1,6 +1,7 @@
 """Removal: unique work is rescued or kept, then the worktree is removed completely, even after an interruption."""
 
 import asyncio
+import importlib
 import os
 import shutil
 import subprocess
@@ -439,7 +440,9 @@ def as_ordinary_user(action: Callable[[Path], None]) -> None:
             action(Path(folder))
             return
         os.chown(folder, NOBODY, NOBODY)
-        datetime.strptime("2026", "%Y")  # imports a module that the user may not be able to read  # noqa: DTZ007
+        # These import modules that the user may not be able to read.
+        datetime.strptime("2026", "%Y")  # noqa: DTZ007
+        importlib.import_module("concurrent.futures.thread")
         child = os.fork()
         if child == 0:
             try:

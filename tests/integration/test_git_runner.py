@@ -171,3 +171,13 @@ async def test_a_killed_git_has_answered_nothing(tmp_path: Path, program: Sequen
     with pytest.raises(GitError) as caught:
         await GIT.run("-c", "alias.die=!kill -9 $PPID", "die", cwd=tmp_path, program=program, check=False)
     assert caught.value.problem is GitProblem.KILLED
+
+
+async def test_a_git_that_ends_without_a_word_lost_the_process_that_talks_to_the_server(tmp_path: Path) -> None:
+    helper = tmp_path / "git-remote-silent"
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    program = ("env", f"PATH={tmp_path}:{os.environ['PATH']}", "git")
+    with pytest.raises(GitError) as caught:
+        await Git(protocols=("silent",)).run("ls-remote", "silent::x", cwd=tmp_path, program=program)
+    assert caught.value.problem is GitProblem.KILLED

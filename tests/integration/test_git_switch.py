@@ -264,20 +264,7 @@ async def test_an_interrupted_switch_is_completed(world: GitRepositories, place:
         assert await sync(lock, world.path, HEAD) == UpToDate()
 
 
-async def test_files_written_by_a_killed_git_are_not_work(world: GitRepositories) -> None:
-    head = await an_issue_and_a_pull_request(world)
-    (world.path / "hello.txt").write_text("hello world\n")
-    (world.path / "gone.txt").unlink()
-    (world.path / "more").mkdir()
-    (world.path / "more" / "new.txt").write_text("new\n")
-    (world.state / "index.lock").touch()
-
-    assert await switched(world) == Switched()
-    assert world.agent("rev-parse", "HEAD") == head
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
-
-
-async def test_another_file_beside_them_is_work(world: GitRepositories) -> None:
+async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them(world: GitRepositories) -> None:
     await an_issue_and_a_pull_request(world)
     (world.path / "hello.txt").write_text("hello world\n")
     (world.path / "gone.txt").write_text("changed\n")

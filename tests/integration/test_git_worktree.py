@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones.admin import Missing
-from bot.clones.entries import Valid, inspect
+from bot.clones.entries import Valid, branch_of, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created
@@ -36,6 +36,20 @@ async def test_a_live_worktree_is_locked_against_prune(world: GitRepositories) -
     git(world.clone.path, "worktree", "prune", "--expire=now")
     away.rename(world.path)
     assert isinstance(await inspect(world.clone, world.path), Valid)
+
+
+async def test_plain_git_knows_a_worktree_beside_an_operators_of_the_same_name(world: GitRepositories) -> None:
+    await world.update()
+    mine = world.root / "mine" / world.path.name
+    git(world.clone.path, "worktree", "add", "-q", "--detach", str(mine), "refs/remotes/origin/main")
+    made = await world.created()
+    listed = git(world.clone.path, "worktree", "list", "--porcelain").split("\n\n")
+    own = f"worktree {world.path}\nHEAD {made.tip}\nbranch refs/heads/{made.branch}\nlocked threadtree: in use"
+    assert sorted(listed[1:]) == sorted([f"worktree {mine}\nHEAD {made.tip}\ndetached", own])
+    git(world.clone.path, "worktree", "repair", str(world.path))
+    git(world.clone.path, "worktree", "remove", str(mine))
+    assert git(world.path, "symbolic-ref", "--short", "HEAD") == made.branch
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
 
 
 async def test_an_issue_continues_its_highest_unmerged_branch(world: GitRepositories) -> None:
@@ -119,6 +133,23 @@ async def test_a_branch_checked_out_elsewhere_is_refused(world: GitRepositories)
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.BRANCH_IN_USE
     assert not world.path.with_name("other").exists()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    ["rebase --merge origin/main", "rebase --apply origin/main", "bisect start && git checkout --quiet --detach"],
+)
+async def test_a_branch_that_another_worktree_will_go_back_to_is_refused(tmp_path: Path, begun: str) -> None:
+    world = GitRepositories.make(tmp_path)  # in a sandbox, what an agent begins is not seen in the clone
+    await world.created()
+    world.agent_commits({"a": "mine"})
+    world.someone_pushes("main", {"a": "theirs"})
+    await world.update()
+    git(world.path, "-c", f"alias.begin=!git {begun} || true", "begin")
+    assert await branch_of(world.clone, world.path) is None
+    refused = await world.create(path=world.path.with_name("other"))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusedReason.BRANCH_IN_USE
 
 
 async def test_worktrees_made_at_once_do_not_disturb_each_other(world: GitRepositories) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bot import failpoints
 from bot.clones.admin import Missing, real_path
 from bot.clones.clone import clone_lock, update
-from bot.clones.entries import Valid, all_entries, inspect
+from bot.clones.entries import Valid, all_entries, inspect, register
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, examine, recreate
@@ -300,4 +300,19 @@ async def test_the_creation_can_be_interrupted_anywhere(
     made = await world.created()
     assert made.kept is None
     assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
+    assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]
+
+
+@pytest.mark.parametrize("left", ["the entry", "the entry and an empty directory"])
+async def test_a_registration_can_be_interrupted_anywhere(world: GitRepositories, left: str) -> None:
+    await world.update()
+    world.path.parent.mkdir(parents=True)
+    async with clone_lock(world.clone) as lock:
+        register(lock, world.path, world.remote_tip("main"))
+    (world.path / ".git").unlink()
+    if left == "the entry":
+        world.path.rmdir()
+    made = await world.created()
+    assert made.kept is None
+    assert await inspect(world.clone, world.path) == Valid(made.tip, "threadtree/issue-1", files=0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -11,15 +12,20 @@ import orjson
 import pytest
 
 from bot.clones import entries
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid
 from bot.maintenance.repair import repair
+from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
 from bot.node.move_in import move_in
 from bot.node.process_lock import worker_lock
+from bot.operations.execute import carry_out
 from bot.sandbox.cage import cage_for
-from bot.store import nodes
+from bot.store import nodes, operations
 from bot.store.database import Pool, database
-from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, usable_cage
+from bot.store.operations import RequestedBy
+from bot.worktrees.create import Created, create, recreate
+from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
 
@@ -192,8 +198,79 @@ async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_p
         each.ctx.data_dir.rename(now)
         each = await started(each, now, "host")
         assert await state_of(each) == ("here", PATH, "changed\n")
-        assert await repair(each.ctx) == []
+        assert len(await repair(each.ctx)) == number - 1
+        async with clone_lock(each.ctx.clone("octo/hello")) as lock:  # the second time there is one without a row
+            without_row = each.ctx.directory(PATH).with_name("issue-2")
+            assert isinstance(await entries.inspect(lock.clone, without_row), Valid) == (number == 2)
+            await create(lock, without_row, IssueBranch(2), RESCUE)
     assert orjson.loads((now / "node.json").read_bytes()) == {"id": "here", "data_dir": str(now)}
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("mine")
+
+
+def empty(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def another_repository(path: Path) -> None:
+    shutil.rmtree(path)
+    git(path.parent, "init", "-q", str(path))
+    (path / "mine").write_text("mine")
+
+
+BRANCH = "threadtree/issue-1"
+
+
+@pytest.fixture(params=[gone, a_file, empty, another_repository])
+async def moved(each: Node, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Node, str]:
+    """Return a node whose DATA_DIR was moved, and a commit of its worktree, whose directory is not there any more."""
+    await old_node(each)
+    commit = each.git.agent_commits({"work": "only here"})
+    each.ctx.data_dir.rename(tmp_path / "bigger")
+    request.param(tmp_path / "bigger" / PATH)
+    return await started(each, tmp_path / "bigger", "host"), commit
+
+
+def head_of(node: Node) -> str:
+    return git(node.ctx.data_dir / "repos" / "octo" / "hello.git", "rev-parse", f"refs/heads/{BRANCH}")
+
+
+async def test_a_worktree_that_a_move_lost_is_made_again_with_its_commits(moved: tuple[Node, str]) -> None:
+    node, commit = moved
+    path = node.ctx.directory(PATH)
+    async with clone_lock(node.ctx.clone("octo/hello")) as lock:
+        made = await recreate(lock, path, BRANCH, None, RESCUE)
+        assert isinstance(made, Created)
+        assert (made.branch, made.tip, (path / "work").read_text()) == (BRANCH, commit, "only here")
+        assert await entries.inspect(lock.clone, path) == Valid(commit, BRANCH, 0)
+        [entry] = await entries.all_entries(lock.clone)
+    assert entry.path == path
+    assert await repair(node.ctx) == []
+
+
+async def test_a_worktree_that_a_move_lost_is_pruned_and_restored_with_its_commits(moved: tuple[Node, str]) -> None:
+    node, commit = moved
+    node.move_clock(1)
+    report = await node.sweep(policy=node.policy(older_than=timedelta(hours=1)))
+    assert not report.errors
+    assert [row["state"] for row in await node.db.fetch("select state from worktrees")] == ["removed"]
+    assert list((node.ctx.data_dir / "repos/octo/hello.git/worktrees").glob("*")) == []
+    assert list((node.ctx.data_dir / "private").glob("*")) == []
+    worktree = await node.db.fetchval("select id from worktrees")
+    await operations.enqueue(node.db, worktree, "restore", RequestedBy("an operator", node.ctx.clock()))
+    claimed = await operations.claim_next(node.db, node.ctx.node, "worker", worktree)
+    assert claimed is not None
+    await carry_out(node.ctx, claimed)
+    assert (await operations.status_of(node.db, claimed.id)).state == "done"
+    assert head_of(node) == commit
 
 
 async def test_worktrees_of_another_data_directory_that_still_exists_stay_where_they_are(
