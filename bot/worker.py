@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import asyncpg
@@ -19,11 +19,11 @@ from bot.maintenance.clones import care_for_clones, keep_all_spares
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
-from bot.maintenance.retention_rules import Policy, policy_for
 from bot.maintenance.room import make_room
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.process_lock import is_alive
 from bot.node.room import disk_use, kept_directories
+from bot.operations import parcels
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -40,10 +40,14 @@ from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
+SUSPENDED_SECONDS = 5.0
+"""The pause between two looks for sessions of suspended processes."""
 DISK_SECONDS = 60.0
 DISK_SHARE = 100
 """The pause after a measurement, in times of what it took."""
 LONGEST_ROUND_SECONDS = 20.0
+USED_UP_SECONDS = 1.0
+"""The pause between two looks at what may not be sent for long."""
 _log = structlog.get_logger()
 
 
@@ -97,7 +101,7 @@ async def keep_house(
             bodies, history = settings.delivery_retention_days, settings.history_retention_days
             await upkeep.delete_old(connection, timedelta(days=bodies), timedelta(days=history))
         await repair(ctx)
-        policy = retention_policy(settings, ctx.clock())
+        policy = settings.retention(ctx.clock())
         if settings.worktree_prune_enabled:
             report = await prune(ctx, policy)
             counters.count("worktrees_pruned_total", node.name, len(report.deleted))
@@ -107,6 +111,11 @@ async def keep_house(
         unused = timedelta(days=settings.worktree_orphan_expiry_days)
         await care_for_clones(ctx, unused)
         counters.count("sweeps_total", "done")
+
+    async def end_suspended() -> None:
+        # Beside the tick, which may be what waits for the locks.
+        async with ctx.pool.acquire() as connection:
+            await upkeep.end_suspended(connection)
 
     measured_until = 0.0
 
@@ -135,6 +144,8 @@ async def keep_house(
         await recover(ctx.pool, ctx.github, settings.platform, ctx.policy, ctx.clock())
 
     beside = asyncio.gather(
+        _repeat("parcels", partial(parcels.send, ctx), TICK_SECONDS, stopping),
+        _repeat("suspended", end_suspended, SUSPENDED_SECONDS, stopping),
         _repeat("sweep", sweep, pause, stopping),
         _repeat("disk", watch_disk, min(pause, DISK_SECONDS), stopping),
         _repeat("measures", measure_disk, min(pause, DISK_SECONDS), stopping),
@@ -163,18 +174,6 @@ async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float
             await asyncio.wait_for(stopping.wait(), timeout=seconds)
 
 
-def retention_policy(settings: Settings, now: datetime, older_than: timedelta | None = None) -> Policy:
-    """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
-    return policy_for(
-        now,
-        detached_days=settings.worktree_headless_expiry_days,
-        branch_days=settings.worktree_branch_expiry_days,
-        orphan_days=settings.worktree_orphan_expiry_days,
-        rescue_days=settings.rescue_expiry_days,
-        older_than=older_than,
-    )
-
-
 async def send_due(sender: Sender, writer: str) -> None:
     """Send what is due now or soon. What is due later is left to housekeeping: a waiting job would block the writer.
 
@@ -184,6 +183,9 @@ async def send_due(sender: Sender, writer: str) -> None:
         while (drained := await sender.drain(writer)).next_due is not None:
             wait = (drained.next_due - sender.clock()).total_seconds()
             if wait > LONGEST_ROUND_SECONDS or drained.paused:
+                if drained.used_up:
+                    # Each request rings, and each look reads all that waits.
+                    await sender.sleep(USED_UP_SECONDS)
                 return
             # Short, because something more urgent may come meanwhile.
             await sender.sleep(min(max(wait, 0.05), 1.0))

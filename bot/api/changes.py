@@ -17,12 +17,12 @@ def _operate(kind: OperationKind) -> Handler:
     return handler
 
 
-async def _operate_on(call: Call, worktree_id: int, kind: OperationKind) -> object:
+async def _operate_on(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None = None) -> object:
     found = await _worktree(call, worktree_id)
     if not operations.fits(kind, found.state):
         raise CallError(409, f"Worktree {found.id} is {found.state}.")
     asked = operations.by_operator(call.channel, call.ctx.clock())
-    return {"operation": await operations.enqueue(call.connection, found.id, kind, asked)}
+    return {"operation": await operations.enqueue(call.connection, found.id, kind, asked, rescue_id=rescue_id)}
 
 
 async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
@@ -37,7 +37,8 @@ async def _restore_rescue(call: Call) -> object:
     newer = await rescues.newer(call.connection, rescue)
     if newer is not None:
         raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
-    return await _operate_on(call, rescue.worktree_id, "restore")
+    worktree_id, _ = await rescues.home(call.connection, rescue)
+    return await _operate_on(call, worktree_id, "restore", rescue.id)
 
 
 async def _drop_rescue(call: Call) -> object:

@@ -66,16 +66,22 @@ async def _report_kept(connection: Connection) -> None:
 
 
 def restore_rescue(rescue: str) -> None:
-    """Bring a rescue back into its worktree; exit status 2 where it is not the latest of that."""
+    """Bring a rescue back into the worktree where its thread works, if that is here, else into its own.
+
+    Exit status 2 where it is not the latest of its worktree, or both are on other nodes.
+    """
 
     async def restored(ctx: NodeContext) -> None:
-        found = await _find(ctx, rescue)
+        found = await _named(ctx, rescue)
         async with ctx.pool.acquire() as connection:
             newer = await rescues.newer(connection, found)
+            worktree_id, node = await rescues.home(connection, found)
+        if node != ctx.node:
+            worktree_id = _if_here(ctx, found).worktree_id
         if newer is not None:
             fail(f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.", 2)
-        await execute_operation(ctx, found.worktree_id, "restore")
-        await print_place(ctx, found.worktree_id)
+        await execute_operation(ctx, worktree_id, "restore", found.id)
+        await print_place(ctx, worktree_id)
 
     run_on_node(restored)
 
@@ -133,10 +139,18 @@ def _measured(data_dir: Path) -> Iterator[_Space]:
 
 async def _find(ctx: NodeContext, rescue: str) -> Rescue:
     """Return the rescue of this node with this id; end the command if there is none."""
+    return _if_here(ctx, await _named(ctx, rescue))
+
+
+async def _named(ctx: NodeContext, rescue: str) -> Rescue:
     async with ctx.pool.acquire() as connection:
         found = await rescues.with_id(connection, int(rescue)) if _ID.fullmatch(rescue) else None
     if found is None:
         fail(f"There is no rescue {rescue}: `threadtree rescues list` shows them.", 2)
+    return found
+
+
+def _if_here(ctx: NodeContext, found: Rescue) -> Rescue:
     if found.node != ctx.node:
         fail(f"Rescue {found.id} is on the node {found.node_name}; run this there.", 2)
     return found

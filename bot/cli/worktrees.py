@@ -32,7 +32,6 @@ from bot.settings import load
 from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
 from bot.store.operations import OperationKind
-from bot.worker import retention_policy
 
 _ID = re.compile(r"[0-9]{1,18}")
 
@@ -89,7 +88,7 @@ def prune_worktrees(older_than: str | None, *, dry_run: bool, force: bool, json:
     age = _age(older_than)
 
     async def pruned(ctx: NodeContext) -> Report:
-        policy = retention_policy(load(), ctx.clock(), age)
+        policy = load().retention(ctx.clock(), age)
         with _progress() as progress:
             return await prune(ctx, policy, dry_run=dry_run, force=force, progress=progress)
 
@@ -174,11 +173,13 @@ async def print_place(ctx: NodeContext, worktree_id: int) -> None:
     typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")
 
 
-async def execute_operation(ctx: NodeContext, worktree_id: int, kind: OperationKind) -> None:
+async def execute_operation(
+    ctx: NodeContext, worktree_id: int, kind: OperationKind, rescue_id: int | None = None
+) -> None:
     """Execute an operation, or wait for the worker that has begun it; print how it ended."""
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = operations.by_operator("command line", ctx.clock())
-        operation_id = await operations.enqueue(connection, worktree_id, kind, asked)
+        operation_id = await operations.enqueue(connection, worktree_id, kind, asked, rescue_id=rescue_id)
     with worker_lock(ctx.workers) as worker:
         operation = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
     if operation.state == "failed":

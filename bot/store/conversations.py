@@ -132,8 +132,13 @@ order by state = 'removed', state = 'reserved', id limit 1 for no key update
 """
 
 RESERVE_WORKTREE = """
+-- A pull request may still work in the directory that the thread once made.
 insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
-values ($1, $2, $3, $4, $5, $6, $7, $8)
+values ($1, $2, $3,
+        case when exists (select from worktrees o
+                          where o.node = $3 and o.path = $4 and o.state in ('reserved', 'ready'))
+             then $4 || '-' || (select max(id) + 1 from worktrees) else $4 end,
+        $5, $6, $7, $8)
 returning id
 """
 
@@ -158,11 +163,18 @@ IS_CLOSED = """
 select state = 'closed' from conversations where id = $1
 """
 
+IS_SURELY_OPEN = """
+-- GitHub was asked when its first turn was queued; each close that came since was recorded.
+select state = 'open' and exists (select from turns where conversation_id = $1) from conversations where id = $1
+"""
+
 OVERVIEW = f"""
+-- What waits is counted with what runs, by the index of both: an index of all that waits seems small before a flood.
 select w.branch,
        exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
        (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
-       (select count(*) from turns t where t.conversation_id = c.id and t.state = 'queued') as waiting,
+       (select count(*) filter (where state = 'queued') from turns t
+        where t.conversation_id = c.id and t.state in ('queued', 'running')) as waiting,
        (select t.reason from turns t where t.conversation_id = c.id and t.state = 'queued' and t.not_before > $2
         order by t.id limit 1) as wait,
        (select max(t.id) from turns t join unposted_answers on turn_id = t.id
@@ -370,6 +382,12 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
     """Return whether the thread is closed, as far as the bot knows."""
     closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
     return closed
+
+
+async def is_surely_open(connection: Connection, conversation_id: int) -> bool:
+    """Return whether no close of the thread was handled, also none from before the bot knew the thread."""
+    surely: bool = await connection.fetchval(IS_SURELY_OPEN, conversation_id)
+    return surely
 
 
 async def overview(connection: Connection, conversation_id: int, now: datetime) -> Overview:

@@ -1,10 +1,10 @@
 """The pool of connections to Postgres, its errors, and values that several tables share."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import NoneType
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import asyncpg
 import structlog
@@ -14,6 +14,7 @@ from bot.redaction import Redactor
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool: TypeAlias = asyncpg.Pool
+T = TypeVar("T")
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT_SQLSTATES = (
@@ -50,11 +51,28 @@ _WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.Invali
 """At the start these are mistakes in DATABASE_URL; later they pass."""
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+APPLICATION = "threadtree"
+"""The name of our sessions in Postgres."""
 IDLE_IN_TRANSACTION = "15s"
 """After so long Postgres ends the transaction of a suspended process: others wait for its locks."""
 IDLE_WITH_A_LOCK = "75s"
 """And after so long its session, where that holds a lock. A process that lives waits for GitHub for at most 60 s."""
+MOST_BEATEN = 3
+"""How often in a row another transaction may write a unique key first; after that it is a bug."""
 _log = structlog.get_logger()
+
+
+async def again_if_beaten(work: Callable[[], Awaitable[T]]) -> T:
+    """Return what `work` returns, and do it again where another transaction wrote a unique key before it.
+
+    `work` is a whole transaction, which then sees the other one's row. Raises UniqueViolationError after MOST_BEATEN.
+    """
+    for _ in range(MOST_BEATEN):
+        try:
+            return await work()
+        except asyncpg.UniqueViolationError as beaten:
+            _log.info("beaten-to-a-key", key=beaten.constraint_name)
+    return await work()
 
 
 def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
@@ -127,6 +145,7 @@ async def database(
                 command_timeout=60,
                 connection_class=_clean_connection(redactor or Redactor()),
                 server_settings={
+                    "application_name": APPLICATION,
                     # A 202 means that the delivery is on the disk, whatever the server's default is.
                     "synchronous_commit": "on",
                     "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,

@@ -67,7 +67,9 @@ insert into bot_names (name) select $1 where exists (select from bot_names) on c
 """
 
 LOAD = """
-select event, body, is_packed, conversation, received_at from deliveries where guid = $1 and state = 'received'
+select event, body, is_packed, conversation, received_at,
+       extract(epoch from clock_timestamp() - received_at)::float8 as waited_seconds
+from deliveries where guid = $1 and state = 'received'
 """
 
 BEGIN = """
@@ -152,12 +154,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A stored delivery that waits to be decided."""
+    """A stored delivery that waits to be decided; since when is by the database's clock."""
 
     event: str
     body: bytes
     conversation: str | None
     received_at: datetime
+    waited_seconds: float
 
 
 def asked_by_operator(
@@ -222,7 +225,7 @@ async def load(connection: Connection, guid: str) -> Delivery | None:
     if row is None:
         return None
     body = lz4.block.decompress(row["body"]) if row["is_packed"] else row["body"]
-    return Delivery(row["event"], body, row["conversation"], row["received_at"])
+    return Delivery(row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
 
 
 async def begin(connection: Connection, guid: str) -> bool:

@@ -1,12 +1,7 @@
-"""Failures of the database and of the job engine: those that pass, and those that are bugs.
-
-Apart from `bot.store.database`, because commands that only read rows need not wait for the engine's import.
-"""
+"""Failures of the database and of the job engine: those that pass, and those that are bugs."""
 
 import asyncpg
-import psycopg
 import structlog
-from procrastinate.exceptions import ConnectorException
 
 from bot.store.database import DATABASE_AWAY, TRANSIENT_SQLSTATES
 from bot.store.outage import database_failed
@@ -16,6 +11,10 @@ _log = structlog.get_logger()
 
 def is_transient(problem: BaseException) -> bool:
     """Return whether what failed in our database or in the job engine's may succeed later."""
+    # Imported here: commands need not wait for the engine.
+    import psycopg
+    from procrastinate.exceptions import ConnectorException
+
     match problem:
         case asyncpg.DataError():
             return False  # a value that Postgres cannot hold

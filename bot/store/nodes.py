@@ -109,9 +109,9 @@ where node = $1 and starts_with(path, $2 || '/')
   and not exists (select from orphans n where n.node = o.node and n.path = substr(o.path, length($2) + 2))
 """
 
-LIVE_PATHS = """
+PATHS = """
 select b.folder, w.path from worktrees w join codebases b using (platform, repository_id)
-where w.node = $1 and w.state in ('reserved', 'ready', 'removing')
+where w.node = $1 and w.state <> 'removed'
 """
 
 SOME_WORKER_IS_ALIVE = """
@@ -216,9 +216,9 @@ async def make_orphans_relative(connection: Connection, node: str, data_dir: str
     await connection.execute(MAKE_ORPHANS_RELATIVE, node, data_dir)
 
 
-async def live_paths(connection: Connection, node: str) -> list[tuple[str, str]]:
+async def paths(connection: Connection, node: str) -> list[tuple[str, str]]:
     """Return (folder of the clone, path) of all worktrees of the node that are not removed."""
-    return [(row["folder"], row["path"]) for row in await connection.fetch(LIVE_PATHS, node)]
+    return [(row["folder"], row["path"]) for row in await connection.fetch(PATHS, node)]
 
 
 async def some_worker_is_alive(connection: Connection, max_age_seconds: float, timeout_seconds: float) -> bool:

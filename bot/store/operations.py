@@ -175,7 +175,7 @@ class ClaimedOperation:
     turn_conversation_id: int | None
     pull_request: PullRequestAsked | None
     rescue_id: int | None
-    """The rescue that is to be dropped."""
+    """The rescue that is to be dropped or restored; None for the restore of the latest one."""
 
     @property
     def id(self) -> int:
@@ -232,7 +232,7 @@ async def enqueue(
 ) -> int:
     """Enqueue an operation and ring its node, in the caller's transaction; return its id.
 
-    `pull_request` says more of the kind `pull-request`, `rescue_id` of the kind `drop`.
+    `pull_request` says more of the kind `pull-request`, `rescue_id` of `drop`, and of the `restore` of one rescue.
     """
     target = asker.target
     row = await connection.fetchrow(

@@ -1,5 +1,6 @@
 """The outbox: each row states a comment or a reaction, and the sender (`bot.reply.outbox`) makes GitHub agree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -96,10 +97,10 @@ where o.writer = $1 and o.state in ('waiting', 'sending')
 """
 
 NEXT = f"""
--- If $3 is true, nothing new may be created now, so only edits count.
+-- If $3 is true, nothing new may be created now, so only edits count. Nor for the persons $4.
 select o.id, o.urgency, o.comment_id
 {SENDABLE}
-  and o.due_at <= $2 and (not $3 or o.comment_id is not null)
+  and o.due_at <= $2 and (o.comment_id is not null or not ($3 or coalesce(o.asked_by = any ($4::bigint[]), false)))
 order by o.round, o.urgency, o.id limit 1
 """
 
@@ -158,6 +159,12 @@ where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)
 order by 1
 """
 
+
+CREATED_MOST_FOR = """
+select asked_by from outbox
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and asked_by is not null
+group by asked_by having count(*) > $3
+"""
 
 RECORD_PULL_REQUEST = """
 -- Only to be counted: nothing of it is to be sent.
@@ -257,10 +264,13 @@ async def lock_writer(connection: Connection, writer: str) -> bool:
 
 
 async def next_to_send(
-    connection: Connection, writer: str, now: datetime, *, only_edits: bool
+    connection: Connection, writer: str, now: datetime, *, only_edits: bool, only_edits_for: Sequence[int] = ()
 ) -> tuple[int, int, bool] | None:
-    """Return the row that goes next, by round, urgency and age: its id, its urgency, whether it creates something."""
-    row = await connection.fetchrow(NEXT, writer, now, only_edits)
+    """Return the row that goes next, by round, urgency and age: its id, its urgency, whether it creates something.
+
+    `only_edits_for`: the persons for whom nothing may be created now.
+    """
+    row = await connection.fetchrow(NEXT, writer, now, only_edits, list(only_edits_for))
     return None if row is None else (row["id"], row["urgency"], row["comment_id"] is None)
 
 
@@ -332,6 +342,11 @@ async def created_within(
 ) -> list[datetime]:
     """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
     return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span, first_urgency)]
+
+
+async def created_most_for(connection: Connection, writer: str, span: timedelta, now: datetime, most: int) -> list[int]:
+    """Return the persons for whom the writer created more than `most` within `span` before `now`."""
+    return [row["asked_by"] for row in await connection.fetch(CREATED_MOST_FOR, writer, now - span, most)]
 
 
 async def record_pull_request(connection: Connection, thread_ref: ThreadRef, now: datetime) -> None:

@@ -17,8 +17,11 @@ select pg_advisory_unlock(hashtextextended('threadtree recovery', 0))
 
 SEEN_UNTIL = """
 -- At first from the first delivery ever received, within GitHub's memory; without one nothing was missed yet.
-select coalesce((select seen_until from recoveries where source = $1),
+select coalesce(r.seen_until,
                 greatest((select received_at from deliveries order by seq limit 1), $2::timestamptz - $3::interval), $2)
+           as at,
+       r.source is not null as compared_before
+from (values ($1)) asked (source) left join recoveries r using (source)
 """
 
 SAVE = """
@@ -102,10 +105,10 @@ async def only_one(pool: Pool) -> AsyncIterator[bool]:
                 await connection.execute(UNLOCK)
 
 
-async def seen_until(connection: Connection, source: str, now: datetime, memory: timedelta) -> datetime:
-    """Return the time until which the source was compared."""
-    at: datetime = await connection.fetchval(SEEN_UNTIL, source, now, memory)
-    return max(at, now - memory)
+async def seen_until(connection: Connection, source: str, now: datetime, memory: timedelta) -> tuple[datetime, bool]:
+    """Return the time until which the source was compared, and whether it ever was."""
+    row = await connection.fetchrow(SEEN_UNTIL, source, now, memory)
+    return max(row["at"], now - memory), row["compared_before"]
 
 
 async def save(connection: Connection, source: str, seen: datetime, problem: str | None, now: datetime) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from asyncpg import Record
 
 from bot.store.database import Connection
+from bot.store.nodes import SILENT_AFTER_SECONDS
 
 # Where a commit and a directory were kept at the same time, the commit comes first.
 
@@ -42,6 +43,19 @@ select * from rescue_rows where worktree_id = $1 order by created_at desc, ref i
 
 WITH_ID = """
 select * from rescue_rows where id = $1
+"""
+
+HOME = """
+-- The live worktree in which one of its threads works now, on a node that is alive; else its own.
+select w.id, w.node from rescue_rows r
+join worktrees w on w.platform = r.platform and w.repository_id = r.repository_id
+where r.id = $1
+  and (w.id = r.worktree_id
+       or (r.kept is null and w.state in ('reserved', 'ready')
+           and exists (select from conversations c where c.worktree_id = w.id and c.number = any (r.conversations))
+           and exists (select from nodes n where n.id = w.node
+                       and (n.id = r.node or n.heartbeat_at > now() - make_interval(secs => $2)))))
+order by w.state in ('reserved', 'ready') desc, w.id = r.worktree_id desc, w.id limit 1
 """
 
 LATEST = """
@@ -141,6 +155,12 @@ async def with_id(connection: Connection, rescue_id: int) -> Rescue | None:
     """Return one rescue."""
     row = await connection.fetchrow(WITH_ID, rescue_id)
     return _rescue(row) if row else None
+
+
+async def home(connection: Connection, rescue: Rescue) -> tuple[int, str]:
+    """Return the worktree in which the rescue is to be restored, and its node."""
+    row = await connection.fetchrow(HOME, rescue.id, SILENT_AFTER_SECONDS)
+    return row["id"], row["node"]
 
 
 async def latest(connection: Connection) -> list[Rescue]:

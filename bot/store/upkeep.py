@@ -1,11 +1,11 @@
-"""Regular work of a worker: the deletion of old rows, and the name of a repository."""
+"""Regular work of a worker: the deletion of old rows, sessions of suspended processes, the name of a repository."""
 
 from datetime import timedelta
 
 import structlog
 
 from bot.model import Repository
-from bot.store.database import Connection, repository_of
+from bot.store.database import APPLICATION, Connection, repository_of
 
 CODEBASE_NAMED = """
 -- A reused name belongs to the repository that last had it.
@@ -57,6 +57,11 @@ delete from operations
 where ctid = any (array(select ctid from operations where finished_at < now() - $1::interval limit $2
                         for update skip locked))
 """,
+    "parcels": """
+delete from parcels
+where ctid = any (array(select ctid from parcels where asked_at < now() - $1::interval limit $2
+                        for update skip locked))
+""",
     "jobs": """
 delete from procrastinate_jobs
 where id in (select id from procrastinate_jobs j
@@ -67,9 +72,22 @@ where id in (select id from procrastinate_jobs j
 }
 """What is kept for a time, by the clock of the database, which dates all of it. $1: the time, $2: the most at once."""
 
+END_SUSPENDED = """
+-- asyncpg sends a statement that is new to a connection in two parts, and Postgres waits for the second one: such a
+-- session is active, so that idle_in_transaction_session_timeout does not end it. What asks for many rows and does not
+-- take them is given longer: the line may be slow.
+select pid, pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and usename = current_user and application_name = $1 and state = 'active'
+  and query_start < now() - $2::interval * case wait_event when 'ClientRead' then 1 when 'ClientWrite' then 5 end
+"""
+"""End the sessions that wait in the middle of a statement. $1: their application, $2: for how long."""
+
 AT_ONCE = 2000
 KEPT_A_YEAR = timedelta(days=365)
 FINISHED_JOBS_KEPT = timedelta(days=30)
+PARCELS_KEPT = timedelta(hours=1)
+SUSPENDED_AFTER = timedelta(seconds=15)
+"""A process that lives sends the rest of a statement at once, and gives a statement up after 60 seconds."""
 _log = structlog.get_logger()
 
 
@@ -89,6 +107,7 @@ async def delete_old(connection: Connection, bodies: timedelta, history: timedel
         "texts": history,
         "outbox": history,
         "operations": history,
+        "parcels": PARCELS_KEPT,
         "jobs": FINISHED_JOBS_KEPT,
     }
     for what, statement in DELETE_OLD.items():
@@ -97,6 +116,12 @@ async def delete_old(connection: Connection, bodies: timedelta, history: timedel
             deleted += count
         if deleted:
             _log.info("rows-expired", what=what, count=deleted)
+
+
+async def end_suspended(connection: Connection, after: timedelta = SUSPENDED_AFTER) -> None:
+    """End the sessions of processes that were suspended in the middle of a statement: others wait for their locks."""
+    for row in await connection.fetch(END_SUSPENDED, APPLICATION, after):
+        _log.warning("suspended-session-ended", pid=row["pid"])
 
 
 def _count(status: str) -> int:

@@ -22,6 +22,7 @@ from bot.compose.web import NO_API, NO_DASHBOARD
 from bot.node import identity
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
 TOKEN = "a token of the tests, long enough".replace(" ", "-")
@@ -397,10 +398,11 @@ async def test_what_github_must_be_asked_about_becomes_a_delivery_for_a_worker(a
 
 
 async def test_a_database_that_hangs_is_a_503(api: Api, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bot.api.app.CALL_SECONDS", 0.2)
-    async with pool.acquire() as connection, connection.transaction():
-        await connection.execute("lock table turns")
-        await api("GET", "/api/turns", 503)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("bot.api.app.CALL_SECONDS", 0.2)
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute("lock table turns")
+            await api("GET", "/api/turns", 503)
     await api("GET", "/api/turns")
 
 
@@ -411,7 +413,7 @@ async def test_listeners_hear_of_turns_steps_and_worktrees_until_the_process_sto
     answer: Any = await news.stream(Request({"type": "http"}))
     events = answer.body_iterator
     plan = "update turns set plan = $1, latest_words = $2 where id = 3"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await anext(events) == b": listening\n\n"
         await pool.execute("update turns set state = 'running', claim = gen_random_uuid() where id = 3")
         await pool.execute("insert into steps (turn_id, place, words) values (3, 1, E'<b>\\n\\ndata: x')")

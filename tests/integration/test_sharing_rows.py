@@ -131,6 +131,16 @@ async def test_a_worktree_that_is_not_made_is_not_switched(world: TurnRows) -> N
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "not-made"))])]
 
 
+async def test_a_thread_whose_directory_another_one_uses_gets_a_new_one_beside_it(world: TurnRows) -> None:
+    issue = await made(world)
+    await asks(world.db, PULL, head="feature")
+    await conversations.use_worktree(world.db, issue, None)  # its worktree was another one, and was removed
+
+    await asks(world.db, ISSUE)
+
+    assert [(number, path) for number, path, _, _ in await placed(world)] == [(PULL, "issue-1"), (ISSUE, "issue-1-2")]
+
+
 async def test_the_first_of_two_pull_requests_for_one_issue_shares(world: TurnRows) -> None:
     await made(world)
 

@@ -275,9 +275,10 @@ async def test_a_turn_in_half_a_state_is_impossible(world: TurnRows, change: str
 async def test_two_live_rows_for_one_directory_are_impossible(world: TurnRows) -> None:
     await world.worktree(path="/worktrees/same")
     await world.worktree(path="/worktrees/same", node="there")
+    other = await world.worktree(path="/worktrees/same")
 
     with pytest.raises(asyncpg.UniqueViolationError, match="worktrees_one_live_per_path"):
-        await world.worktree(path="/worktrees/same")
+        await world.db.execute("update worktrees set path = '/worktrees/same' where id = $1", other)
 
 
 # Many workers at once

@@ -1,5 +1,6 @@
 """The repairs of housekeeping."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -7,7 +8,8 @@ import asyncpg
 import pytest
 
 from bot.store import deliveries, listings, requests, upkeep
-from bot.store.database import Connection
+from bot.store.database import DATABASE_AWAY, Connection, database
+from tests.support.patience import eventually
 from tests.support.turn_rows import TurnRows
 
 ACCEPTED = """
@@ -135,6 +137,54 @@ async def test_bodies_and_deliveries_expire_unless_they_wait(db: Connection, mon
     assert with_body == [*waiting, "done-29", "failed-29", "ignored-29", "received-29"]
     assert await column(db, "select guid from deliveries where guid like '%-366'") == ["received-366"]
     assert await db.fetchval("select count(*) from deliveries") == 13
+
+
+# Suspended processes
+
+
+async def test_a_session_that_stops_in_the_middle_of_a_statement_loses_its_locks(
+    db: Connection, database_url: str
+) -> None:
+    await db.execute("insert into effects (key) values ('one')")
+    locking, all_wait = "update effects set seen_at = now()", "ClientRead ClientWrite PgSleep transactionid"
+    async with database(database_url, size=4) as pool:
+        suspended, deaf, computing, waiting = [await pool.acquire() for _ in range(4)]
+        await suspended.execute(f"begin; {locking}")
+        # asyncpg ends a new statement with a second message, which a process may not live to send.
+        await suspended.prepare("select 1")
+        large = await deaf.prepare("select repeat('x', 1000), pg_advisory_lock(1) from generate_series(1, 100000)")
+        deaf._con._transport.pause_reading()
+        running = [
+            asyncio.ensure_future(work)
+            for work in (large.fetch(), computing.fetch("select pg_sleep(3600)"), waiting.execute(locking))
+        ]
+        await eventually(lambda: they_wait_for(db, all_wait))
+
+        await upkeep.end_suspended(db, timedelta(hours=1))
+        await eventually(lambda: they_wait_for(db, all_wait))
+        await upkeep.end_suspended(db, timedelta(0))
+        assert await running[2] == "UPDATE 1", "what waited for the lock goes on"
+        await db.fetchval("select pg_advisory_lock(1)")
+        await eventually(lambda: they_wait_for(db, "PgSleep"))
+
+        deaf._con._transport.resume_reading()
+        running[1].cancel()
+        assert isinstance((await asyncio.gather(running[0], return_exceptions=True))[0], DATABASE_AWAY)
+        for connection in (suspended, deaf, waiting):
+            await pool.release(connection)
+        again = [await pool.acquire() for _ in range(3)]
+        assert [await connection.fetchval("select 1") for connection in again] == [1, 1, 1], "new sessions"
+        for connection in (computing, *again):
+            await pool.release(connection)
+
+
+async def they_wait_for(db: Connection, expected: str) -> bool:
+    """Return whether this is what the sessions of a pool wait for that are in the middle of a statement."""
+    found: str | None = await db.fetchval(
+        "select string_agg(wait_event, ' ' order by wait_event collate \"C\") from pg_stat_activity"
+        " where datname = current_database() and application_name = 'threadtree' and state = 'active'"
+    )
+    return found == expected
 
 
 async def column(db: Connection, statement: str) -> list[object]:
