@@ -16,5 +16,6 @@ request is the last block of the prompt, without a leading `@name`. Each line ca
 Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions
 are kept in `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
 
-The protocol is implemented on the standard library: tests start this program often, so it must start fast.
+The protocol is implemented on the standard library, and on those of its modules that load quickly (no argparse,
+dataclasses or uuid; subprocess only for git): tests start this program often, so it must start fast.
 """

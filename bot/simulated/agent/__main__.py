@@ -1,7 +1,7 @@
 """`python -m bot.simulated.agent`."""
 
-import argparse
 import signal
+import sys
 from pathlib import Path
 
 from bot.simulated import agent
@@ -10,16 +10,12 @@ from bot.simulated.agent.work import PLAY_DEAD, play_dead
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bot.simulated.agent",
-        description=agent.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--resume", action="store_true", help="announce session/resume")
-    parser.add_argument("--no-load", action="store_true", help="do not announce session/load")
-    options = parser.parse_args()
+    options = {*sys.argv[1:]}
+    if options - {"--resume", "--no-load"}:
+        raise SystemExit(agent.__doc__)
     signal.signal(PLAY_DEAD, play_dead)
-    ScriptedAgent(Path.home() / ".scripted-agent", can_load=not options.no_load, can_resume=options.resume).serve()
+    folder = Path.home() / ".scripted-agent"
+    ScriptedAgent(folder, can_load="--no-load" not in options, can_resume="--resume" in options).serve()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The agent's side of the protocol: https://agentclientprotocol.com/protocol/overview"""
 
-import base64
-import uuid
-from dataclasses import dataclass
+import os
+from binascii import a2b_base64
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from bot.simulated.agent.session import Session, not_found
 from bot.simulated.agent.wire import Message, RequestError, Wire
@@ -16,8 +15,7 @@ PROTOCOL_VERSION = 1
 _METHODS = ("initialize", "session/new", "session/load", "session/resume", "session/prompt")
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
+class _Prompt(NamedTuple):
     """A prompt that runs in its own thread."""
 
     session_id: object
@@ -96,7 +94,7 @@ class ScriptedAgent:
         return {"protocolVersion": PROTOCOL_VERSION, "agentCapabilities": capabilities}
 
     def _new(self, cwd: Path) -> Message:
-        session = Session(str(uuid.uuid4()))
+        session = Session(os.urandom(16).hex())
         session.save(self._folder)
         self._sessions[session.id] = session, cwd
         return {"sessionId": session.id}
@@ -134,7 +132,7 @@ def _text(block: Any) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": "image", "mimeType": str(kind), "data": str(data)}:
-            return f"[{kind}, {len(base64.b64decode(data))} bytes]"
+            return f"[{kind}, {len(a2b_base64(data))} bytes]"
         case _:
             raise _invalid(block)
 

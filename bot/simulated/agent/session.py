@@ -1,19 +1,19 @@
 """The agent's record of a session, on its disk."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
 from bot.simulated.agent.wire import RequestError
 
 
-@dataclass(slots=True)
 class Session:
     """A session; `history` is pairs of request and answer."""
 
-    id: str
-    history: list[tuple[str, str]] = field(default_factory=list)
-    remembered: list[str] = field(default_factory=list)
+    def __init__(self, name: str, history: Iterable[tuple[str, str]] = (), remembered: Iterable[str] = ()) -> None:
+        self.id = name
+        self.history = list(history)
+        self.remembered = list(remembered)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

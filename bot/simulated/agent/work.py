@@ -4,10 +4,8 @@ import codecs
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,19 +30,15 @@ class CancelledError(Exception):
     """The client cancelled the prompt."""
 
 
-@dataclass(slots=True)
 class Work:
     """One prompt; `stop` is set when it is cancelled or the client is gone."""
 
-    wire: Wire
-    session: Session
-    cwd: Path
-    blocks: list[str]
-    stop: threading.Event
-    stop_reason: str = "end_turn"
-    may_be_silent: bool = False
-    said: list[str] = field(default_factory=list)
-    tool_calls: int = 0
+    def __init__(self, wire: Wire, session: Session, cwd: Path, blocks: list[str], stop: threading.Event) -> None:
+        self.wire, self.session, self.cwd, self.blocks, self.stop = wire, session, cwd, blocks, stop
+        self.stop_reason = "end_turn"
+        self.may_be_silent = False
+        self.said: list[str] = []
+        self.tool_calls = 0
 
     def obey(self, request: str) -> None:
         """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
@@ -215,6 +209,8 @@ class Work:
 
 def _git(cwd: Path, *arguments: str) -> tuple[int, str]:
     """Run git; return its exit status and output."""
+    import subprocess  # here, for most requests run no git
+
     git = subprocess.run(
         [*_GIT, *arguments],
         cwd=cwd,

@@ -101,6 +101,7 @@ class IssueActs:
             updated_at=self.now,
         )
         thread.comments.append(comment)
+        thread.repository.comments[comment.id] = comment
         thread.updated_at = self.now
         self._emit_comment("created", comment, author)
         return comment
@@ -134,6 +135,7 @@ class IssueActs:
             comment.review.pull.review_comments.remove(comment)
         else:
             comment.thread.comments.remove(comment)
+            del comment.thread.repository.comments[comment.id]
         self._emit_comment("deleted", comment, deleter)
 
     def react(self, user: User, target: Issue | Comment, content: ReactionContent) -> tuple[Reaction, bool]:
@@ -190,6 +192,8 @@ class IssueActs:
     def transfer(self, user: User, issue: Issue, target: Repository) -> Issue:
         """Send issues.transferred in the old repository and issues.opened in the new one."""
         del issue.repository.threads[issue.number]
+        for comment in issue.comments:
+            del issue.repository.comments[comment.id]
         moved = self.open_issue(issue.author, target, issue.title, issue.body)
         changes = {
             "new_issue": self.payloads.issue(moved),

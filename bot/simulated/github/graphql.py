@@ -23,7 +23,18 @@ from starlette.responses import Response
 
 from bot.simulated.github.auth import Caller, authenticate
 from bot.simulated.github.errors import RefusedError
-from bot.simulated.github.model import Comment, Issue, Label, Pull, Repository, Review, ReviewComment, User, node_id
+from bot.simulated.github.model import (
+    Comment,
+    Issue,
+    Label,
+    Pull,
+    Repository,
+    Review,
+    ReviewComment,
+    User,
+    node_id,
+    number_in,
+)
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import answer, refusal
 from bot.simulated.github.uploads import rendered
@@ -187,22 +198,28 @@ class _Resolvers:
 
     def _node(self, wanted: str) -> Node:
         for repository in self._acts.world.repositories.values():
-            if repository.may(self._viewer, "read"):
-                for found in self._nodes(repository):
-                    if found["id"] == wanted:
-                        return found
+            if repository.may(self._viewer, "read") and (found := self._node_in(repository, wanted)) is not None:
+                return found
         raise _not_found(f"Could not resolve to a node with the global id of '{wanted}'")
 
-    def _nodes(self, repository: Repository) -> list[Node]:
-        found = [self._repository(repository)]
+    def _node_in(self, repository: Repository, wanted: str) -> Node | None:
+        """Return the node of this id in the repository; only that one is rendered, for there may be thousands."""
+        if repository.node_id == wanted:
+            return self._repository(repository)
+        comment = repository.comments.get(number_in(wanted) or 0)
+        if comment is not None and comment.node_id == wanted:
+            return self._comment(comment)
         for thread in repository.threads.values():
-            comments: Sequence[Comment] = thread.comments
+            if thread.node_id == wanted:
+                return self._pull(thread) if isinstance(thread, Pull) else self._issue(thread)
             if isinstance(thread, Pull):
-                comments = [*comments, *thread.review_comments]
-                found += [self._review(review) for review in thread.reviews]
-            found += [self._pull(thread) if isinstance(thread, Pull) else self._issue(thread)]
-            found += [self._comment(comment) for comment in comments]
-        return found
+                for review in thread.reviews:
+                    if review.node_id == wanted:
+                        return self._review(review)
+                for inline in thread.review_comments:
+                    if inline.node_id == wanted:
+                        return self._comment(inline)
+        return None
 
     def _user(self, user: User) -> Node:
         kind = "Bot" if user.type == "Bot" else "User"

@@ -245,6 +245,7 @@ class Repository:
     parent: "Repository | None" = None
     allows_drafts: bool = True
     threads: dict[int, Issue] = field(default_factory=dict)
+    comments: dict[int, Comment] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     permissions: dict[int, Permission] = field(default_factory=dict)
     protected_branches: set[str] = field(default_factory=set)
@@ -303,6 +304,17 @@ class Repository:
         return "admin" if account.id == self.owner.id else self.permissions.get(account.id, "none")
 
 
+_NODE = "_kwDO"
+
+
 def node_id(prefix: str, number: int) -> str:
     """Return a global node id: opaque, and different for every kind of object."""
-    return f"{prefix}_kwDO{base64.urlsafe_b64encode(number.to_bytes(8, 'big')).decode().rstrip('=')}"
+    return f"{prefix}{_NODE}{base64.urlsafe_b64encode(number.to_bytes(8, 'big')).decode().rstrip('=')}"
+
+
+def number_in(identifier: str) -> int | None:
+    """Return the number of a global node id, None if it is none."""
+    try:
+        return int.from_bytes(base64.urlsafe_b64decode(identifier.partition(_NODE)[2] + "="), "big")
+    except ValueError:
+        return None

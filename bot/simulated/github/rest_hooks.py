@@ -46,7 +46,7 @@ def _of_hook(call: Call) -> list[Delivery]:
     hook = call.acts.webhooks.hook
     if hook is None or hook.id != call.number("hook_id"):
         raise not_found()
-    return [delivery for delivery in call.acts.webhooks.log if delivery.repository_id == repository]
+    return [one for one in call.acts.webhooks.log if (one.hook_id, one.repository_id) == (hook.id, repository)]
 
 
 def _of_app(call: Call) -> list[Delivery]:

@@ -170,9 +170,7 @@ def review_comment_target(call: Call) -> ReviewComment:
 
 
 def _issue_comment(call: Call) -> Comment:
-    wanted = call.number("comment_id")
-    written = (comment for thread in call.repository().threads.values() for comment in thread.comments)
-    return _one(next((comment for comment in written if comment.id == wanted), None))
+    return _one(call.repository().comments.get(call.number("comment_id")))
 
 
 def _one(found: T | None) -> T:

@@ -57,16 +57,23 @@ class SimulatedGitHub:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls, directory: Path, clock: Callable[[], datetime], port: int = 0, *, installation_id: int | None = None
+        cls,
+        directory: Path,
+        clock: Callable[[], datetime],
+        port: int = 0,
+        *,
+        installation_id: int | None = None,
+        webhooks_at_once: int = 1,
     ) -> AsyncIterator["SimulatedGitHub"]:
         """Serve until the block ends. With `installation_id` the bot is a GitHub App, without it the bot has a token.
 
-        `directory` holds the bare repositories; `clock` gives every timestamp; port 0 means any free port.
+        `directory` holds the bare repositories; `clock` gives every timestamp; port 0 means any free port. One webhook
+        at a time arrives in order; the real GitHub sends many at once.
         """
         with listen(port) as listener:
             github = cls(directory, clock, listener.getsockname()[1], installation_id)
             async with serving(github.traffic, listener):
-                sending = asyncio.create_task(github._webhooks.run())
+                sending = asyncio.create_task(github._webhooks.run(webhooks_at_once))
                 try:
                     yield github
                 finally:
@@ -170,15 +177,22 @@ class SimulatedGitHub:
         """Return the person of this login; their account is created on first use."""
         return Person(self.world.user(login), self._acts)
 
-    def set_webhook(self, url: str, secret: str, content_type: ContentType = "json") -> Hook:
-        """Deliver all events from now on, in all repositories, to this address."""
+    def set_webhook(self, url: str, secret: str, content_type: ContentType = "json", *, anew: bool = False) -> Hook:
+        """Deliver all events from now on, in all repositories, to this address.
+
+        The webhook is edited. Made `anew`, it has a log of its own, and the one before cannot be read any more.
+        """
         app = self.world.app
-        return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id)
+        return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id, anew=anew)
 
     async def redeliver(self, guid: str) -> None:
         """Deliver again with the same GUID, and wait for the answer."""
-        self._webhooks.redeliver(guid)
+        self.redeliver_later(guid)
         await self.settled()
+
+    def redeliver_later(self, guid: str) -> None:
+        """Queue a delivery again with the same GUID."""
+        self._webhooks.redeliver(guid)
 
     async def settled(self, timeout: float = 60) -> None:
         """Wait until all webhooks sent so far, except held ones, were answered."""

@@ -14,6 +14,8 @@ HOST = "127.0.0.1"
 TRANSPORT = "simulated.transport"
 SHUTDOWN_SECONDS = 30
 DATE_SECONDS = 1
+IDLE_SECONDS = 75
+"""Longer than clients keep an idle connection: else the server could close it while they send on it."""
 
 
 def listen(port: int) -> socket.socket:
@@ -41,6 +43,7 @@ async def serving(application: ASGIApp, listener: socket.socket) -> AsyncIterato
         lifespan="off",
         log_config=None,
         access_log=False,
+        timeout_keep_alive=IDLE_SECONDS,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -1,4 +1,6 @@
-"""Webhooks as GitHub sends them: signed, in order, with a timeout of ten seconds, never retried, all logged.
+"""Webhooks as GitHub sends them: signed, with a timeout of ten seconds, never retried, all logged.
+
+In order, unless several are sent at once.
 
 Rules: https://docs.github.com/webhooks/using-webhooks/handling-failed-webhook-deliveries
 """
@@ -101,9 +103,13 @@ class Webhooks:
         """Return whether every event sent so far was answered or given up."""
         return self._unanswered == 0
 
-    def set_hook(self, url: str, secret: str, content_type: ContentType, app_id: int | None) -> Hook:
-        """Send all events from now on to this address."""
-        self.hook = Hook(self._next_id(), url, secret, content_type, self._clock(), app_id)
+    def set_hook(
+        self, url: str, secret: str, content_type: ContentType, app_id: int | None, *, anew: bool = False
+    ) -> Hook:
+        """Send all events from now on to this address. A webhook that is there is edited, or made `anew`."""
+        edited = None if anew else self.hook
+        made = (self._next_id(), self._clock()) if edited is None else (edited.id, edited.created_at)
+        self.hook = Hook(made[0], url, secret, content_type, made[1], app_id)
         return self.hook
 
     def emit(self, event: str, payload: Mapping[str, object], repository_id: int | None) -> None:
@@ -122,23 +128,30 @@ class Webhooks:
 
     def redeliver(self, guid: str) -> None:
         """Send a logged delivery again with its GUID; 404 if the GUID is unknown."""
-        logged = next((delivery for delivery in self.log if delivery.guid == guid), None)
+        logged = next((delivery for delivery in reversed(self.log) if delivery.guid == guid), None)
         if logged is None or self.hook is None:
             raise not_found()
         payload = _json_part(logged.request_headers, logged.request_body)
         again = _Outgoing(self.hook, guid, logged.event, logged.action, logged.repository_id, payload, redelivery=True)
         self._send_later(again)
 
-    async def run(self) -> None:
-        """Deliver what is queued, one event after another, until cancelled."""
-        async with httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None)) as client:
-            while True:
-                outgoing = await self._queue.get()
-                try:
-                    self.log.append(await self._deliver(client, outgoing))
-                finally:
-                    self._unanswered -= 1
-                    self._changes.notify()
+    async def run(self, at_once: int) -> None:
+        """Deliver what is queued, so many events at once, until cancelled."""
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None)) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(at_once):
+                group.create_task(self._send(client))
+
+    async def _send(self, client: httpx.AsyncClient) -> None:
+        while True:
+            outgoing = await self._queue.get()
+            try:
+                self.log.append(await self._deliver(client, outgoing))
+            finally:
+                self._unanswered -= 1
+                self._changes.notify()
 
     def _release(self) -> None:
         held, self._held = self._held, []

@@ -4,6 +4,8 @@ import asyncio
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from bot.simulated.github import Person, Repository, SimulatedGitHub
 from bot.simulated.github.faults import (
@@ -16,6 +18,7 @@ from bot.simulated.github.faults import (
     PrimaryRateLimit,
     SecondaryRateLimit,
 )
+from bot.simulated.github.serving import TRANSPORT, listen, serving
 from tests.support.github import Clock
 
 
@@ -85,7 +88,7 @@ async def test_latency_and_graphql_errors_last_until_they_are_cleared(
     github.faults.clear()
     assert "errors" not in (await api.post("/graphql", json={"query": "{ viewer { login } }"})).json()
     github.faults.add(Latency(30))
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(httpx.TimeoutException):
         await api.get("/user", timeout=0.1)
 
 
@@ -98,3 +101,18 @@ async def test_a_wait_ends_with_the_change_or_at_the_deadline(
     assert [comment.body for comment in await waiting] == ["On it"]
     with pytest.raises(TimeoutError, match=r"<threadtree-bot on <acme/shop#1 open>: 'On it'>"):
         await github.wait_for(lambda: issue.state == "closed", timeout=0.05)
+
+
+async def test_an_idle_connection_is_left_to_its_client_to_close() -> None:
+    kept = httpx.Limits().keepalive_expiry
+    kept_by_server: list[float] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        kept_by_server.append(scope[TRANSPORT].get_protocol().timeout_keep_alive)
+        await PlainTextResponse("")(scope, receive, send)
+
+    with listen(0) as listener:
+        async with serving(application, listener), httpx.AsyncClient() as client:
+            await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    assert kept is not None
+    assert kept_by_server[0] > kept

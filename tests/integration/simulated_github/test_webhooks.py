@@ -83,6 +83,7 @@ async def test_a_failed_delivery_is_logged_and_redelivered_with_its_guid(
     assert (newest["event"], newest["action"], newest["status_code"]) == ("issues", "opened", 503)
     [older] = (await api.get(first.links["next"]["url"])).json()
     assert older["event"] == "push"
+    github.set_webhook(f"{receiver.url}?edited", SECRET)
     full = (await api.get(f"{log}/{newest['id']}")).json()
     assert full["request"]["payload"]["issue"]["number"] == 1
     assert full["response"]["payload"] == "heard"
