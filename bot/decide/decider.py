@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import assert_never
 
 import orjson
@@ -33,7 +34,7 @@ from bot.model import Actor, Repository, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
 from bot.store import conversations, deliveries, operations, recoveries
-from bot.store.database import DATABASE_AWAY, Connection, Pool
+from bot.store.database import DATABASE_AWAY, Connection, Pool, again_if_beaten
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
@@ -45,7 +46,8 @@ _log = structlog.get_logger()
 class GitHubFacts:
     """Answers from GitHub that are needed before the transaction. `asked` is the request to the agent, if there is one.
 
-    `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing.
+    `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing, and where the
+    thread is surely open.
     """
 
     asked: AgentRequest | None = None
@@ -106,13 +108,11 @@ class Decider:
 
     async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None
+        arrived_at = asyncio.get_running_loop().time() - delivery.waited_seconds
         try:
             action = await self._action(guid, delivery)
             request = action if isinstance(action, Request) else None
-            if isinstance(action, CreateWorktree):
-                outcome = await self._create(guid, action)
-            else:
-                outcome = await self._act(guid, action)
+            outcome = await again_if_beaten(partial(self._carry_out, guid, action, arrived_at))
             _log.info("decided", outcome=outcome)
         except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
@@ -139,6 +139,11 @@ class Decider:
                 return await read_operator(connection, guid, delivery)
         # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
         return await asyncio.to_thread(self._read, delivery)
+
+    async def _carry_out(self, guid: str, action: Action | CreateWorktree, arrived_at: float) -> str:
+        if isinstance(action, CreateWorktree):
+            return await self._create(guid, action)
+        return await self._act(guid, action, arrived_at)
 
     async def _create(self, guid: str, wanted: CreateWorktree) -> str:
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
@@ -168,15 +173,15 @@ class Decider:
             return failure_of(event, self._policy, self._parser)
         return action_of(event, self._policy, self._parser)
 
-    async def _act(self, guid: str, action: Action) -> str:
+    async def _act(self, guid: str, action: Action, arrived_at: float) -> str:
         """Look up what the action needs, then write everything in one transaction; return a word for the log."""
         denied, facts = None, GitHubFacts()
         match action:
             case Request():
-                denied = await self._denied(action.author, action.repository)
+                denied = await self._denied(action.author, action.repository, arrived_at)
                 facts = GitHubFacts() if denied else await self._look_up(action)
             case Unreadable(addressed=Addressed() as addressed):
-                denied = await self._denied(addressed.sender, addressed.repository)
+                denied = await self._denied(addressed.sender, addressed.repository, arrived_at)
             case _:
                 pass  # anybody's closing counts
         async with self._pool.acquire() as connection, connection.transaction():
@@ -216,11 +221,12 @@ class Decider:
             case _:
                 assert_never(action)
 
-    async def _denied(self, author: Actor, repository: Repository) -> Denied | None:
+    async def _denied(self, author: Actor, repository: Repository, arrived_at: float) -> Denied | None:
         """Return why the author may not ask; an answer that GitHub does not give is no permission: it raises."""
         verdict = before_asking_github(self._policy, author, repository)
         if verdict is None:
-            verdict = by_permission(await self._github.permission(repository, author.login))
+            permission = await self._github.permission(repository, author.login, arrived_at=arrived_at)
+            verdict = by_permission(permission)
         return verdict if isinstance(verdict, Denied) else None
 
     async def _look_up(self, request: Request) -> GitHubFacts:
@@ -235,12 +241,16 @@ class Decider:
             choosing = request.thread.kind == "pull" and not await conversations.has_live_worktree(
                 connection, thread_ref.conversation_id
             )
+            is_open = request.thread.closed_at is None and await conversations.is_surely_open(
+                connection, thread_ref.conversation_id
+            )
             if text is not None:
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         if text is not None:
-            # The payload may be older than a close that was handled before it.
-            with contextlib.suppress(NotFound):
-                thread = await self._github.thread(request.repository, number)
+            if not is_open:
+                # The payload may be older than a close that was handled before it.
+                with contextlib.suppress(NotFound):
+                    thread = await self._github.thread(request.repository, number)
             seen = await asyncio.to_thread(strip_hidden, text) if request.target.id is None else None
             asked = AgentRequest(text, request.context, seen=seen)
             if (review_id := request.review_id) is not None:

@@ -42,7 +42,7 @@ WEBHOOK_PATH = "/webhooks/github"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
 SHARED_SECONDS = 1.0
-"""A permission is live: an answer is not shared with those who ask later, nor once it is there."""
+"""A permission is live: an older answer is not shared, nor any with a request that arrived after it was asked for."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """
@@ -79,7 +79,7 @@ class GitHub:
         self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
         self._identity: Identity | None = None
         self._permissions: dict[tuple[str, int, str], tuple[float, asyncio.Task[Permission]]] = {}
-        """The look-ups that GitHub has not answered, and when they began."""
+        """The look-ups that GitHub has not answered, or answered a moment ago, and when they began."""
 
     async def identity(self) -> Identity:
         """Return who the bot is; GitHub is asked once."""
@@ -113,7 +113,7 @@ class GitHub:
         )
 
     async def as_named_now(self, repository: Repository) -> Repository:
-        """Return the repository with its present owner and name, found by its id: its old name may be another's now.
+        """Return the repository as it is now, found by its id: its old name may be another's.
 
         Raises NotFound where the bot does not see it.
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
@@ -125,7 +125,8 @@ class GitHub:
             )
         except NotFound as problem:
             raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
-        return replace(repository, owner=found["owner"]["login"], name=found["name"])
+        owner, name, branch = found["owner"]["login"], found["name"], found["default_branch"]
+        return replace(repository, owner=owner, name=name, default_branch=branch)
 
     @property
     def clock_skew(self) -> timedelta | None:
@@ -151,25 +152,31 @@ class GitHub:
         granted = (await self._installation(self._credentials, variables))["permissions"]
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
 
-    async def permission(self, repository: Repository, login: str) -> Permission:
+    async def permission(self, repository: Repository, login: str, *, arrived_at: float = math.inf) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
 
-        Callers that ask the same within a second, while GitHub has not answered, share the answer. Raises NotFound
-        where the bot does not see the repository: GitHub's answer is the same.
+        Callers that ask the same within a second, while GitHub has not answered, share the answer. So do, within that
+        second, those whose request arrived, by the event loop's clock, before GitHub was asked. Raises NotFound where
+        the bot does not see the repository: GitHub's answer is the same.
         """
         key, now = (repository.platform, repository.id, login), asyncio.get_running_loop().time()
         asked_at, asked = self._permissions.get(key, (-math.inf, None))
-        if asked is None or now - asked_at > SHARED_SECONDS:
+        if asked is None or now - asked_at > SHARED_SECONDS or (asked.done() and asked_at < arrived_at):
             asked = asyncio.create_task(self._permission(repository, login))
             self._permissions[key] = now, asked
-            asked.add_done_callback(partial(self._forget_permission, key))
+            asked.add_done_callback(partial(self._keep_permission, key))
         return await asyncio.shield(asked)
+
+    def _keep_permission(self, key: tuple[str, int, str], asked: asyncio.Task[Permission]) -> None:
+        """Keep an answer for a moment. A failure is forgotten, also of a look-up whose callers are all gone."""
+        if asked.cancelled() or asked.exception() is not None:
+            self._forget_permission(key, asked)
+        else:
+            asyncio.get_running_loop().call_later(SHARED_SECONDS, self._forget_permission, key, asked)
 
     def _forget_permission(self, key: tuple[str, int, str], asked: asyncio.Task[Permission]) -> None:
         if self._permissions.get(key, (0.0, None))[1] is asked:
             del self._permissions[key]
-        if not asked.cancelled():
-            asked.exception()  # of a look-up whose callers are all gone
 
     async def _permission(self, repository: Repository, login: str) -> Permission:
         try:
@@ -299,14 +306,19 @@ class GitHub:
         """Whether the bot is a GitHub App, which has one webhook for all repositories."""
         return isinstance(self._credentials, AppCredentials)
 
-    async def webhooks(self, repository: Repository) -> tuple[int, ...]:
-        """Return the repository's webhooks that lead to a bot. Raises NotFound or Refused without the permission.
+    async def webhooks(self, repository: Repository) -> dict[int, datetime]:
+        """Return the repository's webhooks that lead to a bot, and when they were made.
+
+        Raises NotFound or Refused without the permission.
 
         https://docs.github.com/rest/repos/webhooks#list-repository-webhooks
         """
         found = await self.get_all(repository, "/hooks{?per_page}")
-        addresses = {hook["id"]: urlsplit(hook["config"].get("url", "")) for hook in found}
-        return tuple(hook for hook, address in addresses.items() if address.path.endswith(WEBHOOK_PATH))
+        return {
+            hook["id"]: datetime.fromisoformat(hook["created_at"])
+            for hook in found
+            if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
+        }
 
     async def logged_deliveries(
         self, hook: tuple[Repository, int] | None, since: datetime, most: int

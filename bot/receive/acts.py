@@ -81,12 +81,17 @@ class Acts:
         self._threads: dict[int, dict[str, Any]] = {}
 
     async def read(self, until: datetime) -> tuple[list[Act], datetime]:
-        """Return what may concern the bot, the oldest first, and the time from which the next round must read."""
+        """Return what may concern the bot, the oldest first, and the time from which the next round must read.
+
+        That is `until`, or where this round ended: also later than `until`, else a flood since then would be read again
+        and again, and never what came after it.
+        """
         acts: list[Act] = []
+        ends: list[datetime] = []
         for what in ("issues", "issues/comments", "pulls/comments"):
             changed = await self._github.changed_since(self._repository, what, self._since, MOST_CHANGED)
             if len(changed) >= MOST_CHANGED:
-                until = min(until, _time(changed[-1]["updated_at"]) + timedelta(seconds=1))
+                ends.append(_time(changed[-1]["updated_at"]) + timedelta(seconds=1))
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
                 details = await self._details(changed)
@@ -95,9 +100,10 @@ class Acts:
                 details = await self._details([one for one in changed if one["created_at"] != one["updated_at"]])
             for one in changed:
                 about = details.get(one["node_id"], {})
-                found = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
-                acts += self._whole(found, one)
-        return sorted([act for act in acts if await self._concerns(act)], key=lambda act: act.at), until
+                parts = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
+                acts += self._whole(parts, one)
+        found = [act for act in acts if await self._concerns(act)]
+        return sorted(found, key=lambda act: act.at), min(ends, default=until)
 
     async def payload(self, act: Act) -> dict[str, Any]:
         """Return the payload of an act as GitHub would have sent it.

@@ -8,12 +8,19 @@ CONNECTIONS_AT_ONCE = 512
 """Above it clients get 503. Half of the usual limit of open files."""
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
+IDLE_SECONDS = 150
+"""Longer than clients keep an idle connection (httpx 5 s; nginx 60, cloudflared 90, Caddy 120): a server that closes it
+first can do so in the moment in which the next request is sent, and that request fails.
+"""
+IDLE_SECONDS_OF_MANY = 5
+"""The same while half of the places or more are taken, so that idle strangers never hold all of them."""
 
 
 class LimitedHttp(HttpToolsProtocol):
     """uvicorn's connection, closed where a request's head does not arrive in time or is too large.
 
-    uvicorn limits neither: a head that never ends would be kept in memory.
+    uvicorn limits neither: a head that never ends would be kept in memory. How long it may be idle depends on how many
+    there are.
     """
 
     _head_due: asyncio.TimerHandle | None = None
@@ -45,6 +52,11 @@ class LimitedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_head()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        many = 2 * len(self.connections) >= CONNECTIONS_AT_ONCE
+        self.timeout_keep_alive = IDLE_SECONDS_OF_MANY if many else IDLE_SECONDS
+        super().on_response_complete()
 
     def _end_head(self) -> None:
         self._in_head, self._head_bytes = False, 0

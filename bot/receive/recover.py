@@ -70,6 +70,10 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
     return found
 
 
+class _LogIsGoneError(Exception):
+    """GitHub's log does not tell all that was missed."""
+
+
 class _Recovery:
     def __init__(self, pool: Pool, github: GitHub, platform: str, policy: Policy, now: datetime) -> None:
         self._pool = pool
@@ -97,16 +101,18 @@ class _Recovery:
         guids: tuple[str, ...] = ()
         way: Way = "none"
         async with self._pool.acquire() as connection:
-            since = await recoveries.seen_until(connection, source, self._now, MEMORY)
+            since, compared_before = await recoveries.seen_until(connection, source, self._now, MEMORY)
         try:
             try:
-                guids, until = await self._from_log(repository, since)
+                guids, until = await self._from_log(repository, since, compared_before)
                 way, problem = "deliveries", None
-            except (NotFound, Refused) as missing:
+            except (NotFound, Refused, _LogIsGoneError) as missing:
                 if repository is None:
                     raise
                 guids, until = await self._from_threads(repository, since)
-                way, problem = "threads", f"the bot may not read the repository's webhooks ({missing})"
+                way, problem = "threads", str(missing)
+                if not isinstance(missing, _LogIsGoneError):
+                    problem = f"the bot may not read the repository's webhooks ({missing})"
         except GitHubError as problem_of_github:
             # It is tried again after the others: those that cannot be read must not hold them up.
             until, problem = since, str(problem_of_github)
@@ -114,13 +120,18 @@ class _Recovery:
             await recoveries.save(connection, source, until, problem, self._now)
         return Recovered(shown, way, guids, problem)
 
-    async def _from_log(self, repository: Repository | None, since: datetime) -> tuple[tuple[str, ...], datetime]:
+    async def _from_log(
+        self, repository: Repository | None, since: datetime, compared_before: bool
+    ) -> tuple[tuple[str, ...], datetime]:
         """Fetch what the inbox lacks of GitHub's log; return it, and until when nothing is missed now."""
         hooks: list[tuple[Repository, int] | None] = [None]
         if repository is not None:
-            hooks = [(repository, hook) for hook in await self._github.webhooks(repository)]
-            if not hooks:
+            made = await self._github.webhooks(repository)
+            if not made:
                 raise NotFound("there is no webhook that leads to /webhooks/github")
+            if compared_before and min(made.values()) > since:
+                raise _LogIsGoneError("the webhook was made anew, and the log of the one before went with it")
+            hooks = [(repository, hook) for hook in made]
         stored: list[str] = []
         until = self._now
         for hook in hooks:

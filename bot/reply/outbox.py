@@ -38,11 +38,12 @@ _log = structlog.get_logger()
 class Drained:
     """Nothing more can go now; `next_due` is when to come back, None when nothing waits.
 
-    `paused`: GitHub's limit holds the writer until then.
+    `paused`: GitHub's limit holds the writer until then. `used_up`: what the hour allows holds what is due.
     """
 
     next_due: datetime | None
     paused: bool = False
+    used_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,13 @@ class Sender:
         created = await outbox.created_within(connection, writer, pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
-        found = await outbox.next_to_send(connection, writer, now, only_edits=only_edits)
+        held = await self._held_persons(connection, writer, len(created), now)
+        found = await outbox.next_to_send(connection, writer, now, only_edits=only_edits, only_edits_for=held)
         if found is None:
             due = await outbox.next_due(connection, writer, now, pacing.DECLINED)
-            return Drained(opens if only_edits and due == now else due)
+            if due != now or not (only_edits or held):
+                return Drained(due)
+            return Drained(max(opens, created[0] + pacing.HOUR) if held else opens, used_up=True)
         row_id, urgency, creates = found
         if urgency == pacing.DECLINED:
             declined = await outbox.created_within(connection, writer, pacing.HOUR, now, first_urgency=urgency)
@@ -90,6 +94,13 @@ class Sender:
             return None  # something more urgent may be due by now
         await self._send(connection, writer, row_id)
         return None
+
+    async def _held_persons(self, connection: Connection, writer: str, created: int, now: datetime) -> list[int]:
+        """Return the persons for whom nothing may be created now, so that some of the hour is left for others."""
+        most = pacing.most_of_person(created)
+        if created <= most:
+            return []
+        return await outbox.created_most_for(connection, writer, pacing.HOUR, now, most)
 
     async def _send(self, connection: Connection, writer: str, row_id: int) -> None:
         item = await outbox.take(connection, row_id, self.clock())

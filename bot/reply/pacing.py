@@ -14,6 +14,8 @@ AT_ONCE, FINAL, PROGRESS, DECLINED = 0, 1, 2, 3
 """Urgencies, lowest first: 👀 and command answers, then final answers, then progress, then 😕."""
 DECLINED_SHARE = 10
 """At most one in so many creations may be a 😕: anybody can cause one."""
+PERSON_SHARE = 4
+"""A person may have had so many times what is left of an hour's creations: something is always left for others."""
 
 _FIRST_BACKOFF = timedelta(seconds=2)
 _LONGEST_BACKOFF = timedelta(minutes=15)
@@ -42,6 +44,11 @@ def next_creation(created: Sequence[datetime], now: datetime, *, share: int = 1)
     if len(created) >= an_hour:
         earliest = max(earliest, created[-an_hour] + HOUR)
     return earliest
+
+
+def most_of_person(created_last_hour: int) -> int:
+    """Return how many of the last hour's creations may have been for one person, to create more for that one."""
+    return PERSON_SHARE * max(0, MOST_AN_HOUR - created_last_hour)
 
 
 def backoff(attempts: int, retry_after_seconds: float | None) -> timedelta:

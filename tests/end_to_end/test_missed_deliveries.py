@@ -1,11 +1,12 @@
 """What was said while nothing listened is fetched from GitHub's log, or read on the threads."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 
 from bot.receive import acts
-from bot.simulated.github.faults import PrimaryRateLimit
+from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
@@ -14,11 +15,12 @@ DEAD = "http://127.0.0.1:9/webhooks/github"
 OFTEN = {"RECOVER_INTERVAL_SECONDS": "0.3"}
 
 
+@dataclass
 class Outage:
-    """The webhook leads nowhere until the block ends."""
+    """The webhook leads nowhere until the block ends. Then it is edited, or deleted and made anew."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    world: World
+    made_anew: bool = False
 
     async def __aenter__(self) -> None:
         await self.world.quiet()
@@ -28,7 +30,7 @@ class Outage:
         await self.world.github.settled()
         pair = self.world.pair
         secret = pair.settings.webhook_secrets[0].decode()
-        self.world.github.set_webhook(f"{pair.url}/webhooks/github", secret)
+        self.world.github.set_webhook(f"{pair.url}/webhooks/github", secret, anew=self.made_anew)
 
 
 async def guids(world: World) -> list[str]:
@@ -84,9 +86,11 @@ async def test_a_round_that_github_refuses_is_tried_again_and_a_flood_holds_up_n
         known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
         await known.hears("First.")
         for number in range(7):
+            world.clock.move(1)  # GitHub's times are whole seconds
             await known.says(f"flood {number}", by=world.olaf)
         async with Outage(world):
             world.faults.add(PrimaryRateLimit(60), path="*/issues/comments", times=2)
+            world.clock.move(1)
             await known.says("@threadtree-bot say Missed.")
         await known.hears("Missed.")
 
@@ -150,10 +154,18 @@ async def test_an_edit_is_found_after_a_label_got_its_reaction(a_world: Worlds) 
         await world.quiet()
 
 
-async def test_a_close_that_no_log_tells_any_more_is_found(a_world: Worlds) -> None:
+async def test_what_no_log_tells_any_more_is_found(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
+        world.repository.allow(world.github.bot, "admin")
         forgotten = await world.maria.opens_issue("Forgotten", "@threadtree-bot say First.")
         await forgotten.hears("First.")
+        await world.until("exists (select from recoveries where problem is null)")
+        world.faults.add(FailBefore(502), path="/repos/acme/shop/hooks", times=None)
+        async with Outage(world, made_anew=True):
+            await forgotten.says("@threadtree-bot say Second.")
+            world.clock.move(2)  # GitHub's times are whole seconds
+        world.faults.clear()
+        await forgotten.hears("Second.")
         await world.quiet()
         async with Outage(world):
             await forgotten.closes()

@@ -140,6 +140,26 @@ async def test_who_asks_for_a_permission_at_once_shares_one_look_up_and_nothing_
     assert asked() == 3
 
 
+async def test_an_answer_about_a_permission_serves_only_requests_that_arrived_before_it_was_asked_for(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoe, loop = simulated.person("zoe"), asyncio.get_running_loop()
+    shop.allow(zoe, "write")
+    monkeypatch.setattr("bot.github.client.SHARED_SECONDS", 1000.0)
+    earlier = loop.time()
+    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write"
+
+    shop.allow(zoe, "read")
+    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write", (
+        "it arrived before GitHub was asked"
+    )
+    assert await github.permission(ours(shop), "zoe", arrived_at=loop.time()) == "read"
+
+    monkeypatch.setattr("bot.github.client.SHARED_SECONDS", 0.0)
+    shop.allow(zoe, "write")
+    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write", "the answer is too old"
+
+
 async def test_a_shared_look_up_survives_the_one_who_began_it_and_fails_for_all(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:

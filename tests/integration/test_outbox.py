@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import asyncpg
 import httpx
@@ -219,9 +220,18 @@ async def test_exactly_one_comment_when_the_sender_does_not_wait_for_the_answer(
     turn = await bench.turn()
     bench.github.faults.add(DropAfter(5), method="POST")
     await bench.wish(turn, "Hello.")
+    limits: list[asyncio.Timeout] = []
+
+    def without_end(_: float) -> asyncio.Timeout:
+        limits.append(asyncio.timeout(None))
+        return limits[-1]
+
     with monkeypatch.context() as impatient:
-        impatient.setattr(transport, "LONGEST_ANSWER_SECONDS", 0.1)
-        await bench.drain()
+        impatient.setattr(transport, "asyncio", SimpleNamespace(timeout=without_end))
+        draining = asyncio.create_task(bench.drain())
+        await bench.github.wait_for(lambda: bench.said)
+        limits[-1].reschedule(0)  # long ago
+        await draining
     (posted,) = bench.said
     await bench.drain_until_empty()
     assert [comment.id for comment in bench.said] == [posted.id]
@@ -342,6 +352,24 @@ async def test_a_person_who_asks_much_delays_others_by_ten_writes(bench: Bench) 
 
     noisy = [f"noisy {number}" for number in range(21)]
     assert bench.bodies == [*noisy[:10], "for all", "for maria", *noisy[10:]]
+
+
+async def test_a_person_who_asks_much_leaves_a_part_of_the_hour_to_others(bench: Bench) -> None:
+    await bench.pool.execute(
+        """insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, posted_at, asked_by)
+           select $1, $2, 'comment', 0, 'issue', 'x', 'sent', $3::timestamptz - n * interval '7 seconds', 7
+           from generate_series(1, 401) as n""",
+        *(bench.writer, bench.conversation_id, bench.time.now),
+    )
+    await bench.reply("noisy", asked_by=7)
+    await bench.reply("for maria", asked_by=1)
+
+    drained = await bench.drain()
+
+    assert bench.bodies == ["for maria"]
+    assert (drained.used_up, drained.next_due) == (True, bench.time.now + timedelta(minutes=60, seconds=-401 * 7))
+    await bench.drain_until_empty()
+    assert bench.bodies == ["for maria", "noisy"]
 
 
 async def test_answers_of_a_conversation_are_in_the_order_of_its_turns_whatever_their_rounds(bench: Bench) -> None:

@@ -188,8 +188,9 @@ async def test_a_body_that_does_not_arrive_is_given_up(inbox: Inbox) -> None:
         assert (await client.post(PATH, content=chunks(), headers=NAMED)).status_code == 408
 
 
-async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+@contextlib.asynccontextmanager
+async def limited(inbox: Inbox) -> AsyncIterator[int]:
+    """Serve over TCP as the web part does. Yield the port."""
     config = uvicorn.Config(receiving_app(inbox), http=connections.LimitedHttp, lifespan="off", log_config=None)
     config.load()
     state = ServerState()
@@ -197,20 +198,48 @@ async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monk
         lambda: connections.LimitedHttp(config, state, {}), "127.0.0.1"
     )
     async with server, asyncio.timeout(PATIENCE_SECONDS):
-        port = server.sockets[0].getsockname()[1]
-        for sent in (b"", b"POST / HTTP/1.1\r\nX: y", b"POST / HTTP/1.1\r\nX: " + bytes([97]) * 10**6):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            writer.close()
+        yield server.sockets[0].getsockname()[1]
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a request on an open connection and read its answer."""
+    writer.write(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
+    await reader.readexactly(9)
+
+
+async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with limited(inbox) as port:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(connections, "HEAD_SECONDS", 0.2)
+            for sent in (b"", b"POST / HTTP/1.1\r\nX: y", b"POST / HTTP/1.1\r\nX: " + bytes([97]) * 10**6):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent)
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
         # Two requests on one connection are answered.
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
-            writer.write(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
-            await reader.readexactly(9)
+            await ask(reader, writer)
         writer.close()
+
+
+async def test_an_idle_connection_is_left_to_its_client_to_close_while_half_of_the_places_are_free(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert max(httpx.Limits().keepalive_expiry or 0, 120) < connections.IDLE_SECONDS
+    monkeypatch.setattr(connections, "CONNECTIONS_AT_ONCE", 4)
+    monkeypatch.setattr(connections, "IDLE_SECONDS_OF_MANY", 0)
+    async with limited(inbox) as port:
+        first = await asyncio.open_connection("127.0.0.1", port)
+        await ask(*first)
+        second = await asyncio.open_connection("127.0.0.1", port)
+        await ask(*second)
+        assert await second[0].read() == b"", "half of the places are taken: it is closed"
+        await ask(*first)
+        for _, writer in (first, second):
+            writer.close()
 
 
 async def test_large_bodies_in_flight_are_limited_and_leave_room_for_usual_ones(inbox: Inbox) -> None:
