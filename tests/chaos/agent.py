@@ -46,8 +46,6 @@ def alone_in(cwd: Path) -> Iterator[None]:
 class Journaled(Work):
     """Work of which every effect is noted once it is there."""
 
-    __slots__ = ("tag",)
-
     def obey(self, request: str) -> None:
         self.tag = next((word for word in request.split() if word.startswith("R-")), "")
         with alone_in(self.cwd):

@@ -140,10 +140,9 @@ def gits_of(processes: Iterable[BotProcess]) -> list[int]:
     found, waiting = [], [process.pid for process in processes if process.is_running]
     while waiting:
         pid = waiting.pop()
-        for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has ended
+            for thread in Path(f"/proc/{pid}/task").glob("*/children"):
                 waiting += map(int, thread.read_text().split())
-        with suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().startswith("git"):
                 found.append(pid)
     return found

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -54,7 +55,7 @@ def hurry() -> None:
     load = settings.load
 
     def load_with_short_timeout(*args: object, **needs: object) -> Settings:
-        return load(*args, **needs).model_copy(update={"node_timeout_seconds": NODE_TIMEOUT_SECONDS})  # type: ignore[arg-type]  # passed on
+        return replace(load(*args, **needs), node_timeout_seconds=NODE_TIMEOUT_SECONDS)  # type: ignore[arg-type]  # passed on
 
     setattr(processes, "load", load_with_short_timeout)  # noqa: B010 - a function of the module is replaced
 

@@ -123,6 +123,27 @@ async def test_close_with_a_comment_runs_it_also_when_the_close_arrives_first(wo
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nbye"
 
 
+async def test_a_comment_that_arrives_after_the_close_of_its_unknown_thread_leaves_no_worktree(world: World) -> None:
+    issue = await world.maria.opens_issue("Greet people")
+    world.faults.hold_webhooks("issue_comment", "created")
+
+    await issue.closes("@threadtree-bot write hello.txt: hello")
+    await world.quiet()
+    world.faults.release()
+
+    await issue.hears("1 file +1 −0")
+    assert await everything_is_gone(world)
+
+
+async def test_github_is_asked_once_whether_a_thread_is_open(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot append hello.txt: more")
+    await issue.hears("1 file +1 −0")
+
+    asked = [(one.method, one.path) for one in world.github.requests]
+    assert asked.count(("GET", "/repos/acme/shop/issues/1")) == 1
+
+
 async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_is_removed_again(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.closes()

@@ -87,6 +87,7 @@ async def test_a_worker_whose_node_a_copy_took_while_it_was_suspended_ends_with_
         original = await here.start("worker")
         issue = await here.ask("append started: once\nwait go\nsay Done.")
         tree = await here.at_work(issue)
+        await here.nothing_to_write()
         original.send(signal.SIGSTOP)
         await here.value("update nodes set heartbeat_at = now() - interval '2 minutes'")
         copy = tmp_path / "copy"
@@ -129,11 +130,10 @@ async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_
         node = "select n.name from worktrees w join nodes n on n.id = w.node where start_number = $1 and w.state = $2"
         assert await here.value(node, fresh.number, "ready") == "second", "the least loaded node has a new thread"
 
-        # Not while it writes to GitHub: the others would wait a minute for the lock of a suspended writer.
-        await here.until("select not exists (select from outbox where state in ('waiting', 'sending'))")
-        await here.until("select not exists (select from pg_locks where locktype = 'advisory')")
+        await here.nothing_to_write()
         first.send(signal.SIGSTOP)
         (tree / "go").touch()  # its agent ends meanwhile
+        (tree / "more.txt").write_text("more\n")
         await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")
         moved = await here.until(node.replace("n.name", "w.path"), issue.number, "ready")
         worktree = tmp_path / "other" / str(moved)
@@ -158,14 +158,17 @@ async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_
         await here.value("update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'")
         await here.until("select count(*) = 1 from worktrees where state = 'removed' and removal = 'lost'")
         assert not tree.exists()
-        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["3 lost"]
+        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["4 lost"]
         assert await here.value(node, issue.number, "ready") == "second", "the thread stays where it is"
         assert [one.body for one in here.answers(issue) if "Two." in one.body] == [answer.body]
         assert await here.repository.git.log("threadtree/issue-1") == pushed
 
-        # The thread is told where the rest of its work is, and the operator gets it there.
+        # The thread gets the rest of its work from there.
         await here.maria.comment(issue, "/worktree restore")
-        await here.answered(issue, "it is on the machine `first`, and this thread's worktree is on another one")
+        await here.answered(issue, "were restored on `threadtree/issue-1`")
+        assert (worktree / "more.txt").read_text() == "more\n"
+
+        # So does the operator, in a directory of that machine.
         restored = await here.run("rescues", "restore", "1", **on_first)
         assert await restored.ended() == 0
         assert restored.stdout.decode().splitlines()[-1] == f"Worktree 1: {tree}"

@@ -185,13 +185,15 @@ async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(w
     await world.until(PUT_BACK)
     await issue.sees("Waiting.")
 
+    await world.maria.pushes("trunk", {"later.txt": "later\n"})
+    world.repository.default_branch = "trunk"
     await world.github.rename_repository(world.repository, "store")
     # The old name is another repository's now, which the bot must not take for this one.
     other = await world.github.create_repository("acme/shop")
     world.clock.move(90)
     answer = (await issue.hears_all())[-1]
     assert "/acme/store/tree/threadtree/issue-1" in answer
-    assert "threadtree/issue-1" in await world.branches()
+    assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "later.txt", "a.txt"}
     assert list(await other.git.branches()) == ["main"]
     assert await world.database.fetchval("select name || ' ' || folder from codebases") == "store acme/shop"
 

@@ -1,11 +1,11 @@
 """A scenario that reaches each failpoint, and the expected state after the kill and the restart."""
 
-import asyncio
 import shutil
 from pathlib import Path
 
 from tests.support.failpoint_scenario import Scenario
 from tests.support.git_repositories import git
+from tests.support.patience import until_true
 
 HELLO = "append hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
@@ -283,9 +283,7 @@ class Spares(Scenario):
             spares = [lock for lock in locks if lock.read_text() == "threadtree: spare\n"]
             return len(spares) == 1 and folder.is_dir() and len(list(folder.iterdir())) == 1
 
-        async with asyncio.timeout(60):
-            while not finished():  # noqa: ASYNC110 -- other processes make it
-                await asyncio.sleep(0.05)
+        await until_true(finished)
 
     async def act(self) -> None:
         self.second = await self.here.ask(HELLO)

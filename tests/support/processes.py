@@ -227,6 +227,11 @@ class Deployment:
         await until_exists(worktree / "started")
         return worktree
 
+    async def nothing_to_write(self) -> None:
+        """Wait until no process writes to GitHub: the others wait a minute for the lock of a suspended writer."""
+        await self.until("select not exists (select from outbox where state in ('waiting', 'sending'))")
+        await self.until("select not exists (select from pg_locks where locktype = 'advisory')")
+
     def agents_in(self, worktree: Path | None = None) -> list[int]:
         """Return the processes that work in this worktree, or in any of this deployment."""
         return processes_in(worktree or self.data_dir / "worktrees")
@@ -312,12 +317,14 @@ def parent_of(pid: int) -> int:
 
 @asynccontextmanager
 async def deployment(
-    tmp_path: Path, database_url: str | None, *, interpreters: bool = False
+    tmp_path: Path, database_url: str | None, *, interpreters: bool = False, webhooks_at_once: int = 1
 ) -> AsyncIterator[Deployment]:
     """Yield a deployment without processes; at the end check that all are gone and none has logged an error."""
     directory = tmp_path / "cwd"
     directory.mkdir()
-    async with SimulatedGitHub.running(tmp_path / "github", lambda: datetime.now(UTC)) as github:
+    async with SimulatedGitHub.running(
+        tmp_path / "github", lambda: datetime.now(UTC), webhooks_at_once=webhooks_at_once
+    ) as github:
         repository = await github.create_repository("acme/shop")
         maria = github.person("maria")
         repository.allow(maria, "write")
