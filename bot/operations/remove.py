@@ -1,6 +1,7 @@
 """Remove worktrees, one after the other, each under a claim, and record how that ended."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -41,18 +42,19 @@ async def remove_all(ctx: NodeContext, worker: str) -> None:
             async with connection.transaction():
                 await conversations.release_worktree(connection, worktree_id)
     trashed: list[Path] = []
+    tried: list[int] = []
     while True:
         async with ctx.pool.acquire() as connection:
-            removal = await removals.claim_next(connection, ctx.node, worker)
+            removal = await removals.claim_next(connection, ctx.node, worker, tried)
         if removal is None:
             break
+        tried.append(removal.worktree.id)
         try:
             result = await remove_claimed(ctx, removal)
         except (GitError, GitHubError, InvalidNameError, OSError) as problem:
             if is_transient(problem):
                 raise  # the database's; the claim is queued again
-            # It may be half removed, and stays claimed until it is found and queued again; the others go on.
-            await _note(ctx, removal, str(problem))
+            await _put_back(ctx, removal, str(problem))  # the others go on
             continue
         trashed += result.trashed if isinstance(result, Removed) else ()
     await delete_trashed(trashed)
@@ -88,7 +90,8 @@ async def _rescued_since(connection: Connection, operation: ClaimedOperation) ->
 async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed | NotRemoved:
     """Remove a claimed worktree after a rescue, or if it is purged only where no rescue is needed; update its rows.
 
-    Every step can be repeated. The bytes stay in the trash. Raises InvalidNameError.
+    Every step can be repeated; where an earlier attempt was cut off halfway and this one fails, the removal stays due.
+    The bytes stay in the trash. Raises InvalidNameError.
     """
     path = ctx.directory(removal.worktree.path)
     label = RescueLabel(
@@ -108,6 +111,9 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
             result = await way(lock, path, label, remote)
     if isinstance(result, NotRemoved):
         kept = result
+        if not os.path.lexists(path):  # noqa: ASYNC240
+            await _put_back(ctx, removal, kept.why)
+            return kept
         await persist(ctx.pool, lambda connection: _keep(connection, ctx, removal, kept))
         log = _log.info if kept.in_use else _log.warning
         log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
@@ -128,9 +134,9 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
     return result
 
 
-async def _note(ctx: NodeContext, removal: ClaimedRemoval, problem: str) -> None:
+async def _put_back(ctx: NodeContext, removal: ClaimedRemoval, problem: str) -> None:
     async def write(connection: Connection) -> None:
-        await removals.note_error(connection, removal, problem)
+        await removals.put_back(connection, removal, problem)
         await _tell(connection, removal, problem)
 
     await persist(ctx.pool, write)

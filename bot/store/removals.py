@@ -1,5 +1,6 @@
 """Worktrees that are being removed: claimed like turns, one at a time, and queued again when the process died."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -16,7 +17,8 @@ Removal = Literal["closed", "command", "retention", "purged", "lost"]
 
 CLAIM = """
 update worktrees set claim = $2, worker = $3
-where id = (select id from worktrees where node = $1 and state = 'removing' and claim is null
+where id = (select id from worktrees
+            where node = $1 and state = 'removing' and claim is null and id <> all ($4::bigint[])
             order by id limit 1 for update skip locked)
 returning id, removal
 """
@@ -86,8 +88,8 @@ set state = case when removal = 'lost' then 'lost'
 where id = $1 and claim = $2 returning id
 """
 
-NOTE_ERROR = """
-update worktrees set removal_error = $3 where id = $1 and claim = $2
+PUT_BACK = """
+update worktrees set removal_error = $3, claim = null, worker = null where id = $1 and claim = $2
 """
 
 BLOCKED = f"""
@@ -130,11 +132,14 @@ class ClaimedRemoval:
     removal: Removal
 
 
-async def claim_next(connection: Connection, node: str, worker: str) -> ClaimedRemoval | None:
-    """Claim the oldest removal of the node that is not claimed."""
+async def claim_next(
+    connection: Connection, node: str, worker: str, except_for: Sequence[int] = ()
+) -> ClaimedRemoval | None:
+    """Claim the oldest removal of the node that is not claimed, and none of these worktrees."""
     token = uuid4()
     async with connection.transaction():
-        return await _claimed(connection, token, await connection.fetchrow(CLAIM, node, token, worker))
+        row = await connection.fetchrow(CLAIM, node, token, worker, list(except_for))
+        return await _claimed(connection, token, row)
 
 
 async def claim_for(
@@ -208,9 +213,9 @@ async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error
         await defer(connection, turns_bell(node))
 
 
-async def note_error(connection: Connection, removal: ClaimedRemoval, error: str) -> None:
-    """Record why the removal could not go on. It stays claimed."""
-    await connection.execute(NOTE_ERROR, removal.worktree.id, removal.token, error)
+async def put_back(connection: Connection, removal: ClaimedRemoval, error: str) -> None:
+    """Record why the removal could not go on, and leave it to the next round, which finds the rescue of this one."""
+    await connection.execute(PUT_BACK, removal.worktree.id, removal.token, error)
 
 
 async def blocked(connection: Connection, worktree_id: int) -> list[tuple[int, ThreadRef, Target]]:

@@ -68,7 +68,6 @@ class Evidence:
     stream: Stream
     turns: Sequence[asyncpg.Record]
     worktrees: Sequence[asyncpg.Record]
-    stuck: Sequence[str]
     lines: Sequence[dict[str, Any]]
     """The agents' journal."""
     data_dirs: dict[str, Path]
@@ -80,10 +79,9 @@ class Evidence:
         connection = await asyncpg.connect(stream.here.dsn)
         try:
             turns, worktrees = await connection.fetch(TURNS), await connection.fetch(WORKTREES)
-            stuck = [row[0] for row in await connection.fetch(STUCK_ROWS)]
         finally:
             await connection.close()
-        return cls(stream, turns, worktrees, stuck, lines, data_dirs)
+        return cls(stream, turns, worktrees, lines, data_dirs)
 
     @cached_property
     def turn_of(self) -> dict[int, asyncpg.Record]:
@@ -151,8 +149,16 @@ async def violations(evidence: Evidence) -> list[Violation]:
         *await work_kept(evidence),
         *await branches(evidence),
         *leaks(evidence),
-        *(Violation(STUCK, what) for what in evidence.stuck),
     ]
+
+
+async def stuck(dsn: str) -> list[Violation]:
+    """Return what is left in the rows of processes that still run; their end lets go what they hold."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [Violation(STUCK, row[0]) for row in await connection.fetch(STUCK_ROWS)]
+    finally:
+        await connection.close()
 
 
 def answers(evidence: Evidence) -> Iterable[Violation]:

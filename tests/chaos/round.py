@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.chaos.checks import (
     STUCK_ROWS,
     Evidence,
     Violation,
+    stuck,
     taken_from_the_living,
     unanswered,
     violations,
@@ -238,10 +240,12 @@ class Round:
         ended = time.monotonic()
         await self._quiet(stream)
         outcome.quiet_seconds = time.monotonic() - ended
+        outcome.violations += await stuck(here.dsn)
+        outcome.violations += [Violation(STUCK, problem) for problem in await places.stop()]
+        # Rows and disk are compared once nothing moves any more: a removal between the two looks like a loss.
         data_dirs = {place.settings["NODE_NAME"]: place.data_dir for place in places.workers}
         evidence = await Evidence.of(stream, self._journal.lines, data_dirs)
         outcome.violations += await violations(evidence)
-        outcome.violations += [Violation(STUCK, problem) for problem in await places.stop()]
         if self._plan.nodes == 1:
             # Elsewhere a node that is too slow looks dead, and its turns may be taken.
             outcome.violations += taken_from_the_living(places.lives)
@@ -423,8 +427,14 @@ class Round:
                     "where state = 'lost' and updated_at < now() - interval '5 seconds'"
                 )
                 lost = await connection.fetchval("select exists (select from worktrees where state = 'lost')")
-                settled = self._here.maria.acts.webhooks.settled
-                return settled and not lost and not unanswered(stream) and bool(await connection.fetchval(NOTHING_LEFT))
+                if lost or not self._here.maria.acts.webhooks.settled or unanswered(stream):
+                    return False
+                # Nobody waits for the answer to a close: it counts as told once all was compared with GitHub after it.
+                told = max(
+                    one.delivered_at + timedelta(seconds=one.duration_seconds) for one in self._here.github.deliveries
+                )
+                compared = await connection.fetchval("select count(*) from recoveries where seen_until > $1", told)
+                return compared == len(stream.repositories) and bool(await connection.fetchval(NOTHING_LEFT))
             finally:
                 await connection.close()
         return False

@@ -248,6 +248,30 @@ async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_
     assert not place.path.exists()
 
 
+@pytest.mark.parametrize("cut", ["trashed", "entry-dropped", "metadata-deleted"])
+async def test_an_interrupted_removal_is_continued_once_github_is_back(
+    place: Place, cut: str, kill_at: Callable[[str], None]
+) -> None:
+    place.git_world.agent_commits({"a": "1"})
+    (place.path / "new").write_text("new")
+    removal = await place.claimed()
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await remove_claimed(place.ctx, removal)
+    await removals.requeue(place.rows.db, place.worktree, WORKER)
+
+    await remove_all(cut_off_from(place), "fedcba9876543210")
+
+    assert await place.row() == ("removing", "closed"), "it was called ready, without a directory"
+    assert await place.rows.db.fetchval("select removal_error from worktrees")
+
+    await remove_all(place.ctx, "fedcba9876543210")
+
+    [rescue] = await place.rescues()
+    assert (rescue.files, rescue.commits) == (1, 1)
+    assert (await place.row())[0] == "removed"
+
+
 async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
