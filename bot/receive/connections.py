@@ -1,6 +1,7 @@
 """Limits of the connections to the web part, which anybody may open."""
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -16,6 +17,38 @@ IDLE_SECONDS_OF_MANY = 5
 """The same while half of the places or more are taken, so that idle strangers never hold all of them."""
 
 
+class _Joined:
+    """A transport on which a response's head leaves with its body: each packet costs a system call, and wakes the
+    client. What nothing follows leaves at the end of the loop's turn.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+        self.is_closing = transport.is_closing  # asked at each response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held + data)
+        elif data:
+            self._held = data
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+
 class LimitedHttp(HttpToolsProtocol):
     """uvicorn's connection, closed where a request's head does not arrive in time or is too large.
 
@@ -28,7 +61,7 @@ class LimitedHttp(HttpToolsProtocol):
     _in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._head_due = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:

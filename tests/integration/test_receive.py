@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.types import Send
 from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
@@ -223,6 +224,63 @@ async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monk
         for _ in range(2):
             await ask(reader, writer)
         writer.close()
+
+
+class Packets(asyncio.Transport):
+    """A transport that keeps what is written, each time apart."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written: asyncio.Queue[bytes] = asyncio.Queue()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.written.put_nowait(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1", b"HEAD / HTTP/1.1", b"GET / HTTP/1.0", b"HEAD / HTTP/1.0"])
+async def test_an_answer_is_one_packet_and_leaves_before_its_connection_is_closed(inbox: Inbox, head: bytes) -> None:
+    config = uvicorn.Config(receiving_app(inbox), http=connections.LimitedHttp, lifespan="off", log_config=None)
+    connection, packets = connections.LimitedHttp(config, ServerState(), {}), Packets()
+    connection.connection_made(packets)
+    for _ in range(1 if head.endswith(b"1.0") else 3):
+        connection.data_received(head + b"\r\nHost: bot\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = await packets.written.get()
+        assert answer.startswith(b"HTTP/1.1 404")
+        assert answer.endswith(b"\r\n\r\n" if head.startswith(b"HEAD") else b"\r\n\r\nNot Found")
+        assert packets.written.empty()
+    connection.connection_lost(None)
+
+
+async def test_parts_that_are_not_sent_together_leave_at_once(inbox: Inbox) -> None:
+    more, end = asyncio.Event(), asyncio.Event()
+
+    async def stream(_: object, __: object, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await more.wait()
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        await end.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(stream, http=connections.LimitedHttp, lifespan="off", log_config=None, interface="asgi3")
+    connection, packets = connections.LimitedHttp(config, ServerState(), {}), Packets()
+    connection.connection_made(packets)
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert (await packets.written.get()).endswith(b"\r\n\r\n")
+        more.set()
+        assert await packets.written.get() == b"3\r\none\r\n"
+        end.set()
+        assert await packets.written.get() == b"0\r\n\r\n"
+    connection.connection_lost(None)
 
 
 async def test_an_idle_connection_is_left_to_its_client_to_close_while_half_of_the_places_are_free(
