@@ -112,7 +112,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
     "whether a thread is open": (conversations.IS_SURELY_OPEN, (50,)),
     "turns on a branch": (pull_requests.TURNS_ON_BRANCH, ("github.com", 5, "threadtree/issue-44")),
-    "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker")),
+    "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker", [])),
     "the next removal of a node": (removals.CLAIMED_ON_NODE, (NODE,)),
     "what nobody needs of a home": (retention.UNUSED_HOMES, ([5, 6, 7],)),
     **{f"old {what}": (statement, (timedelta(days=365), 100)) for what, statement in upkeep.DELETE_OLD.items()},
