@@ -4,6 +4,7 @@
 
 import asyncio
 import fcntl
+import itertools
 import os
 import pwd
 import shutil
@@ -235,15 +236,27 @@ async def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
 
 
 async def test_a_supervisor_killed_while_it_makes_the_database_is_replaced(tmp_path: Path) -> None:
-    async def use() -> object:
-        async with embedded_postgres(tmp_path, None, FAST) as url:
+    async def use(directory: Path, may_leave: asyncio.Event) -> object:
+        async with embedded_postgres(directory, None, FAST) as url:
+            await may_leave.wait()
             return await value(url, "select 1")
 
-    using = asyncio.create_task(use())
-    await until_true(lambda: (tmp_path / "data.new" / "PG_VERSION").exists())
-    os.kill(supervisor(tmp_path), signal.SIGKILL)
+    for attempt in itertools.count():
+        directory, may_leave = tmp_path / str(attempt), asyncio.Event()
+        using = asyncio.create_task(use(directory, may_leave))
+        made, making = directory / "data", directory / "data.new" / "PG_VERSION"
+        await until_true(lambda: making.exists() or made.exists())  # noqa: B023 - called in this round only
+        maker = supervisor(directory)
+        os.kill(maker, signal.SIGSTOP)
+        if not made.exists():
+            break
+        os.kill(maker, signal.SIGCONT)  # too late, the database is made: another one
+        may_leave.set()
+        await using
+    os.kill(maker, signal.SIGKILL)
+    may_leave.set()
     assert await using == 1
-    assert not has_server(tmp_path)
+    assert not has_server(directory)
 
 
 async def test_a_directory_too_deep_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:
