@@ -241,8 +241,9 @@ async def test_a_supervisor_killed_while_it_makes_the_database_is_replaced(tmp_p
             await may_leave.wait()
             return await value(url, "select 1")
 
-    for attempt in itertools.count():
-        directory, may_leave = tmp_path / str(attempt), asyncio.Event()
+    attempts = itertools.count()
+    while True:
+        directory, may_leave = tmp_path / str(next(attempts)), asyncio.Event()
         using = asyncio.create_task(use(directory, may_leave))
         made, making = directory / "data", directory / "data.new" / "PG_VERSION"
         await until_true(lambda: making.exists() or made.exists())  # noqa: B023 - called in this round only
