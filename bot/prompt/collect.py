@@ -1,8 +1,9 @@
 """What is fetched of a thread for the prompt: every part bounded in time, and none of them able to fail the turn."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -39,19 +40,33 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     """
     missing: list[str] = []
     until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
-    thread = await _part("the thread", thread_parts.read_overview(github, repository, number, moment), missing, until)
+    thread = await _part(
+        "the thread", partial(thread_parts.read_overview, github, repository, number, moment), missing, until
+    )
     if thread is None:
         return None
-    comments = _part("the comments", thread_parts.read_comments(github, repository, number), missing, until)
+    comments = _part("the comments", partial(thread_parts.read_comments, github, repository, number), missing, until)
     if (pull := thread.pull) is None:
         thread = replace(thread, comments=await comments or ())
     else:
         said, reviews, threads, files, checks = await asyncio.gather(
             comments,
-            _part("the reviews", thread_parts.read_reviews(github, repository, number), missing, until),
-            _part("the review threads", thread_parts.read_review_threads(github, repository, number), missing, until),
-            _part("the changed files", thread_parts.read_files(github, repository, number, pull), missing, until),
-            _part("the checks", thread_parts.read_failed_checks(github, repository, pull.head_sha), missing, until),
+            _part("the reviews", partial(thread_parts.read_reviews, github, repository, number), missing, until),
+            _part(
+                "the review threads",
+                partial(thread_parts.read_review_threads, github, repository, number),
+                missing,
+                until,
+            ),
+            _part(
+                "the changed files", partial(thread_parts.read_files, github, repository, number, pull), missing, until
+            ),
+            _part(
+                "the checks",
+                partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
+                missing,
+                until,
+            ),
         )
         texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
         pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
@@ -60,11 +75,11 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     return Collected(replace(thread, missing=tuple(missing)), writers)
 
 
-async def _part(name: str, reading: Awaitable[T], missing: list[str], until: float) -> T | None:
+async def _part(name: str, read: Callable[[], Awaitable[T]], missing: list[str], until: float) -> T | None:
     """Return what is read, or None with its name in `missing`. `until` is a time of the event loop's clock."""
     try:
         async with asyncio.timeout_at(until), asyncio.timeout(PART_SECONDS):
-            return await reading
+            return await read()
     except (GitHubError, TimeoutError) as problem:
         _log.warning("thread-part-missing", part=name, problem=f"{type(problem).__name__}: {problem}")
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
@@ -94,7 +109,9 @@ async def _writers(
 
     asked = authors[:MOST_AUTHORS]
     unknown: list[str] = []
-    answers = await asyncio.gather(*(_part(author.login, may_write(author), unknown, until) for author in asked))
+    answers = await asyncio.gather(
+        *(_part(author.login, partial(may_write, author), unknown, until) for author in asked)
+    )
     if unknown:
         missing.append(f"the permission of {len(unknown)} of the authors")
     return frozenset(author.id for author, may in zip(asked, answers, strict=True) if may)

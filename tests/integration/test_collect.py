@@ -1,5 +1,7 @@
 """What is fetched of a thread, against a simulated GitHub over real HTTP."""
 
+import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -301,3 +303,24 @@ async def test_files_beyond_the_limits_are_left_out(
 
     assert (len(found.saved), found.left_out) == (MOST_FILES, ("more than 20",))
     assert (len(large_found.saved), large_found.left_out) == (3, ("over 30 MB in all",))
+
+
+async def test_a_request_that_ends_while_permissions_are_asked_leaves_no_question_half_asked(
+    github: GitHub,
+    simulated: SimulatedGitHub,
+    shop: SimulatedRepository,
+    maria: Person,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issue = await maria.open_issue(shop, "It is wrong")
+    await simulated.person("stranger").comment(issue, "I see it too.")
+
+    async def stop(*_: object) -> str:
+        reading.cancel()  # the question about the second author has not begun
+        return "none"
+
+    monkeypatch.setattr(github, "permission", stop)
+    reading = asyncio.create_task(collected(github, shop, issue.number))
+    with warnings.catch_warnings(record=True) as warned, pytest.raises(asyncio.CancelledError):
+        await reading
+    assert [str(one.message) for one in warned] == []
