@@ -5,9 +5,12 @@ import logging
 import ssl
 from collections.abc import Iterator
 
+import httpx
 import hypothesis
 import pytest
 import structlog
+
+from tests.support.patience import PATIENCE_SECONDS
 
 pytest_plugins = ["tests.support.postgres", "tests.support.failpoints"]
 
@@ -22,6 +25,15 @@ def certificates_are_read_once() -> Iterator[None]:
     """Share one TLS context between all HTTP clients: reading the certificates takes longer than many tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def http_clients_are_patient() -> Iterator[None]:
+    """Let clients without a limit of their own wait as long as all tests do, and not httpx's five seconds."""
+    patient = functools.partialmethod(httpx.AsyncClient.__init__, timeout=PATIENCE_SECONDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx.AsyncClient, "__init__", patient)
         yield
 
 

@@ -1,10 +1,11 @@
 """How many processes a turn starts: each costs time, whatever it does. None reads all registered worktrees."""
 
+import asyncio
 import os
 
 import pytest
 
-from bot.simulated.github.faults import Latency
+from bot.simulated.github.faults import Held
 from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
@@ -28,16 +29,18 @@ async def test_a_turn_starts_few_processes(
             await issue.says("@threadtree-bot write hello.txt: hello")
             await issue.hears("1 file +")
             await world.quiet()
-        known = len(world.github.requests)
-        world.github.faults.add(Latency(0.5), path="*/info/refs")
+        known, fetched = len(world.github.requests), asyncio.Event()
+        world.github.faults.add(Held(fetched), path="*/info/refs")
         with processes_started() as following:
             await issue.says("@threadtree-bot append hello.txt: again")
+            # The thread is read while the clone is fetched.
+            await world.github.wait_for(
+                lambda: any(request.path == "/graphql" for request in world.github.requests[known:])
+            )
+            fetched.set()
             await issue.hears("1 file +")
             await world.quiet()
 
         # The agent is one of them.
         assert len(new) <= most[0], "\n".join(new)
         assert len(following) <= most[1], "\n".join(following)
-        # The thread is read while the clone is fetched.
-        paths = [request.path for request in world.github.requests[known:]]
-        assert paths.index("/graphql") < next(at for at, path in enumerate(paths) if path.endswith("/info/refs"))

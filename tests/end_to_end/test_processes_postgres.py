@@ -170,7 +170,7 @@ async def talk(here: Deployment, number: int) -> None:
 async def answered_with(here: Deployment, status: int, *, at_least: int, since: int = 0) -> None:
     """Wait until this many deliveries, from that number on, got this status."""
     await here.github.wait_for(
-        lambda: sum(delivery.status_code == status for delivery in here.github.deliveries[since:]) >= at_least, 60
+        lambda: sum(delivery.status_code == status for delivery in here.github.deliveries[since:]) >= at_least
     )
 
 

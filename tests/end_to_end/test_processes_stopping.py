@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.support.processes import children_of, deployment, processes_with_arguments
+from tests.support.patience import eventually
+from tests.support.processes import BotProcess, children_of, deployment, processes_with_arguments
 
 
 async def test_web_and_worker_end_with_status_0_and_later_deliveries_wait(tmp_path: Path, database_url: str) -> None:
@@ -26,7 +27,7 @@ async def test_a_turn_that_ends_within_the_grace_is_answered_and_no_other_starts
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
-        serve = await here.start_listening(MAX_CONCURRENT_TURNS="1")
+        serve = await here.start_listening(SHUTDOWN_GRACE_SECONDS="120", MAX_CONCURRENT_TURNS="1")
         issue = await here.ask("append started: once\nwait go\nsay Just in time.")
         worktree = await here.at_work(issue)
         await here.ask("say Later.")
@@ -107,7 +108,7 @@ async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_
     async with deployment(tmp_path, database_url, interpreters=True) as here:
         serve = await here.start_listening()
         await serve.ready()
-        [web] = children_of(serve.pid)
+        web = await web_process_of(serve)
         assert _resident_mb(web) < 60
         policies = os.sched_getscheduler(web), os.sched_getscheduler(serve.pid)
         assert policies == (os.SCHED_OTHER, os.SCHED_BATCH), "the worker interrupts no acknowledgement"
@@ -118,9 +119,21 @@ async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_
         ]
 
         again = await here.start_listening()
-        [web] = children_of(again.pid)
+        web = await web_process_of(again)
         await again.kill()  # until its output is closed, which the web process shares
         assert web not in processes_with_arguments("serve")
+
+
+async def web_process_of(serve: BotProcess) -> int:
+    """Return the process that `serve` starts first and keeps, once no program that the worker runs is beside it."""
+
+    async def only_one() -> int | None:
+        children = children_of(serve.pid)
+        return children[0] if len(children) == 1 else None
+
+    found = await eventually(only_one, what=serve.tail)
+    assert found is not None
+    return found
 
 
 def _resident_mb(pid: int) -> int:

@@ -1,11 +1,12 @@
 """Two workers of one node: each leaves the other's turns alone, until the other process is gone."""
 
+import asyncio
 import shutil
 import signal
 from pathlib import Path
 
 from bot.node.identity import known_id
-from bot.simulated.github.faults import Latency
+from bot.simulated.github.faults import Held
 from tests.support.patience import until_exists
 from tests.support.processes import deployment, parent_of
 
@@ -48,10 +49,12 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
         first = await here.ask("append started: once\nwait go\nsay First.")
         tree = await here.at_work(first)
         claim = await here.value("select claim from turns")
-        here.github.faults.add(Latency(2), path="*/collaborators/*/permission")
+        asked = asyncio.Event()
+        here.github.faults.add(Held(asked), path="*/collaborators/*/permission")
         second = await here.ask("append started: once\nsay Second.")
         await here.deciding(second)
         suspended.send(signal.SIGSTOP)
+        asked.set()
 
         await here.start("worker")
         await here.until("select count(*) = 6 from engine_workers")

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,10 +43,28 @@ async def test_git_sees_none_of_the_bots_environment(monkeypatch: pytest.MonkeyP
     assert "HOME=/nonexistent" in listed.text.splitlines()
 
 
-async def test_a_command_past_its_time_limit_ends_with_all_its_children(tmp_path: Path) -> None:
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Timeout]:
+    """Return the limits of the commands that the test runs."""
+    found: list[asyncio.Timeout] = []
+
+    def noted(seconds: float) -> asyncio.Timeout:
+        found.append(asyncio.timeout(seconds))
+        return found[-1]
+
+    monkeypatch.setattr(runner, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": noted}))
+    return found
+
+
+async def test_a_command_past_its_time_limit_ends_with_all_its_children(
+    tmp_path: Path, limits: list[asyncio.Timeout]
+) -> None:
     command, started = await hanging_git(tmp_path)
+    task = asyncio.create_task(GIT.run(*command, cwd=tmp_path))
+    await until_written(started)
+    limits[0].reschedule(0)
     with pytest.raises(GitError) as caught:
-        await GIT.run(*command, cwd=tmp_path, timeout_seconds=1)
+        await task
     assert caught.value.problem is GitProblem.TIMEOUT
     assert process_is_gone(int(started.read_text()))
 
@@ -154,12 +173,21 @@ def test_an_identity_cannot_break_out_of_its_line() -> None:
     )
 
 
-async def test_with_progress_the_limit_is_on_silence(tmp_path: Path) -> None:
+async def test_with_progress_the_limit_is_on_silence(tmp_path: Path, limits: list[asyncio.Timeout]) -> None:
     heard: list[bytes] = []
+    ends: list[float] = []
+
+    def hear(piece: bytes) -> None:
+        heard.append(piece)
+        ends.append(limits[0].when() or 0)
+        (tmp_path / f"heard-{len(heard)}").touch()
+
     git(tmp_path, "init", "-q")
-    steps = "for step in 1 2 3 4 5 6 7 8; do echo step $step >&2; sleep 0.45; done"
-    done = await GIT.run("-c", f"alias.work=!{steps}", "work", cwd=tmp_path, timeout_seconds=3, on_stderr=heard.append)
-    assert done.stderr.count("step") == b"".join(heard).count(b"step") == 8
+    steps = "for step in 1 2 3; do echo step $step >&2; while [ ! -e heard-$step ]; do sleep 0.01; done; done"
+    began = asyncio.get_running_loop().time()
+    done = await GIT.run("-c", f"alias.work=!{steps}", "work", cwd=tmp_path, timeout_seconds=300, on_stderr=hear)
+    assert done.stderr.count("step") == b"".join(heard).count(b"step") == 3
+    assert began + 300 < ends[0] < ends[1] < ends[2]
     with pytest.raises(GitError) as caught:
         await GIT.run("-c", "alias.hang=!exec sleep 1000", "hang", cwd=tmp_path, timeout_seconds=1, on_stderr=print)
     assert caught.value.problem is GitProblem.TIMEOUT

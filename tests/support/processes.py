@@ -325,6 +325,7 @@ async def deployment(
     async with SimulatedGitHub.running(
         tmp_path / "github", lambda: datetime.now(UTC), webhooks_at_once=webhooks_at_once
     ) as github:
+        github.webhook_timeout_seconds = PATIENCE_SECONDS
         repository = await github.create_repository("acme/shop")
         maria = github.person("maria")
         repository.allow(maria, "write")

@@ -335,6 +335,7 @@ async def open_world(
     """
     clock = HandMovedClock()
     async with SimulatedGitHub.running(directory / "github", clock, installation_id=installation_id) as github:
+        github.webhook_timeout_seconds = PATIENCE_SECONDS
         repository = await github.create_repository("acme/shop", {"README.md": "# shop\n"})
         repository.allow(github.person("maria"), "write")
         settings = settings_for(

@@ -4,6 +4,7 @@ Each request takes the first rule that matches its method and path; a rule ends 
 Limits as in https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +15,13 @@ class Latency:
     """The request is handled after this many seconds."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The request is handled once the event is set."""
+
+    until: asyncio.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class GraphQLError:
 
 Fault = (
     Latency
+    | Held
     | Trickle
     | FailBefore
     | FailAfter

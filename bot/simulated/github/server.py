@@ -194,7 +194,7 @@ class SimulatedGitHub:
         """Queue a delivery again with the same GUID."""
         self._webhooks.redeliver(guid)
 
-    async def settled(self, timeout: float = 60) -> None:
+    async def settled(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until all webhooks sent so far, except held ones, were answered."""
         await self.wait_for(lambda: self._webhooks.settled, timeout)
 

@@ -23,6 +23,7 @@ from bot.simulated.github.faults import (
     Faults,
     Garble,
     GraphQLError,
+    Held,
     Latency,
     PrimaryRateLimit,
     SecondaryRateLimit,
@@ -136,6 +137,9 @@ class Traffic:
                 await self._app(scope, receive, send)
             case Latency(seconds):
                 await self._pause(seconds)
+                await self._app(scope, receive, send)
+            case Held(until):
+                await until.wait()
                 await self._app(scope, receive, send)
             case Trickle():
                 await self._app(scope, receive, self._trickling(fault, send))
