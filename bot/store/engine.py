@@ -106,14 +106,9 @@ class _Retry(BaseRetryStrategy):
         return RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})
 
 
-async def _configure(connection: psycopg.AsyncConnection) -> None:
-    """Let no transaction stay open between two messages: a process that is suspended there would hold its locks.
-
-    Nor does one wait for the disk, where acknowledgements wait too. Should Postgres crash, a job that was taken or
-    ended in the last moment waits again; what it did is committed for itself, and is not done twice.
-    """
+async def _commit_each_statement(connection: psycopg.AsyncConnection) -> None:
+    """Let no transaction stay open between two messages: a process that is suspended there would hold its locks."""
     await connection.set_autocommit(True)
-    await connection.execute("set synchronous_commit = off")
 
 
 def backoff_seconds(attempts: int) -> float:
@@ -143,7 +138,7 @@ class Handlers:
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     """Return the engine's app with our three tasks; open it before use."""
-    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10, configure=_configure)
+    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10, configure=_commit_each_statement)
     app = procrastinate.App(connector=connector)
     retry = _Retry()
 

@@ -132,21 +132,6 @@ WAYS_TO_LEAVE: dict[str, Leave] = {
 }
 
 
-@pytest.mark.parametrize(("leave", "recorded"), [("done", []), ("failed", ["failed"])])
-async def test_of_a_jobs_history_only_an_end_is_kept(
-    pool: Pool, database_url: str, leave: str, recorded: list[str]
-) -> None:
-    await put(pool, job("one"))
-    async with doing(database_url) as (manager, found):
-        await WAYS_TO_LEAVE[leave](manager, found)
-    assert [row["type"] for row in await pool.fetch("select type from procrastinate_events")] == recorded
-
-
-async def test_the_engine_waits_for_no_disk(database_url: str) -> None:
-    async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
-        assert await app.connector.execute_query_one_async("show synchronous_commit") == {"synchronous_commit": "off"}
-
-
 async def next_heard(heard: "asyncio.Queue[object]") -> object:
     return await asyncio.wait_for(heard.get(), PATIENCE_SECONDS)
 
