@@ -190,7 +190,7 @@ async def test_every_figure_is_what_rows_github_and_the_test_know(a_world: World
         async def different() -> str:
             return "\n".join(told)
 
-        await eventually(agree, 30, what=different)
+        await eventually(agree, what=different)
         here = await scrape(web)
         assert not [line for line in differences(here, await counted_otherwise(world)) if "requests" not in line]
         gate.open()
