@@ -273,11 +273,7 @@ async def update(
         try:
             await fetch(lock, on_progress)
         except GitError as error:
-            if error.problem is not GitProblem.CORRUPT:
-                raise
-            replaced = await replace_if_damaged(lock, on_progress)
-            if replaced is None:
-                raise
+            replaced = await replace_after(error, lock, on_progress)
         if is_new and len(await asyncio.to_thread(holding.tips, lock.clone.path, "refs/")) > _MANY_REFS:
             # The fetch made a file of each branch; no cage has seen them yet.
             await lock.clone.run("pack-refs", "--all")
@@ -327,6 +323,14 @@ async def end_fetch(lock: CloneLock) -> None:
 def _tips_in_use(clone: Path) -> dict[str, str] | None:
     """Return the remote's branches as the worktrees have seen them; None without worktrees."""
     return holding.tips(clone, "refs/remotes/origin/") if has_worktrees(clone) else None
+
+
+async def replace_after(error: GitError, lock: CloneLock, on_progress: Callable[[str], None] | None) -> str:
+    """Replace a clone whose damage is the cause of an error, as below; raise the error where it is not."""
+    replaced = await replace_if_damaged(lock, on_progress) if error.problem is GitProblem.CORRUPT else None
+    if replaced is None:
+        raise error
+    return replaced
 
 
 async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> str | None:

@@ -9,7 +9,16 @@ from bot.beside import beside
 from bot.clones import entries
 from bot.clones.admin import Missing
 from bot.clones.checkout import put_back
-from bot.clones.clone import CloneLock, DefaultBranch, NoAccess, clone_lock, fetch_ref, replace_if_damaged, update
+from bot.clones.clone import (
+    CloneLock,
+    DefaultBranch,
+    NoAccess,
+    clone_lock,
+    fetch_ref,
+    replace_after,
+    replace_if_damaged,
+    update,
+)
 from bot.clones.entries import Valid, inspect
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
@@ -82,11 +91,7 @@ async def prepare(
         try:
             ready = await _prepare(ctx, lock, turn, on_progress, seen)
         except GitError as error:
-            if error.problem is not GitProblem.CORRUPT:
-                raise
-            replaced = await replace_if_damaged(lock, on_progress)
-            if replaced is None:
-                raise
+            replaced = await replace_after(error, lock, on_progress)
             ready = await _prepare(ctx, lock, turn, on_progress)
     if replaced is None or isinstance(ready, NotReady):
         return ready
