@@ -40,27 +40,19 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     """
     missing: list[str] = []
     until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
-    thread = await _part(
-        "the thread", partial(thread_parts.read_overview, github, repository, number, moment), missing, until
-    )
+    where = (github, repository, number)
+    thread = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
     if thread is None:
         return None
-    comments = _part("the comments", partial(thread_parts.read_comments, github, repository, number), missing, until)
+    comments = _part("the comments", partial(thread_parts.read_comments, *where), missing, until)
     if (pull := thread.pull) is None:
         thread = replace(thread, comments=await comments or ())
     else:
         said, reviews, threads, files, checks = await asyncio.gather(
             comments,
-            _part("the reviews", partial(thread_parts.read_reviews, github, repository, number), missing, until),
-            _part(
-                "the review threads",
-                partial(thread_parts.read_review_threads, github, repository, number),
-                missing,
-                until,
-            ),
-            _part(
-                "the changed files", partial(thread_parts.read_files, github, repository, number, pull), missing, until
-            ),
+            _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
+            _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
+            _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
             _part(
                 "the checks",
                 partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
