@@ -154,7 +154,7 @@ async def violations(evidence: Evidence) -> list[Violation]:
 
 async def stuck(dsn: str) -> list[Violation]:
     """Return what is left in the rows of processes that still run; their end lets go what they hold."""
-    connection = await asyncpg.connect(dsn)
+    connection = await asyncpg.connect(dsn, timeout=5)
     try:
         return [Violation(STUCK, row[0]) for row in await connection.fetch(STUCK_ROWS)]
     finally:

@@ -29,7 +29,6 @@ from tests.chaos.bot_processes import Place, Places, end_process, gits_of, none_
 from tests.chaos.checks import (
     ORPHANS,
     STUCK,
-    STUCK_ROWS,
     Evidence,
     Violation,
     stuck,
@@ -442,11 +441,7 @@ class Round:
     async def _left(self) -> str:
         """Return what waits in the rows."""
         with suppress(OSError, asyncpg.PostgresError, TimeoutError):
-            connection = await asyncpg.connect(self._here.dsn, timeout=5)
-            try:
-                return ", ".join(row[0][:100] for row in (await connection.fetch(STUCK_ROWS))[:6])
-            finally:
-                await connection.close()
+            return ", ".join(one.what[:100] for one in (await stuck(self._here.dsn))[:6])
         return "no database"
 
 

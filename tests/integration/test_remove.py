@@ -230,13 +230,7 @@ async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_
 
 @pytest.mark.parametrize("cut", ["rescued", "trashed", "entry-dropped", "branch-deleted", "metadata-deleted"])
 async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
-    place.git_world.agent_commits({"a": "1"})
-    (place.path / "new").write_text("new")
-    removal = await place.claimed()
-    kill_at(cut)
-    with pytest.raises(KilledError):
-        await remove_claimed(place.ctx, removal)
-    await removals.requeue(place.rows.db, place.worktree, WORKER)
+    await interrupt(place, cut, kill_at)
 
     await remove_all(place.ctx, "fedcba9876543210")
 
@@ -252,13 +246,7 @@ async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_
 async def test_an_interrupted_removal_is_continued_once_github_is_back(
     place: Place, cut: str, kill_at: Callable[[str], None]
 ) -> None:
-    place.git_world.agent_commits({"a": "1"})
-    (place.path / "new").write_text("new")
-    removal = await place.claimed()
-    kill_at(cut)
-    with pytest.raises(KilledError):
-        await remove_claimed(place.ctx, removal)
-    await removals.requeue(place.rows.db, place.worktree, WORKER)
+    await interrupt(place, cut, kill_at)
 
     await remove_all(cut_off_from(place), "fedcba9876543210")
 
@@ -270,6 +258,17 @@ async def test_an_interrupted_removal_is_continued_once_github_is_back(
     [rescue] = await place.rescues()
     assert (rescue.files, rescue.commits) == (1, 1)
     assert (await place.row())[0] == "removed"
+
+
+async def interrupt(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
+    """Kill a process at this point of the removal of a worktree with work in it; another one may go on."""
+    place.git_world.agent_commits({"a": "1"})
+    (place.path / "new").write_text("new")
+    removal = await place.claimed()
+    kill_at(cut)
+    with pytest.raises(KilledError):
+        await remove_claimed(place.ctx, removal)
+    await removals.requeue(place.rows.db, place.worktree, WORKER)
 
 
 async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -> None:
