@@ -56,7 +56,7 @@ async def keep_house(
     node: NodeSelf,
     app: procrastinate.App,
     runner: Runner,
-    give_up: Callable[[str], Awaitable[None]],
+    give_up: Callable[[str, int], Awaitable[None]],
     settings: Settings,
     stopping: asyncio.Event,
 ) -> None:
@@ -82,8 +82,8 @@ async def keep_house(
             await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
         stalled, given_up = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
         counters.count("recoveries_total", "job", stalled)
-        for guid in given_up:
-            await give_up(guid)
+        for guid, job_id in given_up:
+            await give_up(guid, job_id)
         await runner.recover()
         if not runner.draining:
             await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)

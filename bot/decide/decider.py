@@ -79,73 +79,80 @@ class Decider:
         self._clock = clock
         self._sleep = sleep
 
-    async def decide(self, guid: str, attempts: int) -> None:
-        """Handle the delivery; do nothing if it was handled. Raises RetryLaterError for a problem that passes."""
+    async def decide(self, guid: str, job_id: int, attempts: int) -> bool:
+        """Handle the delivery and end its job with it; False, with the job left, if it was handled.
+
+        Raises RetryLaterError for a problem that passes.
+        """
         try:
             async with self._pool.acquire() as connection:
-                delivery = await deliveries.load(connection, guid)
+                delivery = await deliveries.load(connection, guid, job_id)
         except DATABASE_AWAY as problem:
             raise RetryLaterError(backoff_seconds(attempts), f"{type(problem).__name__}: {problem}") from problem
         if delivery is None:
-            return
+            return False
         about = {"conversation": delivery.conversation} if delivery.conversation else {}
         with bound_contextvars(delivery=guid, github_event=delivery.event, **about):
-            await self._handle(guid, delivery, attempts)
+            return await self._handle(delivery, attempts)
 
-    async def give_up(self, guid: str) -> None:
+    async def give_up(self, guid: str, job_id: int) -> None:
         """End a delivery during whose handling workers died time and again, with a word on its thread if it is known.
 
         Its body is not read: it may be what kills them.
         """
+        error = f"The worker that handled it died {MAX_STALLS} times."
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.begin(connection, guid):
+            if not await deliveries.end(connection, guid, job_id, error):
                 return
             if (thread := await deliveries.thread_of(connection, guid)) is not None:
                 await thread_comments.decline(connection, *thread)
                 await thread_comments.reply(connection, *thread, replies.delivery_failed(guid))
-            await deliveries.finish(connection, guid, error=f"The worker that handled it died {MAX_STALLS} times.")
         _log.error("delivery-given-up", delivery=guid)
 
-    async def _handle(self, guid: str, delivery: Delivery, attempts: int) -> None:
+    async def _handle(self, delivery: Delivery, attempts: int) -> bool:
         request: Request | None = None
         arrived_at = asyncio.get_running_loop().time() - delivery.waited_seconds
         try:
-            action = await self._action(guid, delivery)
+            action = await self._action(delivery)
             request = action if isinstance(action, Request) else None
-            outcome = await again_if_beaten(partial(self._carry_out, guid, action, arrived_at))
-            _log.info("decided", outcome=outcome)
+            outcome = await again_if_beaten(partial(self._carry_out, delivery, action, arrived_at))
+            _log.info("decided", outcome=outcome or "handled already")
+            return outcome is not None
         except _RETRIED as problem:
             if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
-                await self._record_attempt(guid, problem)
+                await self._record_attempt(delivery.guid, problem)
                 wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
                 _log.warning("delivery-waits", seconds=round(wait), problem=f"{type(problem).__name__}: {problem}")
                 raise RetryLaterError(wait, f"{type(problem).__name__}: {problem}") from problem
-            await self._fail(guid, request, problem)
-            raise
-        except Exception as bug:
+            _log.exception("delivery-failed")
+            return await self._fail(delivery, request, problem)
+        except Exception as bug:  # noqa: BLE001 - one delivery fails, and others go on
             try:
-                await self._fail(guid, request, bug)
+                has_failed = await self._fail(delivery, request, bug)
             except DATABASE_AWAY as problem:
                 # Its row does not say that it failed, so it has not: an outage can look like a bug.
                 raise RetryLaterError(backoff_seconds(attempts), f"{type(bug).__name__}: {bug}") from problem
-            if not isinstance(bug, GitHubError):
-                raise
-            # A refusal is no bug: the repository was deleted, or the bot lacks a right.
-            _log.warning("delivery-failed", problem=f"{type(bug).__name__}: {bug}")
+            if isinstance(bug, GitHubError):
+                # A refusal is no bug: the repository was deleted, or the bot lacks a right.
+                _log.warning("delivery-failed", problem=f"{type(bug).__name__}: {bug}")
+            else:
+                _log.exception("delivery-failed")
+            return has_failed
 
-    async def _action(self, guid: str, delivery: Delivery) -> Action | CreateWorktree:
+    async def _action(self, delivery: Delivery) -> Action | CreateWorktree:
         if delivery.event == deliveries.OPERATOR_EVENT:
             async with self._pool.acquire() as connection:
-                return await read_operator(connection, guid, delivery)
+                return await read_operator(connection, delivery.guid, delivery)
         # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
         return await asyncio.to_thread(self._read, delivery)
 
-    async def _carry_out(self, guid: str, action: Action | CreateWorktree, arrived_at: float) -> str:
+    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
+        """Return a word for the log, None if the delivery was handled meanwhile."""
         if isinstance(action, CreateWorktree):
-            return await self._create(guid, action)
-        return await self._act(guid, action, arrived_at)
+            return await self._create(delivery, action)
+        return await self._act(delivery, action, arrived_at)
 
-    async def _create(self, guid: str, wanted: CreateWorktree) -> str:
+    async def _create(self, delivery: Delivery, wanted: CreateWorktree) -> str | None:
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
         worktree_id, problem = None, None
         try:
@@ -157,12 +164,11 @@ class Decider:
         except (NotFound, Refused):
             problem = f"GitHub shows the bot no {wanted.owner}/{wanted.name}#{wanted.number}."
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.begin(connection, guid):
-                return "handled already"
+            if not await deliveries.end(connection, delivery.guid, delivery.job_id, problem):
+                return None
             if worktree_id is not None:
                 asked = operations.by_operator(wanted.channel, self._clock())
                 await operations.enqueue(connection, worktree_id, "create", asked)
-            await deliveries.finish(connection, guid, error=problem)
         return problem or "accepted"
 
     def _read(self, delivery: Delivery) -> Action:
@@ -173,7 +179,7 @@ class Decider:
             return failure_of(event, self._policy, self._parser)
         return action_of(event, self._policy, self._parser)
 
-    async def _act(self, guid: str, action: Action, arrived_at: float) -> str:
+    async def _act(self, delivery: Delivery, action: Action, arrived_at: float) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log."""
         denied, facts = None, GitHubFacts()
         match action:
@@ -184,12 +190,11 @@ class Decider:
                 denied = await self._denied(addressed.sender, addressed.repository, arrived_at)
             case _:
                 pass  # anybody's closing counts
+        error = action.why if isinstance(action, Unreadable) else None
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.begin(connection, guid):
-                return "handled already"
-            outcome = await self._write(connection, guid, action, denied, facts)
-            await deliveries.finish(connection, guid, error=action.why if isinstance(action, Unreadable) else None)
-        return outcome
+            if not await deliveries.end(connection, delivery.guid, delivery.job_id, error):
+                return None
+            return await self._write(connection, delivery.guid, action, denied, facts)
 
     async def _write(
         self, connection: Connection, guid: str, action: Action, denied: Denied | None, facts: GitHubFacts
@@ -266,14 +271,17 @@ class Decider:
             async with self._pool.acquire() as connection:
                 await deliveries.record_attempt(connection, guid, f"{type(problem).__name__}: {problem}")
 
-    async def _fail(self, guid: str, request: Request | None, problem: BaseException) -> None:
-        """End the delivery as failed, with the problem in its row and one sentence on the thread."""
+    async def _fail(self, delivery: Delivery, request: Request | None, problem: BaseException) -> bool:
+        """End the delivery as failed, with the problem in its row and one sentence on the thread; False if it was
+        handled meanwhile.
+        """
+        error = f"{type(problem).__name__}: {problem}"
         async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.begin(connection, guid):
-                return
+            if not await deliveries.end(connection, delivery.guid, delivery.job_id, error):
+                return False
             if request is not None:
-                await _decline(connection, request, replies.delivery_failed(guid))
-            await deliveries.finish(connection, guid, error=f"{type(problem).__name__}: {problem}")
+                await _decline(connection, request, replies.delivery_failed(delivery.guid))
+        return True
 
 
 async def handle_request(

@@ -72,9 +72,17 @@ select event, body, is_packed, conversation, received_at,
 from deliveries where guid = $1 and state = 'received'
 """
 
-BEGIN = """
--- Locked until the transaction ends: the second of two workers that decide one delivery finds it done.
-select guid from deliveries where guid = $1 and state = 'received' for update
+END = """
+-- Locked until the transaction ends: the second of two workers that decide one delivery finds it ended. Its job ends in
+-- the same transaction, for that lets the thread's next delivery go: its effects come after these.
+with ended as (
+    update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now()
+    where guid = $1 and state = 'received' returning guid
+), freed as (
+    delete from procrastinate_jobs
+    where id = $4 and status in ('todo', 'doing') and exists (select from ended)
+)
+select guid from ended
 """
 
 THREAD_OF = """
@@ -83,10 +91,6 @@ select c.id, c.kind, b.platform, b.repository_id, b.owner, b.name, b.default_bra
 from deliveries d join conversations c on d.lock_key = c.platform || '/' || c.repository_id || '#' || c.number
 join codebases b using (platform, repository_id)
 where d.guid = $1
-"""
-
-FINISH = """
-update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now() where guid = $1
 """
 
 RECORD_ATTEMPT = """
@@ -154,8 +158,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A stored delivery that waits to be decided; since when is by the database's clock."""
+    """A stored delivery that waits to be decided, and its job; since when is by the database's clock."""
 
+    guid: str
+    job_id: int
     event: str
     body: bytes
     conversation: str | None
@@ -219,29 +225,26 @@ async def replay(connection: Connection, guid: str) -> Replay:
     return "replayed"
 
 
-async def load(connection: Connection, guid: str) -> Delivery | None:
-    """Return the delivery, None if it was handled."""
+async def load(connection: Connection, guid: str, job_id: int) -> Delivery | None:
+    """Return the delivery of a job, None if it was handled."""
     row = await connection.fetchrow(LOAD, guid)
     if row is None:
         return None
     body = lz4.block.decompress(row["body"]) if row["is_packed"] else row["body"]
-    return Delivery(row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
+    return Delivery(guid, job_id, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
 
 
-async def begin(connection: Connection, guid: str) -> bool:
-    """Lock the delivery until the transaction ends; False if it was handled meanwhile."""
-    return await connection.fetchval(BEGIN, guid) is not None
+async def end(connection: Connection, guid: str, job_id: int, error: str | None = None) -> bool:
+    """Record that it is done, and end its job, first in the transaction that writes its effects; with `error` it failed
+    for good. False if it was handled meanwhile.
+    """
+    return await connection.fetchval(END, guid, "failed" if error else "done", error, job_id) is not None
 
 
 async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Target] | None:
     """Return the thread that the delivery is about, and its own text; None where the bot does not know it."""
     row = await connection.fetchrow(THREAD_OF, guid)
     return None if row is None else (ThreadRef(repository_of(row), row["id"]), Target(row["kind"]))
-
-
-async def finish(connection: Connection, guid: str, error: str | None = None) -> None:
-    """Record that it is done, in the transaction that writes its effects; with `error` it failed for good."""
-    await connection.execute(FINISH, guid, "failed" if error else "done", error)
 
 
 async def record_attempt(connection: Connection, guid: str, problem: str) -> None:

@@ -7,13 +7,15 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 import procrastinate
 import psycopg
 import structlog
+from procrastinate import JobContext
 from procrastinate import jobs as engine_jobs
 from procrastinate.exceptions import ConnectorException
+from procrastinate.job_context import JobResult
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
 from procrastinate.worker import Worker
 
@@ -49,8 +51,8 @@ where e.worker_id = w.id and e.node = %(node)s and e.process = any (%(processes)
 
 REQUEUE = """
 -- Jobs of forgotten and of silent workers. In one statement: a job that another process has requeued may run again.
--- A delivery that has killed its worker so often is given up. One whose row is locked is not counted this time: the
--- process that holds it may be suspended.
+-- A delivery that has killed its worker so often is returned to be given up, and keeps its job until then. One whose
+-- row is locked is not counted this time: the process that holds it may be suspended.
 with stalled as (
     select id, task_name, args ->> 'guid' as guid from procrastinate_jobs
     where status = 'doing'
@@ -63,13 +65,12 @@ with stalled as (
                    and guid in (select guid from stalled where task_name = 'decide') for update skip locked)
     returning guid, stalls
 ), given_up as (
-    select s.guid, procrastinate_finish_job_v1(s.id, 'failed', false) from stalled s join counted using (guid)
-    where stalls >= %(most)s
+    select id, guid from stalled join counted using (guid) where stalls >= %(most)s
 ), requeued as (
     select id, procrastinate_retry_job_v2(id, now(), null, null, null) from stalled
-    where guid is null or guid not in (select guid from given_up)
+    where id not in (select id from given_up)
 )
-select null as given_up from requeued union all select guid from given_up
+select id, null as guid from requeued union all select id, guid from given_up
 """
 
 
@@ -128,8 +129,8 @@ class WorkerProcess:
 class Handlers:
     """The functions of the jobs. Each may raise RetryLaterError; any other exception ends its job as failed."""
 
-    decide: Callable[[str, int], Awaitable[None]]
-    """(GUID, attempts so far)"""
+    decide: Callable[[str, int, int], Awaitable[bool]]
+    """(GUID, its job, attempts so far); whether it has ended the job with the delivery."""
     outbox: Callable[[str], Awaitable[None]]
     """(writer)"""
     turns: Callable[[], Awaitable[None]]
@@ -143,8 +144,8 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     retry = _Retry()
 
     @app.task(name="decide", pass_context=True, retry=retry)
-    async def decide(context: procrastinate.JobContext, guid: str) -> None:
-        await handlers.decide(guid, context.job.attempts)
+    async def decide(context: JobContext, guid: str) -> bool:
+        return await handlers.decide(guid, cast("int", context.job.id), context.job.attempts)
 
     @app.task(name="outbox", retry=retry)
     async def outbox(writer: str) -> None:
@@ -161,7 +162,7 @@ class _Worker(Worker):
     """A worker that records its process, and fetches again if a notification arrived while it fetched.
 
     Procrastinate's own forgets those: the next job then waits for the poll. Short jobs of one lock in a row meet that
-    almost every time.
+    almost every time. A task that returns True has ended its job itself.
     """
 
     _heard_while_fetching = False
@@ -186,6 +187,24 @@ class _Worker(Worker):
         while self._heard_while_fetching and not self._stop_event.is_set():
             self._heard_while_fetching = False
             await self._fetch()
+
+    async def _persist_job_status(
+        self,
+        job: engine_jobs.Job,
+        status: engine_jobs.Status,
+        retry_decision: RetryDecision | None,
+        context: JobContext,
+        job_result: JobResult | None,
+    ) -> None:
+        if job_result is not None and job_result.result is True:
+            return
+        try:
+            await super()._persist_job_status(job, status, retry_decision, context, job_result)
+        except ConnectorException as problem:
+            # It has ended meanwhile: with its delivery, or by a process that took this one for dead.
+            if not isinstance(problem.__cause__, psycopg.errors.RaiseException):
+                raise
+            _log.info("job-is-gone", job=job.id)
 
     async def _fetch(self) -> None:
         await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
@@ -271,8 +290,9 @@ def _worker(
 
 async def requeue_stalled_jobs(
     app: procrastinate.App, node: str, is_alive: Callable[[str], bool]
-) -> tuple[int, list[str]]:
-    """Queue the jobs of dead workers again; return how many there were, and the deliveries that are given up.
+) -> tuple[int, list[tuple[str, int]]]:
+    """Queue the jobs of dead workers again; return how many there were, and the deliveries to be given up with their
+    jobs, which are not queued again.
 
     `is_alive` tells of a process of this node. Workers of other nodes are dead after STALLED_AFTER_SECONDS of silence.
     """
@@ -280,4 +300,4 @@ async def requeue_stalled_jobs(
     if dead := [row["process"] for row in known if not is_alive(row["process"])]:
         await app.connector.execute_query_async(FORGET_WORKERS, node=node, processes=dead)
     found = await app.connector.execute_query_all_async(REQUEUE, silent=STALLED_AFTER_SECONDS, most=MAX_STALLS)
-    return len(found), [row["given_up"] for row in found if row["given_up"]]
+    return len(found), [(row["guid"], row["id"]) for row in found if row["guid"]]

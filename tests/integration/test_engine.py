@@ -15,7 +15,7 @@ from procrastinate.worker import Worker
 from psycopg.pq import TransactionStatus
 from structlog.testing import capture_logs
 
-from bot.store import engine
+from bot.store import deliveries, engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
 from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
 from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring
@@ -41,15 +41,20 @@ async def put(pool: Pool, *jobs: NewJob) -> None:
         await defer(db, *jobs)
 
 
-async def unused(*_: object) -> None:
+async def unused(*_: object) -> Any:
     raise AssertionError("no such job was put in")
 
 
 @asynccontextmanager
 async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
     """Run a worker on the queue, whose jobs call `handle`."""
+
+    async def decide(guid: str, _job_id: int, attempts: int) -> bool:
+        await handle(guid, attempts)
+        return False
+
     stopping = asyncio.Event()
-    async with engine.engine(database_url, Handlers(handle, unused, unused)).open_async() as app:
+    async with engine.engine(database_url, Handlers(decide, unused, unused)).open_async() as app:
         running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping))
         try:
             yield app
@@ -445,9 +450,14 @@ async def test_a_delivery_that_repeatedly_kills_its_workers_is_given_up(database
     # What waits for GitHub for long is tried as often, and kills nothing.
     await pool.execute("update procrastinate_jobs set attempts = 1000")
     async with working(database_url, record.handle) as app:
-        assert await engine.requeue_stalled_jobs(app, "first", HERE.name.__eq__) == (1, ["one"])
+        [job_id] = await pool.fetch("select id from procrastinate_jobs where status = 'doing'")
+        assert await engine.requeue_stalled_jobs(app, "first", HERE.name.__eq__) == (1, [("one", job_id["id"])])
+        assert await statuses(pool) == ["doing", "todo"], "what the thread is told comes before its next answer"
+        async with held(pool) as db:
+            assert await deliveries.end(db, "one", job_id["id"], "given up")
+            assert not await deliveries.end(db, "one", job_id["id"], "given up")
         assert await record.until(1) == ["two"]
-        await until_statuses(pool, "failed")
+        await until_statuses(pool)
 
 
 @pytest.mark.usefixtures("killed_worker")

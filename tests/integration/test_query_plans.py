@@ -125,8 +125,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "what was written in an hour": (outbox.CREATED_SINCE, ("github.com/token", LATER, 0)),
     "whom most was written for": (outbox.CREATED_MOST_FOR, ("github.com/token", LATER, 400)),
     "load a delivery": (deliveries.LOAD, ("guid",)),
-    "begin a delivery": (deliveries.BEGIN, ("guid",)),
-    "finish a delivery": (deliveries.FINISH, ("guid", "done", None)),
+    "end a delivery": (deliveries.END, ("guid", "done", None, 5)),
 }
 FLOOD = """
 insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
