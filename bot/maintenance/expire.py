@@ -159,10 +159,10 @@ async def _forget_removed(ctx: NodeContext, policy: Policy) -> None:
 
 
 async def _expire_attachments(ctx: NodeContext) -> None:
-    """Delete what was attached to the threads of turns that no longer run: their process was killed."""
+    """Delete what was attached to the threads of turns that ended: their process was killed."""
     names = [name for name in await asyncio.to_thread(_names, ctx.attachments) if name.isdecimal()]
     async with ctx.pool.acquire() as connection:
-        ended = await retention.not_running(connection, [int(name) for name in names])
+        ended = await retention.ended(connection, [int(name) for name in names])
     for turn in ended:
         await asyncio.to_thread(shutil.rmtree, ctx.attachments / str(turn), ignore_errors=True)
         _log.info("attachments-expired", turn=turn)

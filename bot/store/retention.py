@@ -47,9 +47,10 @@ LOCK_CONVERSATION = """
 select id from conversations where id = $1 for update
 """
 
-NOT_RUNNING = """
+ENDED = """
+-- Not one that waits: it may run before what this tells is used.
 select given.id from unnest($1::bigint[]) as given (id)
-where not exists (select from turns t where t.id = given.id and t.state = 'running')
+where not exists (select from turns t where t.id = given.id and t.state in ('queued', 'running'))
 """
 
 UNUSED_HOMES = """
@@ -156,9 +157,9 @@ async def unused_homes(connection: Connection, conversations: Sequence[int]) -> 
     return [row["id"] for row in await connection.fetch(UNUSED_HOMES, list(conversations))]
 
 
-async def not_running(connection: Connection, turns: Sequence[int]) -> list[int]:
-    """Return those of the turns that do not run, or are no turns any more."""
-    return [row["id"] for row in await connection.fetch(NOT_RUNNING, list(turns))]
+async def ended(connection: Connection, turns: Sequence[int]) -> list[int]:
+    """Return those of the turns that run no more, or are no turns any more."""
+    return [row["id"] for row in await connection.fetch(ENDED, list(turns))]
 
 
 async def lock_unused_home(connection: Connection, conversation_id: int) -> bool:

@@ -122,15 +122,20 @@ async def test_a_home_is_deleted_when_its_closed_thread_has_no_session(node: Nod
 # Rescues
 
 
-async def test_attachments_of_turns_that_do_not_run_are_deleted(node: Node) -> None:
-    folders = [node.ctx.attachments / name for name in ("7", "8", "notes")]
+async def test_attachments_of_ended_turns_are_deleted_and_those_of_waiting_ones_stay(node: Node) -> None:
+    rows = TurnRows(node.db)
+    conversation, _ = await rows.home()
+    done, waits = await rows.ask(conversation), await rows.ask(conversation)
+    await node.db.execute("update turns set state = 'done', finished_at = now() where id = $1", done)
+    folders = [node.ctx.attachments / name for name in (str(done), "8888", str(waits), "notes")]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "image-1.png").touch()
 
     await expire(node.ctx, node.policy())
 
-    assert [folder.is_dir() for folder in folders] == [False, False, True]
+    # The next run of a waiting turn begins with a fresh folder, perhaps at this moment.
+    assert [folder.is_dir() for folder in folders] == [False, False, True, True]
 
 
 async def rescued(node: Node, number: int, *, days: float, worktree_id: int | None = None) -> Rescued:
