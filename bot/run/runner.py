@@ -164,10 +164,10 @@ class Runner:
         return self._is_gone(claim.worker, runs_here=claim.operation_id in self._operations)
 
     async def _cut_off(self, claim: Claim) -> None:
-        counters.count("recoveries_total", "turn")
         async with self._ctx.pool.acquire() as connection, connection.transaction():
             if await turns.requeue(connection, claim, crashed=True):
                 _log.warning("turn-cut-off", turn=claim.turn_id)
-            else:
-                await interrupt(connection, claim, self._ctx)
+            elif not await interrupt(connection, claim, self._ctx):
+                return  # it has ended since it was looked for
+        counters.count("recoveries_total", "turn")
         self.ring()

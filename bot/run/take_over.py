@@ -57,13 +57,13 @@ async def _move(ctx: TurnContext, worktree: int, node: str, timeout_seconds: flo
     _log.warning("node-taken-over", node=node, name=found.node_name, worktree=worktree, to=to, now=moved)
 
 
-async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> None:
-    """End a turn that was cut off for the second time, and say so on its thread."""
+async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> bool:
+    """End a turn that was cut off for the second time, and say so on its thread; False if the claim was lost."""
     reason = reasons.INTERRUPTED_TWICE
     try:
         await turns.end(connection, claim, "interrupted", reason)
     except ClaimLostError:
-        return
+        return False
     place = await turns.thread_of(connection, claim.turn_id)
     repository = place.thread_ref.repository
     asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
@@ -75,3 +75,4 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> N
     )
     await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
     _log.warning("turn-interrupted", turn=claim.turn_id)
+    return True

@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from bot import counters
 from bot.model import Target, ThreadRef
 from bot.redaction import Redactor
+from bot.run.context import TurnContext
+from bot.run.runner import Runner
 from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool, database
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
@@ -402,3 +406,23 @@ async def test_an_effect_of_a_transaction_that_failed_was_not_seen(world: TurnRo
         await fail()
 
     assert await conversations.first_seen(world.db, b"key")
+
+
+async def test_a_turn_that_ends_while_lost_claims_are_looked_for_is_not_counted_as_cut_off(
+    pool: Pool, world: TurnRows, turn: ClaimedTurn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters.take()
+    running_on = turns.running_on
+
+    async def ends_then(connection: Connection, node: str) -> list[Claim]:
+        found = await running_on(connection, node)
+        await world.end(turn.claim)
+        return found
+
+    monkeypatch.setattr(turns, "running_on", ends_then)
+    ctx = cast("TurnContext", SimpleNamespace(pool=pool, node=NODE))
+    # It has the claim's worker for this process, whose run is over by now.
+    await Runner(ctx, turn.claim.worker, 1, 1).recover()
+
+    assert await world.state("turns", turn.id) == "done"
+    assert ("recoveries_total", "turn") not in counters.take().added
