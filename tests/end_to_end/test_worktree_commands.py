@@ -417,14 +417,15 @@ async def test_an_operator_waits_for_the_running_request(world: World, database_
     await issue.sees_working()
 
     async with node_context(world.pair.settings, database_url) as ctx:
-        resetting = asyncio.create_task(operate(world, ctx, 1, "reset"))
-        await world.until("exists (select from operations)")
+        said: list[str] = []
+        resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
+        await until_true(lambda: said == [execute.WAITING])
         assert await world.turns("state") == ["running"]
         gate.open()
         standing, said = await resetting
 
     assert standing.state == "done"
-    assert said == [execute.WAITING]
+    assert said == [execute.WAITING], "once"
     await issue.hears("Finished.")
 
 

@@ -14,6 +14,7 @@ import asyncpg
 
 from bot.compose.parts import Surroundings
 from bot.demo.pair import Pair, running_bot, settings_for
+from bot.messages import tracking
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
@@ -23,6 +24,8 @@ from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 
 PROGRESS = ("Queued.", "Waiting.", "Working on it")
+PREPARING = ("Cloning the repository", "Fetching new commits", tracking.SETTING_UP, tracking.READING)
+"""What is shown before the agent starts, on a slow machine also where it usually takes a moment."""
 EMOJI = {"eyes": "👀", "confused": "😕"}
 
 More = Mapping[str, str] | Callable[[SimulatedGitHub], Mapping[str, str]]
@@ -134,10 +137,12 @@ class Talk:
         await self.world.github.wait_for(shown, PATIENCE_SECONDS)
 
     async def sees_working(self) -> None:
-        """Wait until an unread comment shows that the agent is at work."""
-        await self.world.github.wait_for(
-            lambda: any(one.body.startswith("Working on it") for one in self.unread), PATIENCE_SECONDS
-        )
+        """Wait until an unread comment shows that the agent is at work: nothing is prepared any more."""
+
+        def at_work(text: str) -> bool:
+            return text.startswith("Working on it") and not any(phase in text for phase in PREPARING)
+
+        await self.world.github.wait_for(lambda: any(at_work(one.body) for one in self.unread), PATIENCE_SECONDS)
 
     async def closes(self, comment: str | None = None, by: "Someone | None" = None) -> None:
         await (by or self.opener).person.close(self.thread, comment)

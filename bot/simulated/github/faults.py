@@ -26,10 +26,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Trickle:
-    """The body is sent in pieces of `piece_bytes`, with a pause of `seconds` before each."""
+    """The body is sent in pieces of `piece_bytes`, with a pause of `seconds` before each, until the event is set."""
 
     piece_bytes: int
     seconds: float
+    until: asyncio.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,8 @@ class Traffic:
                 return await send(message)
             body = message.get("body", b"")
             for start in range(0, len(body), fault.piece_bytes):
-                await self._pause(fault.seconds)
+                if fault.until is None or not fault.until.is_set():
+                    await self._pause(fault.seconds)
                 piece = body[start : start + fault.piece_bytes]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             return await send({**message, "body": b""})
