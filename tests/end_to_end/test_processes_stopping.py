@@ -32,6 +32,7 @@ async def test_a_turn_that_ends_within_the_grace_is_answered_and_no_other_starts
         worktree = await here.at_work(issue)
         await here.ask("say Later.")
         await here.until("select count(*) = 2 from turns")
+        await here.nothing_to_write()  # what is written at the end has a few seconds
         serve.send(signal.SIGTERM)
         await serve.said("waiting-for-turns")
         (worktree / "go").touch()
@@ -52,6 +53,7 @@ async def test_a_turn_that_exceeds_the_grace_is_requeued_and_resumed_after_the_r
         worktree = await here.at_work(issue)
         waiting = await here.ask("say From the queue.")
         await here.until("select count(*) = 2 from turns")
+        await here.nothing_to_write()  # what is written at the end has a few seconds
         assert await serve.terminate() == 0
         assert here.agents_in() == []
         assert await here.value("select array_agg(state || cut_offs order by id) from turns") == [
