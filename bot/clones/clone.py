@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -25,6 +25,7 @@ from bot.clones.admin import (
     real_path,
     recorded_branch,
 )
+from bot.clones.listing import Listing, changes_since
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.git.objects import Objects
@@ -261,17 +262,21 @@ def _try_lock(descriptor: int) -> bool:
 
 
 async def update(
-    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None
+    lock: CloneLock,
+    remote_url: str,
+    on_progress: Callable[[str], None] | None = None,
+    listed: Awaitable[Listing | None] | None = None,
 ) -> Updated | NoAccess:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
-    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
+    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). `listed` is what the remote has by
+    then, where that was asked. Raises GitError, OSError.
     """
     try:
         is_new = not lock.clone.path.is_dir()
         replaced = await _ensure(lock, remote_url, on_progress)
         try:
-            await fetch(lock, on_progress)
+            await fetch(lock, on_progress, await listed if listed is not None else None)
         except GitError as error:
             replaced = await replace_after(error, lock, on_progress)
         if is_new and len(await asyncio.to_thread(holding.tips, lock.clone.path, "refs/")) > _MANY_REFS:
@@ -304,14 +309,31 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
     return replaced
 
 
-async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
-    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
+async def fetch(
+    lock: CloneLock, on_progress: Callable[[str], None] | None = None, listing: Listing | None = None
+) -> None:
+    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError.
+
+    With a `listing` only what differs from it is fetched.
+    """
     clone = lock.clone.path
+    branches = await _changed_branches(lock.clone, listing) if listing is not None else None
+    if branches == ():
+        return
     await asyncio.to_thread(holding.begin_fetch, clone, await asyncio.to_thread(_tips_in_use, clone))
-    await _fetch(lock.clone, clone, on_progress)
+    await _fetch(lock.clone, clone, on_progress, branches or ())
     failpoints.reached("clone-pruned")
     await end_fetch(lock)
     failpoints.reached("clone-fetched")
+
+
+async def _changed_branches(clone: Clone, listing: Listing) -> tuple[str, ...] | None:
+    """Return the branches to fetch, none where all is here; None where the whole is to be fetched. Raises GitError."""
+    changes = await changes_since(clone.path, listing)
+    # git fetches the tags of what it fetches by itself, and with the whole those of what is here.
+    if changes is None or any([await clone.commit_at(sha) is not None for sha in changes.tagged]):
+        return None
+    return changes.branches
 
 
 async def end_fetch(lock: CloneLock) -> None:
@@ -386,11 +408,16 @@ async def _init(clone: Clone) -> Path:
     return making
 
 
-async def _fetch(clone: Clone, path: Path, on_progress: Callable[[str], None] | None) -> None:
+async def _fetch(
+    clone: Clone, path: Path, on_progress: Callable[[str], None] | None, branches: Sequence[str] = ()
+) -> None:
+    """Fetch these branches, or all."""
     # With --quiet git would report nothing while it receives, which takes longest.
     arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "--no-auto-maintenance", "origin")
+    # A pattern also stands for a branch that is gone, and `--prune` deletes it.
+    patterns = [f"+{refs.local(branch)}*:{refs.remote(branch)}*" for branch in branches]
     with _without_worktrees(path) as place:
-        await clone.git.on_clone(place, *arguments, on_stderr=Reader(on_progress or _ignore))
+        await clone.git.on_clone(place, *arguments, *patterns, on_stderr=Reader(on_progress or _ignore))
 
 
 @contextlib.contextmanager

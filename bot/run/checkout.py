@@ -1,6 +1,6 @@
 """Before a turn: fetch the clone, then make, check, repair or update the worktree."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -20,6 +20,7 @@ from bot.clones.clone import (
     update,
 )
 from bot.clones.entries import Valid, inspect
+from bot.clones.listing import Listing, list_remote
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -71,19 +72,33 @@ class NotReady:
     reason: str
 
 
+async def list_branches(ctx: TurnContext, turn: ClaimedTurn) -> Listing | None:
+    """Return what the turn's repository on GitHub has, for `prepare`; None where the fetch finds that out."""
+    clone = ctx.clone(turn.worktree.folder)
+    return await list_remote(clone.git, clone.path, _address(ctx, turn))
+
+
+def _address(ctx: TurnContext, turn: ClaimedTurn) -> str:
+    return f"{ctx.server_url}/{turn.worktree.repository.full_name}.git"
+
+
 async def prepare(
-    ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None] | None = None
+    ctx: TurnContext,
+    turn: ClaimedTurn,
+    on_progress: Callable[[str], None],
+    listed: Awaitable[Listing | None] | None,
 ) -> Ready | NotReady:
     """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch.
 
-    Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
+    `listed` is what `list_branches` finds. Raises TurnMovedError if the turn now waits in another worktree; GitError,
+    InvalidNameError, OSError.
     """
     full_name = turn.worktree.repository.full_name
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
         if turn.worktree.is_made:
             await _put_back(ctx, lock, turn)
         async with beside(_look(ctx, lock, turn)) as looking:
-            updated = await update(lock, f"{ctx.server_url}/{full_name}.git", on_progress)
+            updated = await update(lock, _address(ctx, turn), on_progress, listed)
             if isinstance(updated, NoAccess):
                 return NotReady(reasons.cannot_fetch(full_name))
             lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced

@@ -17,6 +17,7 @@ from bot.agents.opening import driver_for
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.beside import beside
 from bot.clones.clone import StoppedError, reading
+from bot.clones.listing import Listing
 from bot.clones.metadata import record_use
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
@@ -26,7 +27,7 @@ from bot.network.usage_limit import UsageLimit, reset_in_words
 from bot.node.transactions import persist
 from bot.prompt.collect import Collected
 from bot.reply import thread_comments
-from bot.run.checkout import NotReady, Ready, prepare
+from bot.run.checkout import NotReady, Ready, list_branches, prepare
 from bot.run.context import TurnContext
 from bot.run.ending import finish
 from bot.run.progress import Progress
@@ -71,6 +72,7 @@ class TurnRun:
         self._limit = UsageLimit(ctx.clock)
         self._answer = turn.answer
         self._branch = turn.worktree.branch
+        self._listed: asyncio.Task[Listing | None] | None = None
 
     @property
     def _answer_text(self) -> str:
@@ -185,7 +187,10 @@ class TurnRun:
         await self._follow_rename()
         turn = self._turn
         # GitHub takes longest to answer, and the worktree is prepared meanwhile.
-        async with beside(read_thread(self._ctx, turn)) as thread:
+        async with (
+            beside(read_thread(self._ctx, turn)) as thread,
+            beside(list_branches(self._ctx, turn)) as self._listed,
+        ):
             if turn.answer is None and (reason := await _denied(self._ctx, turn)) is not None:
                 return TurnResult("refused", reason)
             return await self._work_with(thread)
@@ -266,7 +271,8 @@ class TurnRun:
         turn, progress = self._turn, self._progress
         fetching = partial(tracking.fetching, first=not self._ctx.clone(turn.worktree.folder).path.is_dir())
         progress.enter(fetching(None))
-        return await self._until_stopped(prepare(self._ctx, turn, lambda line: progress.enter(fetching(line))))
+        work = prepare(self._ctx, turn, lambda line: progress.enter(fetching(line)), self._listed)
+        return await self._until_stopped(work)
 
     async def _until_stopped(self, work: Awaitable[T]) -> T | None:
         """Return the result of `work`, or None if the turn is to stop before it is there."""
