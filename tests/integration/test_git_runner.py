@@ -62,6 +62,7 @@ async def test_a_command_past_its_time_limit_ends_with_all_its_children(
     command, started = await hanging_git(tmp_path)
     task = asyncio.create_task(GIT.run(*command, cwd=tmp_path))
     await until_written(started)
+    await until_true(lambda: bool(limits))  # it runs a moment before its output is read
     limits[0].reschedule(0)
     with pytest.raises(GitError) as caught:
         await task
