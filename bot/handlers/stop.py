@@ -49,6 +49,8 @@ async def stop_turns(
     only `turn_id`; return how many there were. The answer of one whose agent was done is shown.
     """
     conversation_id = thread_ref.conversation_id
+    # One that was put back between the two statements would be missed by both.
+    await requests.lock_unfinished(connection, conversation_id)
     put_back_at = now if only_put_back else None
     stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at, turn_id)
     for turn in stopped:

@@ -95,6 +95,10 @@ select c.kind, c.title, c.closed_at, t.requested_by_id from turns t join convers
 where t.id = $1
 """
 
+LOCK_UNFINISHED = """
+select id from turns where conversation_id = $1 and state in ('queued', 'running') order by id for update
+"""
+
 STOP_RUNNING = """
 update turns set stop_requested_at = now(), stop_reason = $2
 where conversation_id = $1 and state = 'running' and stop_requested_at is null and asked_at < $3
@@ -225,6 +229,11 @@ async def asked_in(connection: Connection, turn_id: int) -> dict[str, Any] | Non
     """Return the person's id, and the kind, title and close of the thread in which a turn was asked; or None."""
     row = await connection.fetchrow(ASKED_IN, turn_id)
     return dict(row) if row else None
+
+
+async def lock_unfinished(connection: Connection, conversation_id: int) -> None:
+    """Let none of the thread's turns be claimed, put back or ended until the caller's transaction ends."""
+    await connection.execute(LOCK_UNFINISHED, conversation_id)
 
 
 async def stop_running(

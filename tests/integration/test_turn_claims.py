@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +13,7 @@ import asyncpg
 import pytest
 
 from bot import counters
+from bot.handlers.stop import stop_turns
 from bot.model import Target, ThreadRef
 from bot.redaction import Redactor
 from bot.run.context import TurnContext
@@ -20,7 +22,7 @@ from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool, database
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.turn_rows import NODE, NOON, TurnRows, held, request
+from tests.support.turn_rows import NODE, NOON, TurnRows, held, is_waiting, request, until
 
 LATER = NOON + timedelta(hours=1)
 STOPPED = "Stopped by @ada."
@@ -298,6 +300,33 @@ async def test_a_turn_that_is_to_stop_is_not_put_back(world: TurnRows, turn: Cla
     await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
     assert not await turns.put_back(world.db, turn.claim, "It waits.", LATER, NOON, NOON, (), goes_on=True)
     assert await world.state("turns", turn.id) == "running"
+
+
+async def test_a_turn_that_is_put_back_at_the_moment_of_its_stop_is_stopped(
+    world: TurnRows, turn: ClaimedTurn, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_running = requests.stop_running
+    putting_back: asyncio.Task[bool] | None = None
+
+    async def put_back_first(*asked: Any) -> list[int]:
+        nonlocal putting_back
+        run = turns.put_back(world.db, turn.claim, "It waits.", LATER, NOON, NOON, (), goes_on=True)
+        putting_back = asyncio.create_task(run)
+        await until(partial(done_or_waiting, pool, putting_back))
+        return await stop_running(*asked)
+
+    monkeypatch.setattr(requests, "stop_running", put_back_first)
+    async with held(pool) as decide:
+        thread = ThreadRef(turn.worktree.repository, turn.conversation_id)
+        assert await stop_turns(decide, thread, 1, "", STOPPED, asked_before=LATER, now=NOON) == 1
+    assert putting_back is not None
+    assert not await putting_back
+    assert await turns.stop_requested(world.db, turn.claim) == STOPPED
+
+
+async def done_or_waiting(pool: Pool, task: asyncio.Task[bool]) -> bool:
+    """Return whether the task is done, or some transaction waits for a lock of another."""
+    return task.done() or await is_waiting(pool)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

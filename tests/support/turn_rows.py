@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -142,12 +143,12 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 async def until_waiting(pool: Pool) -> None:
     """Wait until some transaction waits for a lock of another."""
+    await until(partial(is_waiting, pool))
 
-    async def is_waiting() -> bool:
-        waiting: bool = await pool.fetchval(
-            "select exists (select from pg_stat_activity"
-            " where datname = current_database() and wait_event_type = 'Lock')"
-        )
-        return waiting
 
-    await until(is_waiting)
+async def is_waiting(pool: Pool) -> bool:
+    """Return whether some transaction waits for a lock of another."""
+    waiting: bool = await pool.fetchval(
+        "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
+    )
+    return waiting
