@@ -16,7 +16,7 @@ from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 GATE = "go"
 """The scripted agent waits for this file in the first turn, so that the running turn can be seen."""
 
