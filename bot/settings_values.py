@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 MAX_NODE_NAME_BYTES: Final = 34
-"""`turns:<node>` must stay within the engine's 40 bytes for a queue's name."""
+"""Its name stands in lists, comments and figures."""
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of the agent's variables whose values are secrets."""

@@ -1,4 +1,4 @@
-"""The loops of a worker beside its job queues: housekeeping, rounds of the outbox, news of stop requests."""
+"""The loops of a worker beside its job queues: housekeeping, rounds of the outbox, notifications."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import asyncpg
 import procrastinate
@@ -30,7 +31,7 @@ from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.take_over import take_over
 from bot.settings import Settings
-from bot.store import deliveries, nodes, outbox, upkeep
+from bot.store import deliveries, doorbell, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, requeue_stalled_jobs
 from bot.store.failures import log_failure
@@ -45,6 +46,8 @@ SUSPENDED_SECONDS = 5.0
 DISK_SECONDS = 60.0
 DISK_SHARE = 100
 """The pause after a measurement, in times of what it took."""
+STOP_ASKED = "threadtree_stop"
+"""The channel of a trigger: its payload is the turn."""
 LONGEST_ROUND_SECONDS = 20.0
 USED_UP_SECONDS = 1.0
 """The pause between two looks at what may not be sent for long."""
@@ -209,22 +212,34 @@ async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
         await app.close_async()
 
 
-async def listen_for_stops(dsn: str, stop_asked: Callable[[int], None], stopping: asyncio.Event) -> None:
-    """Pass on which running turns are to stop. A run looks at its own row too, so a lost notification only delays."""
+async def listen(dsn: str, node: str, runner: Runner, stopping: asyncio.Event) -> None:
+    """Tell the runner which running turns are to stop, and when its node's doorbells ring.
+
+    A lost notification only delays: a run looks at its own row too, and each tick rings.
+    """
     while not stopping.is_set():
         try:
-            await _listen_until_lost(dsn, stop_asked, stopping)
+            await _listen_until_lost(dsn, node, runner, stopping)
         except Exception as problem:  # noqa: BLE001 - any error of one connection only restarts the listener
-            log_failure("stop-notifications", problem)
+            log_failure("notifications", problem)
             await asyncio.sleep(1)
 
 
-async def _listen_until_lost(dsn: str, stop_asked: Callable[[int], None], stopping: asyncio.Event) -> None:
+async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyncio.Event) -> None:
+    def hear(*message: Any) -> None:
+        _, _, channel, payload = message
+        if channel == STOP_ASKED:
+            runner.stop_asked(int(payload))
+        elif payload == node:
+            runner.ring() if channel == doorbell.WORK_WAITS else runner.ring_for_turn()
+
     lost = asyncio.Event()
     connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
     try:
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.add_listener("threadtree_stop", lambda *news: stop_asked(int(news[3])))
+        for channel in (STOP_ASKED, doorbell.TURN_WAITS, doorbell.WORK_WAITS):
+            await connection.add_listener(channel, hear)
+        runner.ring()  # for what rang before
         waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

@@ -31,9 +31,8 @@ from bot.settings import Settings
 from bot.store import deliveries
 from bot.store.database import Pool, database
 from bot.store.engine import Handlers, WorkerProcess, engine, run_pool
-from bot.store.jobs import turns_queue
 from bot.store.nodes import NodeSelf
-from bot.worker import keep_house, listen_for_stops, open_engine, send_due
+from bot.worker import keep_house, listen, open_engine, send_due
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
@@ -150,27 +149,23 @@ async def _run_loops(
     async def send(writer: str) -> None:
         await send_due(sender, writer)
 
-    async def ring() -> None:
-        runner.ring()
-
     async def run_turns() -> None:
         await runner.serve(stopping, settings.shutdown_grace_seconds)
         turns_ended.set()
 
-    app, process = engine(dsn, Handlers(decider.decide, send, ring)), WorkerProcess(node.id, worker_name)
+    app, process = engine(dsn, Handlers(decider.decide, send)), WorkerProcess(node.id, worker_name)
     async with open_engine(app):
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, process, "decide", DECIDE_AT_ONCE, stopping), name="decide")
-            group.create_task(run_pool(app, process, turns_queue(node.id), 1, stopping), name="doorbell")
             group.create_task(run_turns(), name="turns")
             group.create_task(
                 run_pool(app, process, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox"
             )
             house = keep_house(ctx, node, app, runner, decider.give_up, settings, turns_ended)
             group.create_task(house, name="housekeeping")
-            group.create_task(listen_for_stops(dsn, runner.stop_asked, turns_ended), name="stops")
+            group.create_task(listen(dsn, node.id, runner, turns_ended), name="notifications")
 
 
 def _agent_command(settings: Settings) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from bot.messages.tracking import TurnResult
 from bot.model import Target
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_turn
 from bot.store.requests import NewTurn
 
 
@@ -134,4 +134,4 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     await thread_comments.acknowledge(connection, thread_ref, turn.target, turn.requested_by_id)
     ahead, wait = await requests.place_in_line(connection, turn_id, ctx.now)
     await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(ahead, wait))
-    await defer(connection, turns_bell(assigned.node))
+    await ring_for_turn(connection, assigned.node)

@@ -19,7 +19,7 @@ from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.store import conversations, retention, turns, worktrees
 from bot.store.database import DATABASE_AWAY, Connection
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.turns import ClaimedTurn
 
 _log = structlog.get_logger()
@@ -38,7 +38,7 @@ async def finish(ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, end
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
         if ctx.purge_on_success and result.state == "done":
             await worktrees.purge(connection, turn.worktree.id)
-        await defer(connection, turns_bell(ctx.node))
+        await ring_for_work(connection, ctx.node)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)

@@ -46,6 +46,11 @@ class Runner:
         """Look for work: something of this node may be due."""
         self._bell.set()
 
+    def ring_for_turn(self) -> None:
+        """Look for work if a turn could begin now; its end looks for the next one anyway."""
+        if len(self._runs) < self._slots:
+            self._bell.set()
+
     @property
     def worktrees(self) -> list[int]:
         """The worktrees in which a run of this process is at work or winds down."""

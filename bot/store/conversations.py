@@ -16,7 +16,7 @@ from bot.model import (
     ThreadKind,
 )
 from bot.store.database import Connection, start_columns
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.worktrees import IS_IN_THE_WAY, lock_worktree
 
@@ -361,7 +361,7 @@ async def release_worktree(connection: Connection, worktree_id: int) -> bool:
     await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
     if node is not None:
-        await defer(connection, turns_bell(node))
+        await ring_for_work(connection, node)
     return node is not None
 
 

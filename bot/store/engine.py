@@ -133,12 +133,10 @@ class Handlers:
     """(GUID, its job, attempts so far); whether it has ended the job with the delivery."""
     outbox: Callable[[str], Awaitable[None]]
     """(writer)"""
-    turns: Callable[[], Awaitable[None]]
-    """the doorbell of this node"""
 
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
-    """Return the engine's app with our three tasks; open it before use."""
+    """Return the engine's app with our two tasks; open it before use."""
     connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10, configure=_commit_each_statement)
     app = procrastinate.App(connector=connector)
     retry = _Retry()
@@ -150,10 +148,6 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     @app.task(name="outbox", retry=retry)
     async def outbox(writer: str) -> None:
         await handlers.outbox(writer)
-
-    @app.task(name="turns", retry=retry)
-    async def turns() -> None:
-        await handlers.turns()
 
     return app
 

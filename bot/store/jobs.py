@@ -1,6 +1,6 @@
 """Jobs for the queue engine, enqueued by our own transactions: a row and the job for it are committed together.
 
-A doorbell is a job that carries no work: it only tells that some row waits.
+A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits.
 """
 
 from collections.abc import Iterable
@@ -48,16 +48,6 @@ class NewJob:
     task: str
     lock: str | None
     args: dict[str, object] = field(default_factory=dict)
-
-
-def turns_queue(node: str) -> str:
-    """Return the engine's queue for the doorbell of a node (the engine allows 40 bytes, see settings)."""
-    return f"turns:{node}"
-
-
-def turns_bell(node: str) -> NewJob:
-    """Return the doorbell for a node whose turns, operations or removals wait. It has no lock and names no turn."""
-    return NewJob(queue=turns_queue(node), task="turns", lock=None)
 
 
 def outbox_bell(writer: str) -> NewJob:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from bot.model import Target, WorktreeRow, WorktreeState
 from bot.store.claims import claims_of_node
 from bot.store.database import Connection, worktree_of
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.turns import ClaimLostError
 
@@ -38,6 +38,7 @@ select t.worktree_id, 'restore', t.id, t.requested_by, t.asked_at
 from turns t
 where t.id = (select max(id) from turns where conversation_id = $1 and state = 'queued')
   and not exists (select from operations o where o.worktree_id = t.worktree_id and o.state in ('queued', 'running'))
+returning (select node from worktrees where id = worktree_id)
 """
 
 CLAIM = """
@@ -248,7 +249,7 @@ async def enqueue(
         pull_request.title if pull_request else None,
         rescue_id,
     )
-    await defer(connection, turns_bell(row["node"]))
+    await ring_for_work(connection, row["node"])
     operation_id: int = row["id"]
     return operation_id
 
@@ -259,8 +260,9 @@ async def note_reply(connection: Connection, operation_id: int, reply_id: int) -
 
 
 async def restore_before_newest_turn(connection: Connection, conversation_id: int) -> None:
-    """Enqueue a restore before the thread's newest waiting turn; that turn's reply tells of it. Rings no node."""
-    await connection.execute(RESTORE_BEFORE, conversation_id)
+    """Enqueue a restore before the thread's newest waiting turn and ring its node; that turn's reply tells of it."""
+    if (node := await connection.fetchval(RESTORE_BEFORE, conversation_id)) is not None:
+        await ring_for_work(connection, node)
 
 
 async def claim_next(
@@ -304,7 +306,7 @@ async def finish(
     """End it with a sentence for people, and ring for what waited behind it. Raises ClaimLostError."""
     if await connection.fetchval(FINISH, claim.operation_id, claim.token, state, outcome) is None:
         raise ClaimLostError
-    await defer(connection, turns_bell(node))
+    await ring_for_work(connection, node)
 
 
 async def requeue(connection: Connection, claim: OperationClaim) -> bool:

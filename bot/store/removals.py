@@ -10,7 +10,7 @@ from asyncpg import Record
 
 from bot.model import Target, ThreadRef, WorktreeRow
 from bot.store.database import Connection, repository_of, worktree_of
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.worktrees import IS_IN_THE_WAY, end_sessions, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged", "lost"]
@@ -198,7 +198,7 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
             await end_sessions(connection, worktree_id, "worktree-removed")
         if not purged and not waits:
             await connection.execute(DETACH_CONVERSATIONS, worktree_id)
-        await defer(connection, turns_bell(node))
+        await ring_for_work(connection, node)
 
 
 async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error: str | None = None) -> None:
@@ -210,7 +210,7 @@ async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error
         if removal.removal != "lost":  # which nothing uses again
             await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
         await connection.execute(KEEP, removal.worktree.id, removal.token, error)
-        await defer(connection, turns_bell(node))
+        await ring_for_work(connection, node)
 
 
 async def put_back(connection: Connection, removal: ClaimedRemoval, error: str) -> None:

@@ -6,7 +6,7 @@ from bot.model import LiveWorktree, Repository, Target, ThreadRef
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
 from bot.store.database import Connection
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOCK_CODEBASE = """
@@ -141,4 +141,4 @@ async def move_turn(
     await connection.execute(SET_NOTICES, turn.id, list(notices))
     await connection.execute(MOVE_TURN, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
     await conversations.release_worktree(connection, turn.worktree.id)
-    await defer(connection, turns_bell(node))
+    await ring_for_work(connection, node)

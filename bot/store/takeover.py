@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bot.model import EndReason, Repository, Target, ThreadRef
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 from bot.store.operations import OperationKind
 from bot.store.turns import Claim
 
@@ -158,7 +158,7 @@ async def move_waiting(connection: Connection, worktree_id: int, node: str, noti
     successor: int = await connection.fetchval(SUCCEED, worktree_id, node)
     reason: EndReason = "node-lost"
     await connection.execute(MOVE, threads, worktree_id, successor, reason, notice)
-    await defer(connection, turns_bell(node))
+    await ring_for_work(connection, node)
     return successor
 
 

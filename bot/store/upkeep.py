@@ -62,10 +62,11 @@ delete from parcels
 where ctid = any (array(select ctid from parcels where asked_at < now() - $1::interval limit $2
                         for update skip locked))
 """,
+    # Workers of 0.1 leave doorbells that nobody hears any more.
     "jobs": """
 delete from procrastinate_jobs
 where id in (select id from procrastinate_jobs j
-             where status in ('succeeded', 'failed', 'cancelled', 'aborted')
+             where (status in ('succeeded', 'failed', 'cancelled', 'aborted') or task_name = 'turns')
                and not exists (select from procrastinate_events e where e.job_id = j.id and e.at > now() - $1::interval)
              limit $2 for update skip locked)
 """,

@@ -7,7 +7,7 @@ import structlog
 
 from bot.model import EndReason, Repository, WorktreeState
 from bot.store.database import Connection
-from bot.store.jobs import defer, turns_bell
+from bot.store.doorbell import ring_for_work
 
 IS_IN_THE_WAY = """
     -- The directory of worktree l, which is being removed or is lost and not let go yet, is at the path of w or has its
@@ -187,7 +187,7 @@ async def purge(connection: Connection, worktree_id: int) -> None:
     await lock_worktree(connection, worktree_id)
     node: str | None = await connection.fetchval(PURGE, worktree_id)
     if node is not None:
-        await defer(connection, turns_bell(node))
+        await ring_for_work(connection, node)
 
 
 async def is_set_up(connection: Connection, worktree_id: int) -> bool:

@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from bot.store.database import Pool
+from tests.support.doorbells import Rung, doorbells
 from tests.support.turn_rows import TurnRows
 
 
@@ -13,6 +14,12 @@ from tests.support.turn_rows import TurnRows
 async def pool(database_url: str) -> AsyncIterator[Pool]:
     async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
         yield pool
+
+
+@pytest.fixture
+async def rung(database_url: str) -> AsyncIterator[Rung]:
+    async with doorbells(database_url) as rung:
+        yield rung
 
 
 @pytest.fixture

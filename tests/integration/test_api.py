@@ -21,6 +21,7 @@ from bot.api.events import NAMES, News
 from bot.compose.web import NO_API, NO_DASHBOARD
 from bot.node import identity
 from bot.store.database import Pool, database
+from tests.support.doorbells import Rung
 from tests.support.past import A_PAST
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
@@ -344,7 +345,9 @@ async def test_a_bad_body_is_refused(api: Api, pool: Pool, body: bytes, status: 
     assert await pool.fetchval("select count(*) from deliveries") == 2
 
 
-async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed(api: Api, pool: Pool) -> None:
+async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed(
+    api: Api, pool: Pool, rung: Rung
+) -> None:
     asked = [
         await api("POST", "/api/worktrees/1/reset", 202),
         await api("POST", "/api/worktrees/2/restore", 202, content=b"{}"),
@@ -357,7 +360,7 @@ async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed
     operations = [(1, "reset"), (2, "restore"), (1, "remove"), (2, "restore"), (1, "drop")]
     assert [(row["worktree_id"], row["kind"]) for row in rows] == operations
     assert {(row["state"], row["requested_by"]) for row in rows} == {("queued", "the operator, by the API")}
-    assert await pool.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:here'") == 5
+    assert await rung() == 5 * ["here"]
     first = await api("GET", f"/api/operations/{rows[0]['id']}")
     assert (first["kind"], first["state"], first["outcome"], first["turns_ahead"]) == ("reset", "queued", None, 0)
 

@@ -54,7 +54,7 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
         return False
 
     stopping = asyncio.Event()
-    async with engine.engine(database_url, Handlers(decide, unused, unused)).open_async() as app:
+    async with engine.engine(database_url, Handlers(decide, unused)).open_async() as app:
         running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping))
         try:
             yield app
@@ -123,7 +123,7 @@ async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
 @asynccontextmanager
 async def doing(database_url: str) -> AsyncIterator[tuple[JobManager, Job]]:
     """Yield the next job as a worker fetches it."""
-    async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
+    async with engine.engine(database_url, Handlers(unused, unused)).open_async() as app:
         found = await app.job_manager.fetch_job([QUEUE], await app.job_manager.register_worker())
         assert found is not None
         yield app.job_manager, found
@@ -462,7 +462,7 @@ async def test_a_delivery_that_repeatedly_kills_its_workers_is_given_up(database
 
 @pytest.mark.usefixtures("killed_worker")
 async def test_several_processes_requeue_a_job_once_and_each_time_counts(database_url: str, pool: Pool) -> None:
-    async with engine.engine(database_url, Handlers(unused, unused, unused)).open_async() as app:
+    async with engine.engine(database_url, Handlers(unused, unused)).open_async() as app:
         assert sum(await asyncio.gather(*(requeue(app, "first") for _ in range(4)))) == 1
 
     assert await pool.fetchval("select attempts from procrastinate_jobs where status = 'todo' order by id") == 1

@@ -13,6 +13,7 @@ from bot.store import conversations, operations, removals, rescues, turns, workt
 from bot.store.database import Pool
 from bot.store.operations import ClaimedOperation, OperationKind, RequestedBy
 from bot.store.turns import ClaimLostError
+from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
 
 WORKER = "0123456789abcdef"
@@ -42,13 +43,6 @@ async def finish(world: TurnRows, operation: ClaimedOperation) -> None:
 
 async def state(world: TurnRows, operation: int) -> str:
     return (await operations.status_of(world.db, operation)).state
-
-
-async def bells(world: TurnRows) -> int:
-    count: int = await world.db.fetchval(
-        "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
-    )
-    return count
 
 
 # In line with the turns
@@ -240,14 +234,14 @@ async def test_an_operation_has_its_author_and_the_other_threads_of_the_worktree
     assert operation.worktree.repository == repository()
 
 
-async def test_the_end_of_an_operation_rings_for_waiting_turns(world: TurnRows) -> None:
+async def test_the_end_of_an_operation_rings_for_waiting_turns(world: TurnRows, rung: Rung) -> None:
     _, worktree = await world.home()
     operation = await ask(world, worktree)
-    assert await bells(world) == 1
+    assert await rung() == [NODE]
 
     await finish(world, await claimed(world))
 
-    assert await bells(world) == 2
+    assert await rung() == [NODE]
     standing = await operations.status_of(world.db, operation)
     assert (standing.state, standing.outcome) == ("done", "It was reset.")
 
@@ -414,11 +408,12 @@ async def test_restored_or_refused_work_does_not_come_back_again(world: TurnRows
     assert await rescues.pending_restore(world.db, thread) is None
 
 
-async def test_a_restore_runs_before_the_waiting_turn_and_is_queued_once(world: TurnRows) -> None:
+async def test_a_restore_runs_before_the_waiting_turn_and_is_queued_once(world: TurnRows, rung: Rung) -> None:
     thread, _ = await world.home()
     turn = await world.ask(thread)
     await operations.restore_before_newest_turn(world.db, thread)
     await operations.restore_before_newest_turn(world.db, thread)
+    assert await rung() == [NODE], "also a worker without a free place for the turn"
     assert await world.claim() is None
 
     operation = await claimed(world)

@@ -17,6 +17,7 @@ from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
 SHA = "a" * 40
@@ -200,7 +201,7 @@ async def test_an_issue_of_another_repository_shares_nothing(world: TurnRows) ->
     assert await placed(world) == [(PULL, "pr-9", None, [])]
 
 
-async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: TurnRows) -> None:
+async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: TurnRows, rung: Rung) -> None:
     worktree = await world.worktree(node="there")
     await world.thread(worktree=worktree, number=ISSUE)
     await world.make(worktree)
@@ -209,7 +210,7 @@ async def test_the_turn_goes_to_the_node_that_has_the_issues_worktree(world: Tur
 
     assert await world.claim() is None
     assert (await world.claimed(node="there")).switch_to == "feature"
-    assert await world.db.fetchval("select count(*) from procrastinate_jobs where queue_name = 'turns:there'") == 1
+    assert await rung() == ["there"]
 
 
 # Simultaneous requests

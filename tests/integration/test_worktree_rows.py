@@ -11,41 +11,36 @@ from bot.store import conversations, operations, removals, requests, turns, work
 from bot.store.database import Pool
 from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimLostError
+from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
 
 
-async def bells(world: TurnRows) -> int:
-    """Return how often the node's doorbell rang."""
-    count: int = await world.db.fetchval(
-        "select count(*) from procrastinate_jobs where queue_name = $1", f"turns:{NODE}"
-    )
-    return count
-
-
 # Release
 
 
-async def test_the_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(world: TurnRows) -> None:
+async def test_a_worktree_goes_when_its_only_thread_is_closed_and_its_node_hears_so(
+    world: TurnRows, rung: Rung
+) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
     await conversations.release_worktree(world.db, worktree)
 
     assert await world.state("worktrees", worktree) == "removing"
-    assert await bells(world) == 1
+    assert await rung() == [NODE]
 
 
-async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: TurnRows) -> None:
+async def test_a_worktree_stays_while_one_of_its_threads_is_open(world: TurnRows, rung: Rung) -> None:
     issue, worktree = await world.home()
     pull = await world.thread(worktree=worktree)
 
     await world.close(issue)
     await conversations.release_worktree(world.db, worktree)
     assert await world.state("worktrees", worktree) == "reserved"
-    assert await bells(world) == 0
+    assert await rung() == []
 
     await world.close(pull)
     await conversations.release_worktree(world.db, worktree)
@@ -94,14 +89,14 @@ async def test_a_turn_that_ends_on_an_open_thread_leaves_everything(world: TurnR
     assert await world.state("worktrees", worktree) == "reserved"
 
 
-async def test_a_second_release_does_not_ring_again(world: TurnRows) -> None:
+async def test_a_second_release_does_not_ring_again(world: TurnRows, rung: Rung) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
 
     await conversations.release_worktree(world.db, worktree)
     await conversations.release_worktree(world.db, worktree)
 
-    assert await bells(world) == 1
+    assert await rung() == [NODE]
 
 
 async def test_two_threads_that_close_at_once_release_their_worktree(world: TurnRows, pool: Pool) -> None:

@@ -1,0 +1,22 @@
+"""The doorbells of nodes: their workers look for work once the ringing transaction is committed.
+
+A doorbell names no work, and may get lost: workers also look by themselves (`bot.worker`, each tick).
+"""
+
+from bot.store.database import Connection
+
+TURN_WAITS = "threadtree_turn_waits"
+WORK_WAITS = "threadtree_work_waits"
+"""The channels of the notifications, whose payload is the node."""
+
+NOTIFY = "select pg_notify($1, $2)"
+
+
+async def ring_for_turn(connection: Connection, node: str) -> None:
+    """Tell the node that a turn was queued, which matters to a worker with a free place."""
+    await connection.execute(NOTIFY, TURN_WAITS, node)
+
+
+async def ring_for_work(connection: Connection, node: str) -> None:
+    """Tell the node that a turn, an operation or a removal waits, or that something no longer holds one up."""
+    await connection.execute(NOTIFY, WORK_WAITS, node)
