@@ -235,21 +235,18 @@ class Decider:
         return verdict if isinstance(verdict, Denied) else None
 
     async def _look_up(self, request: Request) -> GitHubFacts:
-        """Show 👀 for a request to the agent, then ask GitHub what its turn needs."""
+        """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
         text, number = request.parsed.request, request.thread.number
         starts_turn = text is not None or _queues_turn(request.parsed)
         if not starts_turn:
             return GitHubFacts()  # other commands are answered at once and wait for nothing
         asked, thread, pull = None, None, None
-        async with self._pool.acquire() as connection, connection.transaction():
-            thread_ref, _ = await _save_thread(connection, request)
-            choosing = request.thread.kind == "pull" and not await conversations.has_live_worktree(
-                connection, thread_ref.conversation_id
-            )
-            is_open = request.thread.closed_at is None and await conversations.is_surely_open(
-                connection, thread_ref.conversation_id
-            )
-            if text is not None:
+        async with self._pool.acquire() as connection:
+            standing = await conversations.standing(connection, request.repository, number)
+        is_pull, is_open = request.thread.kind == "pull", request.thread.closed_at is None and standing.is_surely_open
+        if text is not None and (is_pull or not is_open):
+            async with self._pool.acquire() as connection, connection.transaction():
+                thread_ref, _ = await _save_thread(connection, request)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         if text is not None:
             if not is_open:
@@ -260,9 +257,14 @@ class Decider:
             asked = AgentRequest(text, request.context, seen=seen)
             if (review_id := request.review_id) is not None:
                 asked = await whole_review(self._github, self._sleep, self._parser, request, review_id, text)
-        if request.thread.kind == "pull":
+        if is_pull:
             pull = await look_up_pull_request(
-                self._github, request.repository, number, self._clock, self._sleep, choosing=choosing
+                self._github,
+                request.repository,
+                number,
+                self._clock,
+                self._sleep,
+                choosing=not standing.has_worktree,
             )
         return GitHubFacts(asked, pull, thread)
 

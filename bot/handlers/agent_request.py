@@ -48,6 +48,8 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
+    for target in dict.fromkeys((ctx.target, asked.target or ctx.target)):
+        await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, target, ctx.author.id)
     if asked.seen is not None and await requests.is_repeated(
         ctx.connection, ctx.conversation_id, asked.seen, ctx.asked_at
     ):
@@ -131,7 +133,6 @@ async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
     turn_id = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
     )
-    await thread_comments.acknowledge(connection, thread_ref, turn.target, turn.requested_by_id)
     ahead, wait = await requests.place_in_line(connection, turn_id, ctx.now)
     await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(ahead, wait))
     await ring_for_turn(connection, assigned.node)

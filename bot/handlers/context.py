@@ -89,6 +89,5 @@ async def save_thread(
     closed_at: datetime | None,
 ) -> tuple[ThreadRef, str]:
     """Write the rows of the repository and the thread as GitHub describes them; return the thread and the folder."""
-    folder = await conversations.save_codebase(connection, repository)
-    row = await conversations.save_conversation(connection, repository, number, kind, title, closed_at)
-    return ThreadRef(repository, row.id), folder
+    conversation_id, folder = await conversations.save_thread(connection, repository, number, kind, title, closed_at)
+    return ThreadRef(repository, conversation_id), folder

@@ -22,7 +22,7 @@ from bot.store.worktrees import IS_IN_THE_WAY, lock_worktree
 
 _log = structlog.get_logger()
 
-UPSERT_CODEBASE = """
+_CODEBASE = """
 -- A rename on GitHub updates the names; the folder of the clone stays (agents key their sessions by path).
 -- A reused name is another repository: its folder has the id in its name.
 -- What is known already is not written: an update locks the row until the transaction ends, and the repository's
@@ -46,19 +46,26 @@ with known as (
            default_branch = coalesce(excluded.default_branch, codebases.default_branch),
            installation_id = coalesce(excluded.installation_id, codebases.installation_id)
     returning folder
+), codebase as (
+    select folder from known union all select folder from written
 )
-select folder from known union all select folder from written
 """
 
-UPSERT_CONVERSATION = """
+SAVE_CODEBASE = f"""
+{_CODEBASE}
+select folder from codebase
+"""  # noqa: S608 - of constants
+
+SAVE_THREAD = f"""
+{_CODEBASE}
 -- The state in a comment's payload may be older than a close that was handled before it ("close with comment" fires
 -- both in any order): only the title and the kind of a known thread are updated.
 insert into conversations (platform, repository_id, number, kind, title, state, closed_at)
-values ($1, $2, $3, $4, $5, $6, $7)
+select $1, $2, $7, $8, $9, case when $10::timestamptz is null then 'open' else 'closed' end, $10 from codebase
 on conflict (platform, repository_id, number) do update
    set title = excluded.title, kind = excluded.kind, updated_at = now()
-returning id, worktree_id
-"""
+returning id, (select folder from codebase)
+"""  # noqa: S608 - of constants
 
 FIND_CONVERSATION = """
 select id, worktree_id from conversations where platform = $1 and repository_id = $2 and number = $3
@@ -102,11 +109,15 @@ from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('r
 returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref
 """
 
-HAS_LIVE_WORKTREE = """
-select exists (select from conversations c join worktrees w on w.id = c.worktree_id
-               where c.id = $1 and (w.state in ('reserved', 'ready') or (w.state = 'removing' and w.claim is null
-                                        and w.removal is distinct from 'lost')
-                                    or (w.state = 'removed' and w.removal = 'purged')))
+STANDING = """
+-- GitHub was asked for its state when its first turn was queued; each close that came since was recorded.
+select c.state = 'open' and exists (select from turns where conversation_id = c.id) as is_surely_open,
+       exists (select from worktrees w
+               where w.id = c.worktree_id
+                 and (w.state in ('reserved', 'ready')
+                      or (w.state = 'removing' and w.claim is null and w.removal is distinct from 'lost')
+                      or (w.state = 'removed' and w.removal = 'purged'))) as has_worktree
+from conversations c where c.platform = $1 and c.repository_id = $2 and c.number = $3
 """
 
 WORKTREES_OF_ISSUES = """
@@ -163,11 +174,6 @@ IS_CLOSED = """
 select state = 'closed' from conversations where id = $1
 """
 
-IS_SURELY_OPEN = """
--- GitHub was asked when its first turn was queued; each close that came since was recorded.
-select state = 'open' and exists (select from turns where conversation_id = $1) from conversations where id = $1
-"""
-
 OVERVIEW = f"""
 -- What waits is counted with what runs, by the index of both: an index of all that waits seems small before a flood.
 select w.branch,
@@ -204,6 +210,18 @@ class ConversationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a thread before a request is decided.
+
+    `is_surely_open`: no close of it was handled, also none from before the bot knew it. `has_worktree`:
+    `own_live_worktree` would find one.
+    """
+
+    is_surely_open: bool
+    has_worktree: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The state of a conversation; `branch` and `running_since` are None without a worktree or a running turn.
 
@@ -231,8 +249,28 @@ def live_worktree_of(row: Record) -> LiveWorktree:
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
     """Write what is known of the repository; return the folder of its clone, `owner/name` at first contact."""
-    folder: str = await connection.fetchval(
-        UPSERT_CODEBASE,
+    folder: str = await connection.fetchval(SAVE_CODEBASE, *_columns(repository))
+    return folder
+
+
+async def save_thread(
+    connection: Connection,
+    repository: Repository,
+    number: int,
+    kind: ThreadKind,
+    title: str,
+    closed_at: datetime | None,
+) -> tuple[int, str]:
+    """Write what is known of the repository and the thread; return the conversation and the clone's folder.
+
+    The state (`closed_at` None: open) counts only for a new thread.
+    """
+    row = await connection.fetchrow(SAVE_THREAD, *_columns(repository), number, kind, title, closed_at)
+    return row["id"], row["folder"]
+
+
+def _columns(repository: Repository) -> tuple[object, ...]:
+    return (
         repository.platform,
         repository.id,
         repository.owner,
@@ -240,23 +278,6 @@ async def save_codebase(connection: Connection, repository: Repository) -> str:
         repository.default_branch,
         repository.installation_id,
     )
-    return folder
-
-
-async def save_conversation(
-    connection: Connection,
-    repository: Repository,
-    number: int,
-    kind: ThreadKind,
-    title: str,
-    closed_at: datetime | None,
-) -> ConversationRow:
-    """Write the thread and return its row; the state (`closed_at` None: open) counts only for a new one."""
-    state = "closed" if closed_at else "open"
-    row = await connection.fetchrow(
-        UPSERT_CONVERSATION, repository.platform, repository.id, number, kind, title, state, closed_at
-    )
-    return ConversationRow(row["id"], row["worktree_id"])
 
 
 async def find_conversation(connection: Connection, repository: Repository, number: int) -> ConversationRow | None:
@@ -306,10 +327,10 @@ async def own_live_worktree(connection: Connection, conversation_id: int) -> Liv
     return await live_worktree(connection, worktree_id) if worktree_id is not None else None
 
 
-async def has_live_worktree(connection: Connection, conversation_id: int) -> bool:
-    """Return whether `own_live_worktree` would find one; nothing is changed."""
-    found: bool = await connection.fetchval(HAS_LIVE_WORKTREE, conversation_id)
-    return found
+async def standing(connection: Connection, repository: Repository, number: int) -> Standing:
+    """Return what is known of the thread; nothing is written."""
+    row = await connection.fetchrow(STANDING, repository.platform, repository.id, number)
+    return Standing(**row) if row else Standing(is_surely_open=False, has_worktree=False)
 
 
 async def worktrees_of_issues(
@@ -382,12 +403,6 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
     """Return whether the thread is closed, as far as the bot knows."""
     closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
     return closed
-
-
-async def is_surely_open(connection: Connection, conversation_id: int) -> bool:
-    """Return whether no close of the thread was handled, also none from before the bot knew the thread."""
-    surely: bool = await connection.fetchval(IS_SURELY_OPEN, conversation_id)
-    return surely
 
 
 async def overview(connection: Connection, conversation_id: int, now: datetime) -> Overview:

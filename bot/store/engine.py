@@ -5,12 +5,14 @@ Jobs are enqueued by `bot.store.jobs` inside our own transactions; this module o
 
 import asyncio
 import contextlib
+import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, LiteralString, cast
 
 import procrastinate
 import psycopg
+import psycopg_pool
 import structlog
 from procrastinate import JobContext
 from procrastinate import jobs as engine_jobs
@@ -107,6 +109,18 @@ class _Retry(BaseRetryStrategy):
         return RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})
 
 
+def _pool(**options: Any) -> psycopg_pool.AsyncConnectionPool:
+    return psycopg_pool.AsyncConnectionPool(**options | {"check": _check_connection})
+
+
+async def _check_connection(connection: psycopg.AsyncConnection) -> None:
+    """Ask Postgres before the connection is used if there is something to read, such as the end of an idle one."""
+    idle = select.poll()
+    idle.register(connection.fileno(), select.POLLIN)
+    if idle.poll(0):
+        await psycopg_pool.AsyncConnectionPool.check_connection(connection)
+
+
 async def _commit_each_statement(connection: psycopg.AsyncConnection) -> None:
     """Let no transaction stay open between two messages: a process that is suspended there would hold its locks."""
     await connection.set_autocommit(True)
@@ -137,7 +151,14 @@ class Handlers:
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     """Return the engine's app with our two tasks; open it before use."""
-    connector = _Connector(conninfo=dsn, min_size=1, max_size=8, timeout=10, configure=_commit_each_statement)
+    connector = _Connector(
+        conninfo=dsn,
+        min_size=1,
+        max_size=8,
+        timeout=10,
+        configure=_commit_each_statement,
+        pool_factory=_pool,
+    )
     app = procrastinate.App(connector=connector)
     retry = _Retry()
 

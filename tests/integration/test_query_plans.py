@@ -69,6 +69,7 @@ select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from genera
 """
 TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
+_REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM, (NODE, TOKEN, "worker", 2, NOON)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
@@ -110,7 +111,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "rescues of a worktree": (rescues.OF_WORKTREE, (5,)),
     "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
     "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
-    "whether a thread is open": (conversations.IS_SURELY_OPEN, (50,)),
+    "what is known of a thread": (conversations.STANDING, ("github.com", 1, 5)),
+    "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
     "turns on a branch": (pull_requests.TURNS_ON_BRANCH, ("github.com", 5, "threadtree/issue-44")),
     "claim a removal": (removals.CLAIM, (NODE, TOKEN, "worker", [])),
     "the next removal of a node": (removals.CLAIMED_ON_NODE, (NODE,)),

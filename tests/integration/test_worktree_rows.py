@@ -543,11 +543,12 @@ async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: TurnRows) -> Non
 
 
 async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
-    await conversations.save_codebase(world.db, repository())
-    first = await conversations.save_conversation(world.db, repository(), 4, "issue", "A title", None)
-    again = await conversations.save_conversation(world.db, repository(), 4, "issue", "Renamed", NOON)
+    first = await conversations.save_thread(world.db, repository(), 4, "issue", "A title", None)
+    again = await conversations.save_thread(world.db, repository(), 4, "issue", "Renamed", NOON)
 
-    assert again == first == await conversations.find_conversation(world.db, repository(), 4)
+    assert again == first
+    found = await conversations.find_conversation(world.db, repository(), 4)
+    assert (found and found.id, first[1]) == (first[0], "octo/repo-1")
     assert await world.db.fetchrow("select title, state from conversations") == ("Renamed", "open")
     assert await conversations.find_conversation(world.db, repository(), 5) is None
 

@@ -67,9 +67,9 @@ class Node:
 
     async def talk(self, number: int, worktree: int | None) -> int:
         """Create an open thread in that worktree; return the conversation's id."""
-        row = await conversations.save_conversation(self.db, HELLO, number, "issue", "A title", None)
-        await conversations.use_worktree(self.db, row.id, worktree)
-        return row.id
+        conversation, _ = await conversations.save_thread(self.db, HELLO, number, "issue", "A title", None)
+        await conversations.use_worktree(self.db, conversation, worktree)
+        return conversation
 
     async def age(self, worktree: int, days: float) -> None:
         """Make the row, metadata and all files `days` old."""

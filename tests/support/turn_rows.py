@@ -41,12 +41,11 @@ class TurnRows:
 
     async def thread(self, *, repo: int = 1, worktree: int | None = None, number: int | None = None) -> int:
         """Create an open issue in this worktree; return the conversation's id."""
-        await conversations.save_codebase(self.db, repository(repo))
-        row = await conversations.save_conversation(
+        conversation, _ = await conversations.save_thread(
             self.db, repository(repo), number or next(self._numbers), "issue", "A title", None
         )
-        await conversations.use_worktree(self.db, row.id, worktree)
-        return row.id
+        await conversations.use_worktree(self.db, conversation, worktree)
+        return conversation
 
     async def worktree(
         self,
