@@ -230,8 +230,10 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         _, _, channel, payload = message
         if channel == STOP_ASKED:
             runner.stop_asked(int(payload))
+        elif payload == node and channel == doorbell.TURN_WAITS:
+            runner.ring_for_turn()
         elif payload == node:
-            runner.ring() if channel == doorbell.WORK_WAITS else runner.ring_for_turn()
+            runner.ring()
 
     lost = asyncio.Event()
     connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
