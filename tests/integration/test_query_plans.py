@@ -76,6 +76,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "look again": (turns.STOP_REQUEST, (5, TOKEN)),
     "end a turn": (turns.END_TURN, (5, TOKEN, "done", None, None)),
     "hand back": (turns.REQUEUE, (5, TOKEN, True)),
+    "stop what is not over": (requests.LOCK_UNFINISHED, (5,)),
     "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON, None)),
     "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
