@@ -132,7 +132,12 @@ class Progress:
         while True:
             await self._to_save.wait()
             self._to_save.clear()
-            await self._save(pool, turn)
+            saving = asyncio.create_task(self._save(pool, turn))
+            try:
+                await asyncio.shield(saving)
+            except asyncio.CancelledError:
+                await saving  # it may be committed already, and would be written twice
+                raise
             await asyncio.sleep(SAVE_EVERY_SECONDS)
 
     async def _save(self, pool: Pool, turn: ClaimedTurn) -> None:

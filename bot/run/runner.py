@@ -31,9 +31,9 @@ class Runner:
         self._worker = worker
         self._slots = slots
         self._per_repository = per_repository
-        # By claim: a turn that was moved to another worktree can be claimed again before its first run is over.
+        # By claim: what was queued again can be claimed again before its first run is over.
         self._runs: dict[UUID, tuple[TurnRun, asyncio.Task[None]]] = {}
-        self._operations: dict[int, tuple[ClaimedOperation, asyncio.Task[None]]] = {}
+        self._operations: dict[UUID, tuple[ClaimedOperation, asyncio.Task[None]]] = {}
         self._removing: asyncio.Task[None] | None = None
         self._remove_more = False
         # Between a claim and its entry above, the claim looks like that of a dead process.
@@ -99,8 +99,8 @@ class Runner:
             if operation is None:
                 break
             task = asyncio.create_task(execute.carry_out(ctx, operation), name=f"operation {operation.id}")
-            self._operations[operation.id] = (operation, task)
-            task.add_done_callback(partial(self._operation_ended, operation.id))
+            self._operations[operation.claim.token] = (operation, task)
+            task.add_done_callback(partial(self._operation_ended, operation.claim.token))
         if self._removing is not None:
             self._remove_more = True  # it may have found nothing already
         else:
@@ -108,12 +108,12 @@ class Runner:
             self._removing = asyncio.create_task(remove_all(ctx, self._worker), name="removals")
             self._removing.add_done_callback(self._removals_ended)
 
-    def _operation_ended(self, operation_id: int, task: asyncio.Task[None]) -> None:
-        del self._operations[operation_id]
+    def _operation_ended(self, claim: UUID, task: asyncio.Task[None]) -> None:
+        operation, _ = self._operations.pop(claim)
         self._bell.set()
         if not task.cancelled() and (problem := task.exception()) is not None:
             # Its row is still claimed: it is found and queued again like that of a dead worker.
-            log_failure("operation", problem, operation=operation_id)
+            log_failure("operation", problem, operation=operation.id)
 
     def _ended(self, claim: UUID, task: asyncio.Task[None]) -> None:
         run, _ = self._runs.pop(claim)
@@ -166,7 +166,7 @@ class Runner:
         return not runs_here if worker == self._worker else not is_alive(self._ctx.workers, worker)
 
     def _operation_is_gone(self, claim: OperationClaim) -> bool:
-        return self._is_gone(claim.worker, runs_here=claim.operation_id in self._operations)
+        return self._is_gone(claim.worker, runs_here=claim.token in self._operations)
 
     async def _cut_off(self, claim: Claim) -> None:
         async with self._ctx.pool.acquire() as connection, connection.transaction():

@@ -1,6 +1,7 @@
 """Worktrees and clones that were damaged by hand are repaired or made again, and the thread is told."""
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,11 +122,19 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
     assert [row["end_reason"] for row in reasons] == ["worktree-missing", "worktree-missing"]
 
 
+def lose(clone: Path, sha: str) -> None:
+    """Delete an object of the clone, which the first sweep may have packed."""
+    for pack in (clone / "objects" / "pack").glob("*.pack"):
+        packed = pack.rename(clone / pack.name)
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, stdin=packed.open("rb"), check=True)
+    (clone / "objects" / sha[:2] / sha[2:]).unlink()
+
+
 async def test_missing_objects_that_a_fetch_does_not_notice_are_fetched_again(world: World) -> None:
     issue = await an_issue_with_work(world)
     clone = world.data_dir / "repos" / "acme" / "shop.git"
     tree = await world.repository.git.run("rev-parse", "main^{tree}")
-    (clone / "objects" / tree[:2] / tree[2:]).unlink()
+    lose(clone, tree)
 
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
     await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 file +")

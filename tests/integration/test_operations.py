@@ -3,17 +3,23 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from bot.model import Target
+from bot.operations import execute
+from bot.run.context import TurnContext
+from bot.run.runner import Runner
 from bot.store import conversations, operations, removals, rescues, turns, worktrees
 from bot.store.database import Pool
 from bot.store.operations import ClaimedOperation, OperationKind, RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
 
 WORKER = "0123456789abcdef"
@@ -530,3 +536,39 @@ async def test_worktrees_used_only_by_closed_threads_are_left_over(world: TurnRo
 
     assert found == [kept]
     assert not {used, shared, unused, other_repository} & set(found)
+
+
+async def test_an_operation_that_is_claimed_again_before_its_first_run_is_over_runs_once(
+    pool: Pool, world: TurnRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, worktree = await world.home()
+    asked = await ask(world, worktree)
+    begun: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def carry_out(_: object, operation: ClaimedOperation) -> None:
+        if not is_queued_again.is_set():
+            is_queued_again.set()
+            async with pool.acquire() as db:
+                await operations.requeue(db, operation.claim)
+        go_on = asyncio.Event()
+        begun.put_nowait(go_on)
+        await go_on.wait()
+
+    is_queued_again, stopping = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(execute, "carry_out", carry_out)
+    ctx = cast("TurnContext", SimpleNamespace(pool=pool, node=NODE, clock=lambda: NOON))
+    runner = Runner(ctx, WORKER, 1, 1)
+    serving = asyncio.create_task(runner.serve(stopping, PATIENCE_SECONDS))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        first = await begun.get()
+        runner.ring()
+        second = await begun.get()
+        over = {task for task in asyncio.all_tasks() if task.get_name() == f"operation {asked}"}
+        first.set()
+        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        await runner.recover()
+        assert await state(world, asked) == "running", "its second run goes on"
+        assert begun.empty()
+        second.set()
+        stopping.set()
+        await serving
