@@ -126,7 +126,7 @@ def lose(clone: Path, sha: str) -> None:
     """Delete an object of the clone, which the first sweep may have packed."""
     for pack in (clone / "objects" / "pack").glob("*.pack"):
         packed = pack.rename(clone / pack.name)
-        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, stdin=packed.open("rb"), check=True)
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, input=packed.read_bytes(), check=True)
     (clone / "objects" / sha[:2] / sha[2:]).unlink()
 
 
