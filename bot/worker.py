@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -136,9 +137,11 @@ async def keep_house(
         took = time.monotonic() - began
         measured_until = began + min(DISK_SHARE * took, pause)
 
+    counted: dict[Path, tuple[str, int]] = {}
+
     async def watch_disk() -> None:
         """Keep spares while there is room for them; make room where new worktrees have none."""
-        await keep_all_spares(ctx, settings.worktree_spares)
+        await keep_all_spares(ctx, settings.worktree_spares, counted)
         if settings.worktree_prune_enabled:
             await make_room(ctx)
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 import structlog
 
-from bot.clones import trash
+from bot.clones import holding, trash
 from bot.clones.admin import admin_directories
 from bot.clones.clone import Clone, clone_lock
 from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
@@ -68,15 +69,18 @@ async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused:
     return True
 
 
-async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"]) -> None:
+async def keep_all_spares(
+    ctx: NodeContext, spares: int | Literal["auto"], counted: dict[Path, tuple[str, int]]
+) -> None:
     """Keep spares of the clones that get new worktrees, and drop all others; none where the disk is short.
 
-    What fails is logged and tried again next time. Raises only what a database raises that is away.
+    `counted` remembers a commit of each clone and its number of files, so that git is asked once per commit. What fails
+    is logged and tried again next time. Raises only what a database raises that is away.
     """
     for folder, clone in await _clones(ctx):
         use = await _use_of(ctx, folder)
         try:
-            commit = await _commit_to_keep(ctx, clone, use, spares)
+            commit = await _commit_to_keep(ctx, clone, use, spares, counted)
             if commit is None:
                 await drop_spares(clone)
             else:
@@ -86,7 +90,11 @@ async def keep_all_spares(ctx: NodeContext, spares: int | Literal["auto"]) -> No
 
 
 async def _commit_to_keep(
-    ctx: NodeContext, clone: Clone, use: CloneUse | None, spares: int | Literal["auto"]
+    ctx: NodeContext,
+    clone: Clone,
+    use: CloneUse | None,
+    spares: int | Literal["auto"],
+    counted: dict[Path, tuple[str, int]],
 ) -> str | None:
     """Return the tip of the default branch, where spares are wanted. Raises GitError, OSError."""
     is_busy = use is not None and use.made_since >= (_BUSY_WORKTREES if spares == "auto" else 1)
@@ -94,10 +102,14 @@ async def _commit_to_keep(
         return None
     if free_bytes(ctx.data_dir) < 2 * ctx.disk_reserve_bytes:
         return None
-    tip = await clone.commit_at(refs.remote(use.default_branch))
+    ref = refs.remote(use.default_branch)
+    tip = (await asyncio.to_thread(holding.tips, clone.path, ref)).get(ref)
     if tip is None:
         return None
-    files = (await clone.run("ls-tree", "-r", "-z", "--name-only", tip)).stdout.count(b"\0")
+    commit, files = counted.get(clone.path, (None, 0))
+    if commit != tip:
+        files = (await clone.run("ls-tree", "-r", "-z", "--name-only", tip)).stdout.count(b"\0")
+        counted[clone.path] = (tip, files)
     return tip if files >= LARGE_REPOSITORY_FILES else None
 
 

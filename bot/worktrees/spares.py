@@ -27,6 +27,8 @@ from bot.worktrees.unlink import unlink_worktree
 CHECKOUT_TIMEOUT_SECONDS = 1800.0
 SETTLE_SECONDS = 1.0
 """git compares the times of files in seconds: those of a spare are in the past when it is verified."""
+# Nobody waits for a spare, and turns have the other processors and the disk meanwhile.
+_UNHURRIED = ("-c", "checkout.workers=1")
 # The reason of git's lock of a finished one.
 _SPARE = "threadtree: spare"
 _log = structlog.get_logger()
@@ -100,7 +102,8 @@ async def keep_spares(clone: Clone, wanted: int, commit: str) -> None:
                 entries.register(lock, spare, commit)
         reached("spare-registered")
         for spare in (*behind, *new):
-            await clone.on_worktree(spare, "reset", "--quiet", "--hard", timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
+            reset = (*_UNHURRIED, "reset", "--quiet", "--hard")
+            await clone.on_worktree(spare, *reset, timeout_seconds=CHECKOUT_TIMEOUT_SECONDS)
             await asyncio.sleep(SETTLE_SECONDS)
             verified_at = time.time()
             pristine = await is_pristine(clone, spare)

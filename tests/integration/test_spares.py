@@ -17,6 +17,7 @@ from bot.worktrees import spares
 from bot.worktrees.spares import drop_spares, keep_spares, spares_folder, spares_on_disk
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.node import prepared_node
+from tests.support.started import processes_started
 
 
 class KilledError(Exception):
@@ -166,15 +167,23 @@ async def test_busy_large_repositories_have_spares(tmp_path: Path, database_url:
         files = {f"d/f{number}": "" for number in range(LARGE_REPOSITORY_FILES)}
         await node.add(1, days=1)
 
+        counted: dict[Path, tuple[str, int]] = {}
+
         async def kept_by_housekeeping(reserve_bytes: int = 0) -> int:
             await node.git.update()
-            await keep_all_spares(replace(node.ctx, disk_reserve_bytes=reserve_bytes), "auto")
+            await keep_all_spares(replace(node.ctx, disk_reserve_bytes=reserve_bytes), "auto", counted)
             return len(spares_on_disk(node.git.clone))
+
+        async def started_by_the_next_look() -> list[str]:
+            with processes_started() as started:
+                await keep_all_spares(node.ctx, "auto", counted)
+            return started
 
         node.git.someone_pushes("main", files)
         assert await kept_by_housekeeping() == 0  # one new worktree in a week
         await node.add(2, days=1)
         assert await kept_by_housekeeping() == 1
+        assert await started_by_the_next_look() == []
         await repair(node.ctx)
         assert await node.db.fetchval("select count(*) from orphans") == 0
         assert await kept_by_housekeeping(10**18) == 0  # the disk is short
@@ -183,3 +192,4 @@ async def test_busy_large_repositories_have_spares(tmp_path: Path, database_url:
         git(node.git.person, "commit", "-q", "-m", "small again")
         git(node.git.person, "push", "-q", "origin", "HEAD:main")
         assert await kept_by_housekeeping() == 0
+        assert await started_by_the_next_look() == []
