@@ -2,7 +2,9 @@
 
 The time of a turn goes from the comment to the answer. Its overhead leaves out the time in which the agent or GitHub is
 at work and the bot is not. GitHub is at work while it handles a request to its API or its git. The bot is at work while
-it makes the prompt, and while a git of its own runs that does not talk to GitHub.
+it makes the prompt, and while a git of its own runs that does not talk to GitHub. Each minute housekeeping looks what
+is to be done, such as the checkout of another spare: what it starts for a repository is told apart, and its average is
+added to what a turn starts.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -81,11 +84,12 @@ class Turn:
 
 @dataclass(slots=True)
 class Figure:
-    """The new and the following turns of one setting."""
+    """The new and the following turns of one setting, and the processes of housekeeping meanwhile."""
 
     setting: Setting
     new: list[Turn] = field(default_factory=list)
     following: list[Turn] = field(default_factory=list)
+    upkeep: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class _Meter:
     others: list[tuple[float, float]] = field(default_factory=list)
     bot: list[tuple[float, float]] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
+    upkeep: list[tuple[str, list[str]]] = field(default_factory=list)
+    """The processes of housekeeping, in all turns, with their arguments."""
 
     def noted(self, at_work: list[tuple[float, float]], work: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         """Return `work`, with each call noted in `at_work`."""
@@ -184,6 +190,9 @@ async def measure(settings: Sequence[Setting], runs: int) -> list[Figure]:
                     thread = await bot.github.person("maria").open_issue(bot.repository, f"Thread {run}")
                     figure.new.append(await bot.turn(thread, f"write new-{run}.txt: one"))
                     figure.following.append(await bot.turn(thread, f"append new-{run}.txt: two"))
+            for number, figure in enumerate(figures):
+                own = f"{directory}/{number}/"
+                figure.upkeep += [name for name, argv in meter.upkeep if any(own in word for word in argv)]
     return figures
 
 
@@ -194,14 +203,19 @@ def _metered(meter: _Meter) -> Iterator[None]:
 
     async def start(argv: Sequence[str], *args: Any, **options: Any) -> Any:
         words = list(argv)
-        after_git = words[words.index("git") + 1 :]
+        after_git = words[words.index("git") :]
         caged = "bwrap " if any(word.endswith("bwrap") for word in words) else ""
-        meter.processes.append(caged + next(word for word in after_git if not word.startswith("-")))
+        command = next(word for before, word in pairwise(after_git) if before != "-c" and not word.startswith("-"))
+        if _is_upkeep(asyncio.current_task()):
+            meter.upkeep.append((caged + command, words))
+        else:
+            meter.processes.append(caged + command)
         return await process.start(argv, *args, **options)
 
     async def timed_run(self: Git, *args: str, **options: Any) -> Any:
         command = next(arg for arg in args if not arg.startswith("-"))
-        return await (run if command in _TALKS_TO_GITHUB else metered_run)(self, *args, **options)
+        no_overhead = command in _TALKS_TO_GITHUB or _is_upkeep(asyncio.current_task())
+        return await (run if no_overhead else metered_run)(self, *args, **options)
 
     async def open_(self: AcpDriver, *args: Any) -> Any:
         meter.processes.append("agent")
@@ -216,6 +230,13 @@ def _metered(meter: _Meter) -> Iterator[None]:
         patch.object(Traffic, "__call__", meter.noted(meter.others, Traffic.__call__)),
     ):
         yield
+
+
+def _is_upkeep(task: asyncio.Task[Any] | None) -> bool:
+    """Return whether a task is housekeeping's own. Turns that it rings for have tasks of their own."""
+    if task is None:
+        return False
+    return task.get_name() == "housekeeping" or getattr(task.get_coro(), "__name__", "") == "_repeat"
 
 
 @asynccontextmanager
@@ -268,7 +289,7 @@ def _register(clone: Path, setting: Setting) -> None:
 def report(figures: Sequence[Figure]) -> bool:
     """Print the medians and the processes; return whether all keep the limits."""
     heads = ("repository", "sandbox", "new ms", "next ms", "processes", "to small", "in all")
-    print("{:>16} {:>7} {:>7} {:>8} {:>10} {:>12} {:>12}".format(*heads))
+    print("{:>16} {:>7} {:>7} {:>8} {:>14} {:>12} {:>12}".format(*heads))
     small = {one.setting.sandbox: one for one in figures if one.setting.name == "small"}
     held = True
     for one in figures:
@@ -278,18 +299,22 @@ def report(figures: Sequence[Figure]) -> bool:
         ratios = [_median(a) / _median(b) for a, b in ((one.new, beside.new), (one.following, beside.following))]
         counts = [max(len(turn.processes) for turn in turns) for turns in (one.new, one.following)]
         over = [f"{ms:.0f} ms" for ms, limit in zip(times, setting.limits_ms, strict=True) if limit and ms > limit]
-        over += [f"{count} processes" for count in counts if count > MOST_PROCESSES]
+        upkeep = len(one.upkeep) / (len(one.new) + len(one.following))
+        over += [f"{count + upkeep:.1f} processes" for count in counts if count + upkeep > MOST_PROCESSES]
         if setting.worktrees or setting.branches:
             over += [f"{ratio:.2f} times" for ratio in ratios if ratio > RATIO_LIMIT]
         held &= not over
         print(
-            f"{setting.name:>16} {setting.sandbox:>7} {times[0]:7.0f} {times[1]:8.0f} {counts[0]:>5}/{counts[1]:<4}"
+            f"{setting.name:>16} {setting.sandbox:>7} {times[0]:7.0f} {times[1]:8.0f}"
+            f" {counts[0]:>5}/{counts[1]:<3} +{upkeep:.1f}"
             f" {ratios[0]:6.2f}/{ratios[1]:<5.2f} {in_all[0]:6.0f}/{in_all[1]:<5.0f}"
             f"{'  over the limit: ' + ', '.join(over) if over else ''}"
         )
     for one in figures:
         for what, turns in (("new", one.new), ("next", one.following)):
             print(f"{one.setting.name}, {one.setting.sandbox}, {what}: {', '.join(turns[-1].processes)}")
+        if one.upkeep:
+            print(f"{one.setting.name}, {one.setting.sandbox}, housekeeping: {', '.join(one.upkeep)}")
     return held
 
 
