@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock, update
+from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock
+from bot.clones.fetch import update
 from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git

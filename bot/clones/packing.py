@@ -15,7 +15,8 @@ import structlog
 
 from bot.clones import holding
 from bot.clones.admin import admin_directories, real_path, recorded
-from bot.clones.clone import Clone, CloneLock, end_fetch
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.fetch import end_fetch
 from bot.clones.importing import IMPORTING
 from bot.git import refs
 from bot.sandbox.view import private_folder, share_refs

@@ -7,7 +7,8 @@ from typing import assert_never
 
 from bot.clones import branch_history, holding
 from bot.clones.branch_history import is_merged
-from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
+from bot.clones.fetch import fetch_ref, remote_default_branch
 from bot.git import refs
 from bot.git.loose_refs import point_at
 from bot.messages import reasons

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
-from bot.clones.clone import Clone, clone_at, clone_lock, update
+from bot.clones.clone import Clone, clone_at, clone_lock
+from bot.clones.fetch import update
 from bot.clones.start import Refused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from bot.clones.clone import Clone, CloneLock, NoAccess, clone_lock, update
+from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import NoAccess, update
 from bot.clones.metadata import record_use
 from bot.clones.start import Refused, start_again
 from bot.git import refs

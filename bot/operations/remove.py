@@ -10,7 +10,8 @@ from pathlib import Path
 import structlog
 
 from bot.clones import metadata, trash
-from bot.clones.clone import CloneLock, clone_lock, fetch
+from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.fetch import fetch
 from bot.failpoints import reached
 from bot.git.errors import GitError, GitProblem
 from bot.git.refs import InvalidNameError

@@ -9,17 +9,9 @@ from bot.beside import beside
 from bot.clones import entries
 from bot.clones.admin import Missing
 from bot.clones.checkout import put_back
-from bot.clones.clone import (
-    CloneLock,
-    DefaultBranch,
-    NoAccess,
-    clone_lock,
-    fetch_ref,
-    replace_after,
-    replace_if_damaged,
-    update,
-)
+from bot.clones.clone import CloneLock, DefaultBranch, clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
 from bot.clones.listing import Listing, list_remote
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs

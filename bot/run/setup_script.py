@@ -17,7 +17,8 @@ import structlog
 
 from bot.agents.driver import Launch
 from bot.clones import entries
-from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock, remote_default_branch
+from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock
+from bot.clones.fetch import remote_default_branch
 from bot.git import refs
 from bot.messages import notices, tracking
 from bot.process import OutputTail, ProcessGroup, start

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bot.clones import branch_history, entries
 from bot.clones.checkout import check_out
-from bot.clones.clone import Clone, CloneLock, fetch
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.fetch import fetch
 from bot.clones.importing import import_commit, import_commits
 from bot.clones.start import in_its_way
 from bot.failpoints import reached

@@ -9,7 +9,8 @@ import structlog
 
 from bot.clones import entries, trash
 from bot.clones.admin import Missing, admin_directory
-from bot.clones.clone import Clone, CloneLock, NoDefaultBranch, fetch_ref, remote_default_branch
+from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
+from bot.clones.fetch import fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
 from bot.clones.start import Refused, issue_branch
 from bot.failpoints import reached

@@ -9,8 +9,9 @@ from bot.clones import branch_history, entries
 from bot.clones.admin import other_holder, recorded_branch
 from bot.clones.branch_history import is_merged
 from bot.clones.checkout import check_out
-from bot.clones.clone import Clone, CloneLock, DefaultBranch, remote_default_branch
+from bot.clones.clone import Clone, CloneLock, DefaultBranch
 from bot.clones.entries import Valid
+from bot.clones.fetch import remote_default_branch
 from bot.clones.importing import import_commits
 from bot.clones.start import Checkout, resolve
 from bot.failpoints import reached

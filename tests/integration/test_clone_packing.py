@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones import holding
-from bot.clones.clone import CloneLock, clone_lock, fetch_ref
+from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.fetch import fetch_ref
 from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
 from bot.git import refs
 from bot.rescue.message import RescueLabel

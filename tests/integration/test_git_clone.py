@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.clone import (
-    DefaultBranch,
-    NoAccess,
-    NoDefaultBranch,
-    clone_at,
-    clone_lock,
-    fetch,
-    fetch_ref,
-    remote_default_branch,
-    update,
-)
+from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock
+from bot.clones.fetch import NoAccess, fetch, fetch_ref, remote_default_branch, update
 from bot.git import refs
 from bot.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
@@ -123,7 +114,8 @@ async def test_two_simultaneous_processes_make_one_clone(world: GitRepositories)
     program = """
 import asyncio, sys
 from pathlib import Path
-from bot.clones.clone import clone_at, clone_lock, fetch, update
+from bot.clones.clone import clone_at, clone_lock
+from bot.clones.fetch import fetch, update
 from bot.git.runner import Git
 
 async def main():

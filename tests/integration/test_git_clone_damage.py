@@ -11,8 +11,9 @@ import pytest
 from bot import failpoints
 from bot.clones import branch_history
 from bot.clones.admin import Missing
-from bot.clones.clone import NoAccess, Updated, clone_lock, replace_if_damaged, update
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import NoAccess, Updated, replace_if_damaged, update
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.model import IssueBranch

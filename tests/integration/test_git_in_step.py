@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
 from bot.worktrees.switch import Switched, switch

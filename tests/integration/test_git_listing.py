@@ -10,7 +10,8 @@ import pytest
 
 from bot import process
 from bot.clones import listing
-from bot.clones.clone import clone_lock, update
+from bot.clones.clone import clone_lock
+from bot.clones.fetch import update
 from bot.clones.listing import Listing, list_remote
 from bot.process import ProcessGroup
 from tests.support.git_repositories import GIT, GitRepositories, git

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, all_entries, inspect
+from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
 from bot.rescue.message import RescueLabel
 from bot.worktrees.create import Created

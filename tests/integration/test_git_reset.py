@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
+from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
 from bot.worktrees.reset import ResetRefused, WasReset, reset

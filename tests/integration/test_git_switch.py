@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import fetch
 from bot.git import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit

@@ -9,8 +9,9 @@ import pytest
 
 from bot import failpoints
 from bot.clones.admin import Missing, real_path
-from bot.clones.clone import clone_lock, update
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, all_entries, inspect, register
+from bot.clones.fetch import update
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, examine, recreate

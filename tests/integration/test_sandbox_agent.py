@@ -10,8 +10,9 @@ import pytest
 import bot
 from bot.agents.acp import AcpDriver
 from bot.agents.driver import Completed, Launch, Opened
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import fetch
 from bot.sandbox import agent_environment
 from bot.sandbox.cage import Bind
 from bot.worktrees.commit import Committed, commit_all, return_to_branch

@@ -16,8 +16,9 @@ from typing import Literal
 import pytest
 
 from bot.clones.admin import admin_directory, real_path
-from bot.clones.clone import Clone, clone_at, clone_lock, update
+from bot.clones.clone import Clone, clone_at, clone_lock
 from bot.clones.entries import Entry, all_entries
+from bot.clones.fetch import update
 from bot.clones.importing import import_commits
 from bot.clones.start import Refused
 from bot.git import refs

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones.admin import Missing
-from bot.clones.clone import clone_lock, fetch
+from bot.clones.clone import clone_lock
 from bot.clones.entries import Valid, inspect
+from bot.clones.fetch import fetch
 from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones import importing
-from bot.clones.clone import CloneLock, clone_lock, fetch
+from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.fetch import fetch
 from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.redaction import Redactor

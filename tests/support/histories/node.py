@@ -18,7 +18,8 @@ import pytest
 from bot.agents.driver import Completed, Failed, Limits
 from bot.authority import Policy
 from bot.clones.admin import admin_directory, real_path
-from bot.clones.clone import Clone, clone_lock, update
+from bot.clones.clone import Clone, clone_lock
+from bot.clones.fetch import update
 from bot.decide.actions import Request
 from bot.decide.decider import GitHubFacts, handle_request
 from bot.decide.parsing import ParsedComment
