@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePath
 
 import structlog
@@ -25,9 +26,18 @@ async def driver_for(
     agent: str, launch: Launch, clock: Clock = lambda: datetime.now(UTC), sleep: Sleep = asyncio.sleep
 ) -> AsyncIterator[AgentDriver]:
     """Yield a driver for this value of AGENT. When the context ends, the agent's process group has ended."""
-    # The first driver of a protocol imports its library, which takes a second or two.
+    # In a thread: the first driver of an agent that is not the default one imports a library.
     async with aclosing(await asyncio.to_thread(_driver, agent, launch, clock, sleep)) as driver:
         yield driver
+
+
+def load_library(agent: str) -> None:
+    """Import what a driver for this value of AGENT needs, which takes a second: before there is anything else to do.
+
+    What is not installed is told when a session is opened.
+    """
+    with contextlib.suppress(ImportError):
+        import_module("bot.agents.claude" if agent == "claude" else "bot.agents.acp")
 
 
 def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriver:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import structlog
 
 from bot.agents.driver import Limits
+from bot.agents.opening import load_library
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
 from bot.compose.base import CannotStartError, redactor_of, require_current_schema
@@ -36,6 +37,8 @@ from bot.worker import keep_house, listen, open_engine, send_due
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
+DECIDE_AHEAD = 8
+"""Further decisions that are fetched with those, while they last: each fetch then brings several."""
 LANES_AT_ONCE = 8
 _log = structlog.get_logger()
 
@@ -153,12 +156,16 @@ async def _run_loops(
         await runner.serve(stopping, settings.shutdown_grace_seconds)
         turns_ended.set()
 
+    # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
+    await asyncio.to_thread(load_library, settings.agent)
     app, process = engine(dsn, Handlers(decider.decide, send)), WorkerProcess(node.id, worker_name)
     async with open_engine(app):
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_pool(app, process, "decide", DECIDE_AT_ONCE, stopping), name="decide")
+            group.create_task(
+                run_pool(app, process, "decide", DECIDE_AT_ONCE, stopping, ahead=DECIDE_AHEAD), name="decide"
+            )
             group.create_task(run_turns(), name="turns")
             group.create_task(
                 run_pool(app, process, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox"

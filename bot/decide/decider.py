@@ -20,7 +20,15 @@ from bot.decide.review import whole_review
 from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused, Transient, Unauthenticated
-from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
+from bot.github.events import (
+    Addressed,
+    Event,
+    ThreadAssigned,
+    ThreadClosed,
+    ThreadLabeled,
+    ThreadReopened,
+    Unreadable,
+)
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
@@ -38,6 +46,9 @@ from bot.store.database import DATABASE_AWAY, Connection, Pool, again_if_beaten
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
+SHORT_BODY_BYTES = 64 << 10
+SHORT_TEXT = 1000
+"""Characters whose Markdown takes a few milliseconds at worst, and most often less than to hand it to a thread."""
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
@@ -143,8 +154,11 @@ class Decider:
         if delivery.event == deliveries.OPERATOR_EVENT:
             async with self._pool.acquire() as connection:
                 return await read_operator(connection, delivery.guid, delivery)
-        # In a thread: the worst Markdown of a full comment takes a second, and any account can write it.
-        return await asyncio.to_thread(self._read, delivery)
+        # What is long in a thread: the worst Markdown of a full comment takes a second, and any account can write it.
+        if len(delivery.body) > SHORT_BODY_BYTES:
+            return await asyncio.to_thread(lambda: self._asked(self._read(delivery)))
+        event = self._read(delivery)
+        return self._asked(event) if _is_short(event) else await asyncio.to_thread(self._asked, event)
 
     async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
         """Return a word for the log, None if the delivery was handled meanwhile."""
@@ -171,8 +185,10 @@ class Decider:
                 await operations.enqueue(connection, worktree_id, "create", asked)
         return problem or "accepted"
 
-    def _read(self, delivery: Delivery) -> Action:
-        event = read(delivery.event, orjson.loads(delivery.body), self._platform)
+    def _read(self, delivery: Delivery) -> Event | Unreadable | None:
+        return read(delivery.event, orjson.loads(delivery.body), self._platform)
+
+    def _asked(self, event: Event | Unreadable | None) -> Action:
         if event is None:
             return Ignore("unused")
         if isinstance(event, Unreadable):
@@ -284,6 +300,18 @@ class Decider:
             if request is not None:
                 await _decline(connection, request, replies.delivery_failed(delivery.guid))
         return True
+
+
+def _is_short(event: Event | Unreadable | None) -> bool:
+    match event:
+        case None | ThreadClosed() | ThreadReopened():
+            return True
+        case Unreadable():
+            return False
+        case ThreadLabeled(remark=remark) | ThreadAssigned(remark=remark):
+            return len(remark.body) <= SHORT_TEXT
+        case _:
+            return len(event.remark.body) + len(event.body_before or "") <= SHORT_TEXT
 
 
 async def handle_request(

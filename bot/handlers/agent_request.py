@@ -10,7 +10,6 @@ from bot.messages.tracking import TurnResult
 from bot.model import Target
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
-from bot.store.doorbell import ring_for_turn
 from bot.store.requests import NewTurn
 
 
@@ -71,11 +70,10 @@ async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: st
     `pinned_sha` is the head of a fork that an earlier request was about.
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
-    rescue = await rescues.pending_restore(connection, conversation_id)
+    before = await requests.before_a_turn(connection, conversation_id, ctx.author.id)
+    rescue = await rescues.pending_restore(connection, conversation_id) if before.may_have_rescue else None
     if rescue is not None:
         await worktrees.reserve_again(connection, rescue.worktree_id, rescue.conversations)
-    # A removal in progress may still find work to rescue.
-    is_being_removed = await worktrees.is_being_removed(connection, conversation_id)
     turn = NewTurn(
         text=asked.text,
         requested_by=ctx.author.login,
@@ -88,8 +86,9 @@ async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: st
         context=asked.context,
         seen=asked.seen,
     )
-    await _queue(ctx, turn)
-    if rescue is not None or is_being_removed:
+    await _queue(ctx, turn, before.turns_today)
+    # A removal in progress may still find work to rescue.
+    if rescue is not None or before.is_being_removed:
         await operations.restore_before_newest_turn(connection, conversation_id)
 
 
@@ -110,29 +109,28 @@ def _head_moved(ctx: RequestContext, turn: NewTurn) -> str | None:
     return None if is_known else reasons.head_moved(None)
 
 
-async def _refusal(ctx: RequestContext, turn: NewTurn) -> str | None:
+def _refusal(ctx: RequestContext, turn: NewTurn, turns_today: int) -> str | None:
     limit = ctx.policy.turns_per_person_per_day
-    if await requests.turns_of_person_today(ctx.connection, turn.requested_by_id) >= limit:
+    if turns_today >= limit:
         return reasons.over_daily_limit(limit)
     return _head_moved(ctx, turn)
 
 
-async def _queue(ctx: RequestContext, turn: NewTurn) -> None:
+async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
     """Write the turn and its tracking comment and ring its node, or write a refused turn."""
     connection, thread_ref = ctx.connection, ctx.thread_ref
-    if (reason := await _refusal(ctx, turn)) is not None:
-        turn_id = await requests.enqueue(connection, ctx.conversation_id, None, turn, refused=plain(reason))
-        asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, turn_id)
+    if (reason := _refusal(ctx, turn, turns_today)) is not None:
+        queued = await requests.enqueue(connection, ctx.conversation_id, None, turn, ctx.now, refused=plain(reason))
+        asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, queued.id)
         result = TurnResult("refused", reason, asked=asked)
-        await thread_comments.ended(connection, thread_ref, turn_id, turn.target, tracking.final(result), "refused")
+        await thread_comments.ended(connection, thread_ref, queued.id, turn.target, tracking.final(result), "refused")
         return
     assigned = await assign_worktree(ctx)
     late = ctx.now - turn.asked_at
     said = (notices.taken_up_late(late),) if late > notices.LATE else ()
     turn = replace(turn, notices=(*said, *assigned.notices))
-    turn_id = await requests.enqueue(
-        connection, ctx.conversation_id, assigned.worktree_id, turn, switch_to=assigned.switch_to
+    queued = await requests.enqueue(
+        connection, ctx.conversation_id, assigned.worktree_id, turn, ctx.now, switch_to=assigned.switch_to
     )
-    ahead, wait = await requests.place_in_line(connection, turn_id, ctx.now)
-    await thread_comments.track(connection, thread_ref, turn_id, turn.target, tracking.queued(ahead, wait))
-    await ring_for_turn(connection, assigned.node)
+    words = tracking.queued(queued.ahead, queued.wait)
+    await thread_comments.track(connection, thread_ref, queued.id, turn.target, words)

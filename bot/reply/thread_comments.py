@@ -10,7 +10,6 @@ from bot.reply import pacing
 from bot.reply.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.store import outbox
 from bot.store.database import Connection
-from bot.store.jobs import outbox_bell, ring
 
 NEW_COMMENT_AFTER = timedelta(seconds=60)
 """GitHub sends no notification of an edit, so a later answer is a new comment."""
@@ -18,14 +17,12 @@ NEW_COMMENT_AFTER = timedelta(seconds=60)
 
 async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int) -> None:
     """React with 👀 to a person's request that was received."""
-    if await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE, person_id):
-        await _ring(connection, thread_ref)
+    await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE, person_id)
 
 
 async def decline(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
     """React with 😕 to a request that will not be done. It goes after everything else."""
-    if await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None):
-        await _ring(connection, thread_ref)
+    await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None)
 
 
 async def decline_outsider(
@@ -51,16 +48,14 @@ async def reply(
     The comment of the row `instead_of` becomes this one by edit.
     """
     row_id = instead_of
-    if row_id is None or not await outbox.rewrite_comment(connection, row_id, words):
+    if row_id is None or not await outbox.rewrite_comment(connection, thread_ref, row_id, words):
         row_id = await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE, asked_by=asked_by)
-    await _ring(connection, thread_ref)
     return row_id
 
 
 async def track(connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str) -> None:
     """Show the progress of a turn in its tracking comment."""
     await outbox.enqueue_comment(connection, thread_ref, target, content, PROGRESS, turn_id, 1)
-    await _ring(connection, thread_ref)
 
 
 async def next_progress(
@@ -92,8 +87,3 @@ async def ended(
     if is_new:
         link = tracking.moved(state)
         await outbox.enqueue_comment(connection, thread_ref, target, link, FINAL, turn_id, 1, waits_for=rows[0])
-    await _ring(connection, thread_ref)
-
-
-async def _ring(connection: Connection, thread_ref: ThreadRef) -> None:
-    await ring(connection, outbox_bell(thread_ref.repository.writer))

@@ -101,13 +101,23 @@ where id = $1 and (state in ('reserved', 'ready')
 returning id, node, branch, start_kind, start_number, start_ref
 """
 
-OWN_READY_WORKTREE = """
+PENDING_SWITCH = """
+    -- The branch to which no turn of thread c has switched its worktree yet: a turn that ended before the switch leaves
+    -- it to the next one.
+    select t.switch_to from turns t
+    where t.conversation_id = c.id and t.worktree_id = c.worktree_id and t.switch_to is not null
+      and not exists (select from turns s
+                      where s.conversation_id = c.id and s.worktree_id = c.worktree_id and s.head_before is not null)
+    order by t.id desc limit 1
+"""
+
+OWN_READY_WORKTREE = f"""
 -- As LIVE_WORKTREE where nothing has to be decided. The row is locked: a thread that wants to share the worktree sees
 -- what this one asks for.
 update worktrees w set removal = null, removal_error = null, updated_at = now()
 from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('reserved', 'ready')
-returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref
-"""
+returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref, ({PENDING_SWITCH}) as switch_to
+"""  # noqa: S608 - of constants
 
 STANDING = """
 -- GitHub was asked for its state when its first turn was queued; each close that came since was recorded.
@@ -315,10 +325,13 @@ async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktre
     return live_worktree_of(row) if row else None
 
 
-async def own_ready_worktree(connection: Connection, conversation_id: int) -> LiveWorktree | None:
-    """Return the worktree that the conversation uses, None where there is none or its removal was decided."""
+async def own_ready_worktree(connection: Connection, conversation_id: int) -> tuple[LiveWorktree, str | None] | None:
+    """Return the worktree that the conversation uses, and the branch to which a turn is to switch it if one is pending.
+
+    None where there is none or its removal was decided.
+    """
     row = await connection.fetchrow(OWN_READY_WORKTREE, conversation_id)
-    return live_worktree_of(row) if row else None
+    return (live_worktree_of(row), row["switch_to"]) if row else None
 
 
 async def own_live_worktree(connection: Connection, conversation_id: int) -> LiveWorktree | None:
@@ -368,10 +381,8 @@ async def reserve_worktree(
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:
-    """Let the conversation's turns run in this worktree from now on; it is made again if it was purged."""
+    """Let the conversation's turns run in this worktree, which is live, from now on."""
     await connection.execute(USE_WORKTREE, conversation_id, worktree_id)
-    if worktree_id is not None:
-        await live_worktree(connection, worktree_id)
 
 
 async def release_worktree(connection: Connection, worktree_id: int) -> bool:

@@ -6,15 +6,11 @@ A doorbell names no work, and may get lost: workers also look by themselves (`bo
 from bot.store.database import Connection
 
 TURN_WAITS = "threadtree_turn_waits"
+"""A turn was queued, which matters to a worker with a free place: `requests.ENQUEUE` rings."""
 WORK_WAITS = "threadtree_work_waits"
 """The channels of the notifications, whose payload is the node."""
 
 NOTIFY = "select pg_notify($1, $2)"
-
-
-async def ring_for_turn(connection: Connection, node: str) -> None:
-    """Tell the node that a turn was queued, which matters to a worker with a free place."""
-    await connection.execute(NOTIFY, TURN_WAITS, node)
 
 
 async def ring_for_work(connection: Connection, node: str) -> None:

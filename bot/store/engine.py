@@ -6,6 +6,7 @@ Jobs are enqueued by `bot.store.jobs` inside our own transactions; this module o
 import asyncio
 import contextlib
 import select
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, LiteralString, cast
@@ -27,6 +28,8 @@ HEARTBEAT_SECONDS = 3.0
 STALLED_AFTER_SECONDS = 12.0
 POLL_SECONDS = 1.0
 """Delayed retries become due without a notification, so the poll is what starts them."""
+REST_SECONDS = 0.02
+"""After a fetch that found nothing: in a burst each decision rings for the outbox, also while that is at work."""
 SHUTDOWN_SECONDS = 5.0
 """The time that running jobs get at the end; those that take longer are queued again."""
 EMPTYING_SECONDS = 5.0
@@ -36,6 +39,17 @@ MAX_STALLS = 10
 """A delivery whose worker died so often while it was decided is given up: it may be what kills them."""
 RETRY_FOR_SECONDS = 24 * 3600
 _log = structlog.get_logger()
+
+FETCH = """
+-- As many jobs as there are, at most %(most)s, by the engine's own function; each call sees what the one before took.
+with recursive fetched as (
+    select 1 as place, procrastinate_fetch_job_v2(array[%(queue)s::varchar], %(worker)s) as job
+    union all
+    select place + 1, procrastinate_fetch_job_v2(array[%(queue)s::varchar], %(worker)s)
+    from fetched where place < %(most)s and (job).id is not null
+)
+select (job).* from fetched where (job).id is not null
+"""
 
 RECORD_WORKER = """
 insert into engine_workers (worker_id, node, process) values (%(worker)s, %(node)s, %(process)s)
@@ -177,14 +191,21 @@ class _Worker(Worker):
     """A worker that records its process, and fetches again if a notification arrived while it fetched.
 
     Procrastinate's own forgets those: the next job then waits for the poll. Short jobs of one lock in a row meet that
-    almost every time. A task that returns True has ended its job itself.
+    almost every time. A task that returns True has ended its job itself. `concurrency` is how many jobs run at once
+    however long they take; with them up to `ahead` more are fetched, by one statement.
     """
 
     _heard_while_fetching = False
+    _rests_until = 0.0
 
-    def __init__(self, app: procrastinate.App, process: WorkerProcess, **options: Any) -> None:
-        super().__init__(app, **options)
+    def __init__(
+        self, app: procrastinate.App, process: WorkerProcess, queue: str, concurrency: int, ahead: int, **options: Any
+    ) -> None:
+        super().__init__(app, queues=[queue], name=queue, concurrency=concurrency, **options)
         self._process = process
+        self._queue = queue
+        self._ahead = ahead
+        self._has_place = asyncio.Event()
 
     async def _run_loop(self) -> None:
         await self.app.connector.execute_query_async(
@@ -222,7 +243,51 @@ class _Worker(Worker):
             _log.info("job-is-gone", job=job.id)
 
     async def _fetch(self) -> None:
-        await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+        """Start the jobs that wait, as places get free, until there is none left or the worker stops."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._place()
+            await asyncio.sleep(max(0.0, self._rests_until - loop.time()))
+            if self._stop_event.is_set():
+                return
+            most = self.concurrency + self._ahead - len(self._running_jobs)
+            rows = await self.app.connector.execute_query_all_async(
+                FETCH, queue=self._queue, worker=self.worker_id, most=most
+            )
+            self._new_job_event.clear()
+            for row in rows:
+                self._start(engine_jobs.Job.from_row(row))
+            if not rows:
+                self._rests_until = loop.time() + REST_SECONDS
+            if len(rows) < most:
+                return
+
+    async def _place(self) -> None:
+        """Wait until fewer jobs run than `concurrency`, or the worker stops."""
+        while len(self._running_jobs) >= self.concurrency and not self._stop_event.is_set():
+            self._has_place.clear()
+            await self._has_place.wait()
+
+    def stop(self) -> None:
+        super().stop()  # type: ignore[no-untyped-call]
+        self._has_place.set()
+
+    def _start(self, job: engine_jobs.Job) -> None:
+        context = JobContext(
+            app=self.app,
+            worker_name=self.worker_name,
+            worker_queues=self.queues,
+            job=job,
+            abort_reason=lambda: self._job_ids_to_abort.get(cast("int", job.id)),
+            start_timestamp=time.time(),
+        )
+        task = asyncio.create_task(self._process_job(context))
+        self._running_jobs[task] = context
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._running_jobs[task]
+        self._has_place.set()
 
 
 async def run_pool(
@@ -232,13 +297,17 @@ async def run_pool(
     concurrency: int,
     stopping: asyncio.Event,
     *,
+    ahead: int = 0,
     empty_at_end: bool = False,
 ) -> None:
-    """Work on one queue until `stopping`, or a little longer to empty it; outlive outages of Postgres."""
+    """Work on one queue until `stopping`, or a little longer to empty it; outlive outages of Postgres.
+
+    `ahead`: see `_Worker`.
+    """
     failures = 0
     while not stopping.is_set():
         try:
-            worker = _worker(app, process, queue, concurrency)
+            worker = _worker(app, process, queue, concurrency, ahead)
             working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]
             stop = asyncio.create_task(stopping.wait())
             try:
@@ -259,7 +328,7 @@ async def run_pool(
     if empty_at_end:
         with contextlib.suppress(ConnectorException, OSError, TimeoutError):
             async with asyncio.timeout(EMPTYING_SECONDS):
-                await _worker(app, process, queue, concurrency, wait=False).run()  # type: ignore[no-untyped-call]
+                await _worker(app, process, queue, concurrency, ahead, wait=False).run()  # type: ignore[no-untyped-call]
 
 
 def _is_forgotten(problem: Exception) -> bool:
@@ -278,21 +347,21 @@ async def _end(worker: _Worker, working: asyncio.Task[None]) -> None:
     working.cancel()
     while not working.done():
         await asyncio.wait({working}, timeout=0.2)
-        worker.stop()  # type: ignore[no-untyped-call]
+        worker.stop()
     with contextlib.suppress(asyncio.CancelledError):
         await working
 
 
 def _worker(
-    app: procrastinate.App, process: WorkerProcess, queue: str, concurrency: int, *, wait: bool = True
+    app: procrastinate.App, process: WorkerProcess, queue: str, concurrency: int, ahead: int, *, wait: bool = True
 ) -> _Worker:
     """Return a worker for the queue until it is stopped, or without `wait` until the queue is empty."""
     return _Worker(
         app,
         process,
-        queues=[queue],
-        name=queue,
-        concurrency=concurrency,
+        queue,
+        concurrency,
+        ahead,
         wait=wait,
         install_signal_handlers=False,
         fetch_job_polling_interval=POLL_SECONDS,

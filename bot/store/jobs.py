@@ -24,17 +24,28 @@ select procrastinate_defer_jobs_v1(array_agg(
 from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as jobs (queue, task, lock, args, place)
 """
 
-RING_AGAIN = """
--- The doorbell that waits is kept from the workers until this transaction ends: what it commits is seen by that job.
--- One that a worker is just taking is skipped, and another is needed. They are woken again, for they passed it by.
-with waiting as (
+OUTBOX = "outbox"
+"""The task of a writer's doorbell, its queue, and the beginning of its lock."""
+
+WAITING_BELL = f"""
+    -- The doorbell that waits for writer $1 is kept from the workers until this transaction ends: what it commits is
+    -- seen by that job. One that a worker is just taking is skipped, and another is needed.
     select id, queue_name from procrastinate_jobs
-    where lock = $1 and task_name = $2 and status = 'todo' order by id limit 1 for share skip locked
-)
-select pg_notify('procrastinate_queue_v1#' || queue_name,
-                 json_build_object('type', 'job_inserted', 'job_id', id)::text) is not null
-from waiting
+    where lock = '{OUTBOX}:' || $1 and task_name = '{OUTBOX}' and status = 'todo'
+    order by id limit 1 for share skip locked
+"""  # noqa: S608 - of constants
+
+RINGS = """
+    -- Whether a doorbell waits. The workers are woken again, for they passed it by.
+    case when waiting.id is not null
+         then pg_notify('procrastinate_queue_v1#' || waiting.queue_name,
+                        json_build_object('type', 'job_inserted', 'job_id', waiting.id)::text) is not null
+         else false end
 """
+
+RING_AGAIN = f"""
+with waiting as ({WAITING_BELL}) select {RINGS} from waiting
+"""  # noqa: S608 - of constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class NewJob:
 
 def outbox_bell(writer: str) -> NewJob:
     """Return the doorbell for a writer that has something to send; the lock makes its writes serial."""
-    return NewJob(queue="outbox", task="outbox", lock=f"outbox:{writer}", args={"writer": writer})
+    return NewJob(queue=OUTBOX, task=OUTBOX, lock=f"{OUTBOX}:{writer}", args={"writer": writer})
 
 
 async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
@@ -63,13 +74,13 @@ async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
     await connection.execute(LOCK_QUEUES, sorted(set(locks)))
 
 
-async def ring(connection: Connection, bell: NewJob) -> None:
-    """Enqueue a doorbell that has a lock, in the caller's transaction, unless one waits already.
+async def ring(connection: Connection, writer: str) -> None:
+    """Enqueue the writer's doorbell, in the caller's transaction, unless one waits already.
 
     Otherwise each row of a burst, or of hours without a worker, would leave a job of its own.
     """
-    if await connection.fetchval(RING_AGAIN, bell.lock, bell.task) is None:
-        await defer(connection, bell)
+    if not await connection.fetchval(RING_AGAIN, writer):
+        await defer(connection, outbox_bell(writer))
 
 
 async def defer(connection: Connection, *jobs: NewJob) -> None:

@@ -5,22 +5,32 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from asyncpg import Record
+
 from bot.model import Repository, Target, ThreadRef
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import defer, outbox_bell
+from bot.store.jobs import RINGS, WAITING_BELL, defer, outbox_bell, ring
 
-ENQUEUE_COMMENT = """
+_AND_RING = f"""
+, waiting as ({WAITING_BELL})
+select written.id, {RINGS} as rings from written left join waiting on true
+"""  # noqa: S608 - of constants
+
+ENQUEUE_COMMENT = f"""
 -- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
-insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, waits_for,
-                    asked_by, due_at)
-values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
-on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
-set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
-    version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
-where (outbox.content, outbox.waits_for) is distinct from (excluded.content, excluded.waits_for)
-   or outbox.state = 'failed'
-returning id
-"""
+with written as (
+    insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content,
+                        waits_for, asked_by, due_at)
+    values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
+    on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
+    set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
+        version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
+    where (outbox.content, outbox.waits_for) is distinct from (excluded.content, excluded.waits_for)
+       or outbox.state = 'failed'
+    returning id
+)
+{_AND_RING}
+"""  # noqa: S608 - of constants
 
 REWRITE_COMMENT = """
 update outbox set content = $2, error = null, version = version + 1,
@@ -45,12 +55,15 @@ select exists (
                  and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
 """
 
-ENQUEUE_REACTION = """
-insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
-values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
-on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
-returning id
-"""
+ENQUEUE_REACTION = f"""
+with written as (
+    insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
+    values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
+    on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
+    returning id
+)
+{_AND_RING}
+"""  # noqa: S608 - of constants
 
 MAY_DECLINE = """
 -- Once a person and thread a day, and not while $4 of them wait: anybody can cause them.
@@ -211,17 +224,19 @@ async def enqueue_comment(
     waits_for: int | None = None,
     asked_by: int | None = None,
 ) -> int:
-    """State a comment, of a turn its part `part`; return the row's id. The same text of a part again changes nothing.
+    """State a comment, of a turn its part `part`, and ring; return the row's id. The same text of a part again changes
+    nothing.
 
     `%ANSWER_URL%` in the content becomes the address of the comment of row `waits_for`. `asked_by` is the person for
     whom it is, by GitHub's id, where no turn tells.
     """
     place = (thread_ref.repository.writer, thread_ref.conversation_id, turn_id, part)
     said = (urgency, target.kind, target.id, content, waits_for, asked_by)
-    changed = await connection.fetchval(ENQUEUE_COMMENT, *place, *said)
-    if changed is None:
-        changed = await connection.fetchval(COMMENT_OF_PART, turn_id, part)
-    return int(changed)
+    row = await connection.fetchrow(ENQUEUE_COMMENT, *place, *said)
+    if row is None:
+        return int(await connection.fetchval(COMMENT_OF_PART, turn_id, part))
+    await _ring_unless_rung(connection, thread_ref, row)
+    return int(row["id"])
 
 
 async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
@@ -230,17 +245,28 @@ async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
     return found
 
 
-async def rewrite_comment(connection: Connection, row_id: int, content: str) -> bool:
-    """State another text for a comment that belongs to no turn; False if its row is gone."""
-    return await connection.fetchval(REWRITE_COMMENT, row_id, content) is not None
+async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
+    """State another text for a comment that belongs to no turn, and ring; False if its row is gone."""
+    if await connection.fetchval(REWRITE_COMMENT, row_id, content) is None:
+        return False
+    await ring(connection, thread_ref.repository.writer)
+    return True
 
 
 async def enqueue_reaction(
     connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int, asked_by: int | None
 ) -> bool:
-    """State a reaction by GitHub's name for it, such as `eyes`; return whether it is new."""
+    """State a reaction by GitHub's name for it, such as `eyes`, and ring; return whether it is new."""
     place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
-    return await connection.fetchval(ENQUEUE_REACTION, *place, content, urgency, asked_by) is not None
+    row = await connection.fetchrow(ENQUEUE_REACTION, *place, content, urgency, asked_by)
+    if row is not None:
+        await _ring_unless_rung(connection, thread_ref, row)
+    return row is not None
+
+
+async def _ring_unless_rung(connection: Connection, thread_ref: ThreadRef, written: Record) -> None:
+    if not written["rings"]:
+        await defer(connection, outbox_bell(thread_ref.repository.writer))
 
 
 async def may_decline(

@@ -9,16 +9,8 @@ from asyncpg import Record
 
 from bot.model import Target
 from bot.store.database import Connection
+from bot.store.doorbell import TURN_WAITS
 from bot.store.worktrees import IS_IN_THE_WAY
-
-ENQUEUE = """
-insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
-                   switch_to, review_parts)
-values ($1, $2, $3, sha256(convert_to(coalesce($17, $3), 'UTF8')), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-        case when $13 = 'queued' then null else now() end, $15, $16)
-returning id
-"""
 
 REVIEW_TURN = """
 select id, $3 = any (review_parts) as is_held from turns where conversation_id = $1 and review_id = $2 for update
@@ -38,8 +30,17 @@ select exists (select from turns
                  and request_hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)
 """
 
-TURNS_OF_PERSON_TODAY = """
-select count(*) from turns where requested_by_id = $1 and state <> 'refused' and created_at > now() - interval '1 day'
+BEFORE_A_TURN = """
+-- Whether work of a thread with this number, in any repository, was rescued; whether the thread's worktree is being
+-- removed after its close or its retention, not by command; and how many turns the person $2 got in the last 24 hours.
+-- Rescues are counted, for `exists` would not be asked by their index.
+select (select count(*) from rescues r where r.conversations @> array[c.number]) > 0 as may_have_rescue,
+       exists (select from worktrees w where w.id = c.worktree_id
+                                         and w.state = 'removing' and w.removal in ('closed', 'retention'))
+       as is_being_removed,
+       (select count(*) from turns where requested_by_id = $2 and state <> 'refused'
+                                     and created_at > now() - interval '1 day') as turns_today
+from conversations c where c.id = $1
 """
 
 _LINE = """
@@ -53,8 +54,20 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
   and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
 """
 
-PLACE_IN_LINE = f"""
-select line.ahead, line.wait from turns me cross join lateral ({_LINE}) line where me.id = $1
+ENQUEUE = f"""
+-- With its place in line; its node's doorbell rings when the transaction commits.
+with me as (
+    insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
+                       source_kind, source_id, review_id, pinned_sha, context, notices, state, reason, finished_at,
+                       switch_to, review_parts)
+    values ($1, $3, $4, sha256(convert_to(coalesce($18, $4), 'UTF8')), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+            case when $14 = 'queued' then null else now() end, $16, $17)
+    returning id, conversation_id, worktree_id, state
+)
+select me.id, line.ahead, line.wait,
+       (select pg_notify('{TURN_WAITS}', w.node) is not null from worktrees w
+        where w.id = me.worktree_id and me.state = 'queued') as rings
+from me cross join lateral ({_LINE}) line
 """  # noqa: S608 - of constants
 
 HELD_UP = f"""
@@ -129,6 +142,27 @@ class StoppedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class BeforeATurn:
+    """What a turn that is to be queued depends on. Without `may_have_rescue`, none of the thread's work was rescued.
+
+    `turns_today`: how many turns the person got in the last 24 hours.
+    """
+
+    may_have_rescue: bool
+    is_being_removed: bool
+    turns_today: int
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A turn that was written, and its place: so many turns go before it, of which the first waits for `wait`."""
+
+    id: int
+    ahead: int
+    wait: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class NewTurn:
     """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`."""
 
@@ -150,16 +184,18 @@ async def enqueue(
     conversation_id: int,
     worktree_id: int | None,
     request: NewTurn,
+    now: datetime,
     refused: str | None = None,
     switch_to: str | None = None,
-) -> int:
-    """Enqueue a turn, or record it as `refused` with that reason; return its id.
+) -> Enqueued:
+    """Enqueue a turn and ring its node, or record it as `refused` with that reason.
 
     `switch_to`: the branch that the worktree is to have when the turn runs there.
     """
-    turn_id: int = await connection.fetchval(
+    row = await connection.fetchrow(
         ENQUEUE,
         conversation_id,
+        now,
         worktree_id,
         request.text,
         request.requested_by,
@@ -177,7 +213,7 @@ async def enqueue(
         list(request.review_parts),
         request.seen,
     )
-    return turn_id
+    return Enqueued(row["id"], row["ahead"], row["wait"])
 
 
 async def join_turn_of_review(
@@ -199,16 +235,9 @@ async def is_repeated(connection: Connection, conversation_id: int, seen: str, a
     return found
 
 
-async def turns_of_person_today(connection: Connection, person_id: int) -> int:
-    """Return how many turns this person got in the last 24 hours."""
-    count: int = await connection.fetchval(TURNS_OF_PERSON_TODAY, person_id)
-    return count
-
-
-async def place_in_line(connection: Connection, turn_id: int, now: datetime) -> tuple[int, str | None]:
-    """Return how many turns go before this one (0: it is next), and what the first waits for, in plain text."""
-    row = await connection.fetchrow(PLACE_IN_LINE, turn_id, now)
-    return row["ahead"], row["wait"]
+async def before_a_turn(connection: Connection, conversation_id: int, person_id: int) -> BeforeATurn:
+    """Return what is known before a turn of this person is queued in the thread."""
+    return BeforeATurn(**await connection.fetchrow(BEFORE_A_TURN, conversation_id, person_id))
 
 
 async def held_up(

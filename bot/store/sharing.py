@@ -11,7 +11,7 @@ from bot.store.turns import ClaimedTurn, ClaimLostError
 
 LOCK_CODEBASE = """
 -- Worktrees are assigned to the threads of a repository one after the other: two simultaneous threads must
--- neither both make a worktree for one branch nor both take one.
+-- neither both make a worktree for one branch nor both take one, and each counts what the one before has on a node.
 select from codebases where platform = $1 and repository_id = $2 for no key update
 """
 
@@ -36,16 +36,9 @@ where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'read
 order by w.id limit 1 for no key update of w
 """
 
-PENDING_SWITCH = """
--- The branch to which no turn of the thread has switched its worktree yet: a turn that ended before the switch leaves
--- it to the next one.
-select t.switch_to
-from conversations c join turns t on t.conversation_id = c.id and t.worktree_id = c.worktree_id
-where c.id = $1 and t.switch_to is not null
-  and not exists (select from turns s
-                  where s.conversation_id = c.id and s.worktree_id = c.worktree_id and s.head_before is not null)
-order by t.id desc limit 1
-"""
+PENDING_SWITCH = f"""
+select ({conversations.PENDING_SWITCH}) from conversations c where c.id = $1
+"""  # noqa: S608 - of constants
 
 LOCK_CONVERSATION = """
 -- The conversation before the turn: every transaction locks them in this order.

@@ -50,11 +50,6 @@ from conversations c join worktrees w on w.id = c.worktree_id and w.state in ('r
 where c.id = $1
 """
 
-IS_BEING_REMOVED = """
-select exists (select from conversations c join worktrees w on w.id = c.worktree_id
-               where c.id = $1 and w.state = 'removing' and w.removal in ('closed', 'retention'))
-"""
-
 IS_REMOVING = """
 select exists (select from worktrees where id = $1 and state = 'removing')
 """
@@ -121,12 +116,6 @@ async def worktree_of_thread(connection: Connection, conversation_id: int) -> Wo
     """Return the thread's live worktree, None without one."""
     row = await connection.fetchrow(WORKTREE_OF_THREAD, conversation_id)
     return WorktreeOfThread(**{**row, "others": tuple(row["others"])}) if row else None
-
-
-async def is_being_removed(connection: Connection, conversation_id: int) -> bool:
-    """Return whether the thread's worktree is being removed after its close or its retention, not by command."""
-    found: bool = await connection.fetchval(IS_BEING_REMOVED, conversation_id)
-    return found
 
 
 async def is_removing(connection: Connection, worktree_id: int) -> bool:

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from bot.store import deliveries, engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
 from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
-from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring
+from bot.store.jobs import NewJob, defer, lock_queues, ring
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held, until, until_waiting
 
@@ -46,7 +46,9 @@ async def unused(*_: object) -> Any:
 
 
 @asynccontextmanager
-async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
+async def working(
+    database_url: str, handle: Handle, concurrency: int = 4, ahead: int = 0
+) -> AsyncIterator[procrastinate.App]:
     """Run a worker on the queue, whose jobs call `handle`."""
 
     async def decide(guid: str, _job_id: int, attempts: int) -> bool:
@@ -55,7 +57,7 @@ async def working(database_url: str, handle: Handle, concurrency: int = 4) -> As
 
     stopping = asyncio.Event()
     async with engine.engine(database_url, Handlers(decide, unused)).open_async() as app:
-        running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping))
+        running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping, ahead=ahead))
         try:
             yield app
         finally:
@@ -222,15 +224,15 @@ async def test_a_job_enqueued_during_a_fetch_does_not_wait_for_the_poll(
 ) -> None:
     monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
     told, late = asyncio.Event(), asyncio.Event()
-    hear, fetch = Worker._handle_notification, JobManager.fetch_job
+    hear, ask = Worker._handle_notification, procrastinate.PsycopgConnector.execute_query_all_async
 
     async def hear_and_tell(self: Worker, **news: Any) -> None:
         await hear(self, **news)
         told.set()
 
-    async def fetch_while_news_arrive(self: JobManager, **wanted: Any) -> Job | None:
-        found = await fetch(self, **wanted)
-        if found is None and late.is_set():
+    async def fetch_while_news_arrive(self: procrastinate.PsycopgConnector, query: Any, **wanted: Any) -> Any:
+        found = await ask(self, query, **wanted)
+        if query == engine.FETCH and not found and late.is_set():
             late.clear()
             told.clear()
             await put(pool, job("second"))
@@ -238,7 +240,7 @@ async def test_a_job_enqueued_during_a_fetch_does_not_wait_for_the_poll(
         return found
 
     monkeypatch.setattr(Worker, "_handle_notification", hear_and_tell)
-    monkeypatch.setattr(JobManager, "fetch_job", fetch_while_news_arrive)
+    monkeypatch.setattr(procrastinate.PsycopgConnector, "execute_query_all_async", fetch_while_news_arrive)
     record = Record()
     async with working(database_url, record.handle):
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -266,6 +268,56 @@ async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(databas
 
         go_on.set()
         assert (await record.until(4))[-1] == "a2"
+
+
+async def test_jobs_are_fetched_ahead_as_long_as_there_is_a_place(
+    database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
+    fetches: list[int] = []
+    ask = procrastinate.PsycopgConnector.execute_query_all_async
+
+    async def count(self: procrastinate.PsycopgConnector, query: Any, **wanted: Any) -> Any:
+        found = await ask(self, query, **wanted)
+        if query == engine.FETCH:
+            fetches.append(len(found))
+        return found
+
+    monkeypatch.setattr(procrastinate.PsycopgConnector, "execute_query_all_async", count)
+    record, go_on = Record(), {str(number): asyncio.Event() for number in range(8)}
+
+    async def wait(guid: str, attempts: int) -> None:
+        record.note(guid)
+        await go_on[guid].wait()
+
+    await put(pool, *(job(guid, f"thread {guid}") for guid in go_on))
+    async with working(database_url, wait, concurrency=2, ahead=3):
+        assert sorted(await record.until(5)) == ["0", "1", "2", "3", "4"]
+        for guid in "012":
+            go_on[guid].set()
+        await until_statuses(pool, *["doing"] * 2, *["todo"] * 3)
+        go_on["3"].set()  # fewer run than two
+        assert sorted((await record.until(8))[5:]) == ["5", "6", "7"]
+        for ended in go_on.values():
+            ended.set()
+        await until_statuses(pool)
+    assert [found for found in fetches if found] == [5, 3]
+
+
+async def test_a_fetch_takes_one_job_of_a_lock(database_url: str, pool: Pool) -> None:
+    record, go_on = Record(), asyncio.Event()
+
+    async def wait(guid: str, attempts: int) -> None:
+        record.note(guid)
+        await go_on.wait()
+
+    await put(pool, job("a1", "a"), job("a2", "a"), job("b1", "b"), job("b2", "b"), job("a3", "a"))
+    async with working(database_url, wait, concurrency=8):
+        assert sorted(await record.until(2)) == ["a1", "b1"]
+        assert sorted(await statuses(pool)) == ["doing", "doing", "todo", "todo", "todo"]
+        go_on.set()
+        ran = await record.until(5)
+        assert [guid for guid in ran if guid.startswith("a")] == ["a1", "a2", "a3"]
 
 
 async def test_a_retried_job_keeps_its_place_in_the_queue(database_url: str, pool: Pool) -> None:
@@ -363,6 +415,8 @@ async def test_a_bug_fails_its_job_at_once_and_keeps_it(database_url: str, pool:
         await until_statuses(pool, "failed")
 
     assert record.ran == ["bug"]
+    events = await pool.fetch("select type::text from procrastinate_events")
+    assert [event["type"] for event in events] == ["failed"], "the clean-up asks how old it is; nothing else is noted"
 
 
 # Doorbells
@@ -375,16 +429,16 @@ async def test_one_doorbell_waits_for_a_writer_and_the_last_ring_is_heard(pool: 
 
     for _ in range(3):
         async with held(pool) as db:
-            await ring(db, outbox_bell("octo"))
+            await ring(db, "octo")
     assert await statuses(pool) == ["todo"]
     async with held(pool) as db:
-        await ring(db, outbox_bell("octo"))
+        await ring(db, "octo")
         assert await taken() is None, "it would not see what this transaction writes"
     assert await taken() is not None
     # The job may have looked already.
     async with held(pool) as db:
-        await ring(db, outbox_bell("octo"))
-        await ring(db, outbox_bell("octo"))
+        await ring(db, "octo")
+        await ring(db, "octo")
     assert await statuses(pool) == ["doing", "todo"]
 
 

@@ -417,9 +417,10 @@ async def test_restored_or_refused_work_does_not_come_back_again(world: TurnRows
 async def test_a_restore_runs_before_the_waiting_turn_and_is_queued_once(world: TurnRows, rung: Rung) -> None:
     thread, _ = await world.home()
     turn = await world.ask(thread)
+    assert await rung() == [NODE], "a worker with a free place for the turn"
     await operations.restore_before_newest_turn(world.db, thread)
     await operations.restore_before_newest_turn(world.db, thread)
-    assert await rung() == [NODE], "also a worker without a free place for the turn"
+    assert await rung() == [NODE], "also a worker without one"
     assert await world.claim() is None
 
     operation = await claimed(world)
@@ -498,9 +499,8 @@ async def test_a_purged_worktree_is_found_by_its_branch_and_its_issue_and_used_a
     on_branch = await conversations.worktree_on_branch(world.db, repository(), "threadtree/issue-1")
     [(_, of_issue)] = await conversations.worktrees_of_issues(world.db, repository(), [1])
     assert on_branch == of_issue
-    pull = await world.thread(number=2)
 
-    await conversations.use_worktree(world.db, pull, of_issue.id)
+    assert await conversations.live_worktree(world.db, of_issue.id) == of_issue
 
     assert await world.state("worktrees", worktree) == "reserved"
 

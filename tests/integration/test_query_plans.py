@@ -80,11 +80,10 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON, None)),
     "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
-    "place in line": (requests.PLACE_IN_LINE, (99, NOON)),
     "what keeps turns waiting": (requests.HELD_UP, ([99, 599], NOON, 30)),
     "cost of a day": (listings.COSTS, (date(2099, 1, 1), None)),
     "last request not done": (requests.LAST_NOT_DONE, (5,)),
-    "asked today": (requests.TURNS_OF_PERSON_TODAY, (7,)),
+    "what a turn depends on": (requests.BEFORE_A_TURN, (5, 7)),
     "asked just now": (requests.SAME_TEXT_WITHIN_A_MINUTE, (5, "do it", NOON)),
     "active session": (turns.ACTIVE_SESSION, (5,)),
     "end a session": (conversations.END_SESSION, (5, "reset-requested")),
@@ -141,7 +140,7 @@ from turns where request_hash = '' and state = 'queued' and source_id < 3001;
 """
 _ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "queue a turn": (requests.ENQUEUE, (50, 50, *_ASKED)),
+    "queue a turn": (requests.ENQUEUE, (50, NOON, 50, *_ASKED)),
     "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),
     "the next write": (outbox.NEXT, ("github.com/token", LATER, False, [])),
     "when to write next": (outbox.NEXT_DUE, ("github.com/token", LATER, 3)),

@@ -204,11 +204,11 @@ async def test_what_runs_on_a_node_is_known_with_its_worker(world: TurnRows, tur
 async def test_the_last_request_that_was_not_done_can_be_asked_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     assert await requests.last_not_done(world.db, conversation) is None
-    await requests.enqueue(world.db, conversation, worktree, request("first"), refused="No.")
+    await requests.enqueue(world.db, conversation, worktree, request("first"), NOON, refused="No.")
     await world.ask(conversation, "second")
     await world.end((await world.claimed()).claim)
     await world.ask(conversation, "waiting")
-    await requests.enqueue(world.db, (await world.home())[0], None, request("elsewhere"), refused="No.")
+    await requests.enqueue(world.db, (await world.home())[0], None, request("elsewhere"), NOON, refused="No.")
 
     last = await requests.last_not_done(world.db, conversation)
 
@@ -338,8 +338,8 @@ async def test_a_turn_that_is_put_back_waits_for_its_time_and_keeps_its_place(
     assert await turns.put_back(world.db, turn.claim, "It waits.", until, NOON, NOON, ("n",), goes_on=goes_on)
 
     assert await world.claim(now=until - timedelta(seconds=1)) is None
-    assert await requests.place_in_line(world.db, behind, NOON) == (1, "It waits.")
-    assert await requests.place_in_line(world.db, behind, until) == (1, None)
+    assert await world.line(behind) == [(1, "It waits.")]
+    assert await world.line(behind, now=until) == [(1, None)]
     again = await world.claimed(now=until)
     assert (again.id, again.was_put_back, again.resuming, again.waiting_since) == (turn.id, True, goes_on, NOON)
     assert again.notices == ("n",)

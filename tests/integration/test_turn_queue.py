@@ -125,16 +125,21 @@ async def test_the_place_in_line_counts_the_worktree_and_the_thread(world: TurnR
     pull = await world.thread(worktree=worktree)
     elsewhere, _ = await world.home()
     await world.ask(elsewhere)
-    lines = [await world.ask(issue), await world.ask(pull), await world.ask(pull)]
+    asked = [
+        await requests.enqueue(world.db, conversation, worktree, request(), NOON)
+        for conversation in (issue, pull, pull)
+    ]
+    lines = [turn.id for turn in asked]
 
-    assert [(await requests.place_in_line(world.db, turn, NOON))[0] for turn in lines] == [0, 1, 2]
+    assert [turn.ahead for turn in asked] == [0, 1, 2]
+    assert await world.line(*lines) == [(0, None), (1, None), (2, None)]
 
     await world.claim_all()
-    assert [(await requests.place_in_line(world.db, turn, NOON))[0] for turn in lines] == [0, 1, 2]
+    assert await world.line(*lines) == [(1, None), (2, None)]
 
     running = next(claim for claim in await turns.running_on(world.db, NODE) if claim.turn_id == lines[0])
     await world.end(running)
-    assert await requests.place_in_line(world.db, lines[2], NOON) == (1, None)
+    assert await world.line(lines[2]) == [(1, None)]
 
 
 # Fairness and limits
@@ -393,10 +398,10 @@ async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     elsewhere, _ = await world.home()
     changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
 
-    await requests.enqueue(world.db, conversation, worktree, request(**changes))
+    await requests.enqueue(world.db, conversation, worktree, request(**changes), NOON)
     with pytest.raises(asyncpg.UniqueViolationError):
-        await requests.enqueue(world.db, conversation, worktree, request("again", **changes))
-    await requests.enqueue(world.db, elsewhere, worktree, request(**changes))
+        await requests.enqueue(world.db, conversation, worktree, request("again", **changes), NOON)
+    await requests.enqueue(world.db, elsewhere, worktree, request(**changes), NOON)
 
 
 async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world: TurnRows) -> None:
@@ -425,10 +430,9 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
 async def test_a_refused_turn_is_over_when_it_is_written(world: TurnRows) -> None:
     conversation, _ = await world.home()
 
-    turn_id = await requests.enqueue(world.db, conversation, None, request(), refused="Too many today.")
+    refused = await requests.enqueue(world.db, conversation, None, request(), NOON, refused="Too many today.")
 
-    assert turn_id is not None
-    row = await world.row(turn_id)
+    row = await world.row(refused.id)
     assert (row["state"], row["reason"]) == ("refused", "Too many today.")
     assert row["finished_at"] is not None
     assert await world.claim() is None
@@ -440,9 +444,9 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
     old = await world.ask(conversation)
     await world.db.execute("update turns set created_at = now() - interval '25 hours' where id = $1", old)
     await world.ask(conversation, requested_by_id=8)
-    await requests.enqueue(world.db, conversation, worktree, request(), refused="No.")
+    await requests.enqueue(world.db, conversation, worktree, request(), NOON, refused="No.")
 
-    assert await requests.turns_of_person_today(world.db, 7) == 1
+    assert (await requests.before_a_turn(world.db, conversation, 7)).turns_today == 1
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(0, True), (60, True), (-60, True), (61, False), (-61, False)])

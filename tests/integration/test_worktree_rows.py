@@ -131,13 +131,13 @@ async def test_a_worktree_stays_for_a_turn_that_is_asked_while_the_last_one_ends
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
-        asked = await requests.enqueue(decide, conversation, worktree, request())
+        asked = await requests.enqueue(decide, conversation, worktree, request(), NOON)
         ending = asyncio.create_task(finish())
         await until_waiting(pool)
     await ending
 
     assert await world.state("worktrees", worktree) == "reserved"
-    assert (await world.claimed()).id == asked
+    assert (await world.claimed()).id == asked.id
 
 
 @pytest.mark.parametrize("by", ["closing reference", "branch"])
@@ -159,11 +159,11 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
         closing = asyncio.create_task(close_issue())
         await until_waiting(pool)
         await conversations.use_worktree(decide, pull, worktree)
-        asked = await requests.enqueue(decide, pull, worktree, request())
+        asked = await requests.enqueue(decide, pull, worktree, request(), NOON)
     await closing
 
     assert await world.state("worktrees", worktree) == "reserved"
-    assert (await world.claimed()).id == asked
+    assert (await world.claimed()).id == asked.id
 
 
 async def test_a_pull_request_does_not_share_a_released_worktree(world: TurnRows, pool: Pool) -> None:
@@ -320,7 +320,7 @@ async def test_a_request_during_the_claim_of_a_removal_is_seen(world: TurnRows, 
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
-        await requests.enqueue(decide, conversation, worktree, request())
+        await requests.enqueue(decide, conversation, worktree, request(), NOON)
         pruning = asyncio.create_task(prune())
         await until_waiting(pool)
     assert await pruning is None

@@ -74,9 +74,12 @@ class TurnRows:
     async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
         """Ask for a turn; return its id."""
         worktree = await conversations.worktree_of(self.db, conversation)
-        turn_id = await requests.enqueue(self.db, conversation, worktree, request(text, **changes))
-        assert turn_id is not None
-        return turn_id
+        return (await requests.enqueue(self.db, conversation, worktree, request(text, **changes), NOON)).id
+
+    async def line(self, *turn_ids: int, now: datetime | None = None) -> list[tuple[int, str | None]]:
+        """Return for those of the turns that wait how many go before, and what the first of these waits for."""
+        rows = await requests.held_up(self.db, turn_ids, 60, now or NOON)
+        return [(row["ahead"], row["wait"]) for row in sorted(rows, key=lambda row: turn_ids.index(row["id"]))]
 
     async def claim(
         self,
