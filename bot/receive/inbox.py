@@ -13,12 +13,14 @@ from bot.receive.deadlines import Deadlines
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.deliveries import NewDelivery, Stored
+from bot.store.jobs import ring_deciders
 from bot.store.outage import database_answered, database_failed
 
 WRITERS = 2
 GROUP_SIZE = 64
 # A commit that takes longer waits for a lock or for a server that hangs; the next group does not wait for it.
 LATE_COMMIT_SECONDS = 0.005
+RING_PAUSE_SECONDS = 0.01
 # GitHub gives up after 10 s: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
@@ -105,25 +107,27 @@ class Inbox:
         self._floods = Floods()
         self._next_group = asyncio.Semaphore()
         self._commits_due = Deadlines(LATE_COMMIT_SECONDS)
-        self._writers: list[asyncio.Task[None]] = []
+        self._to_decide = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._writers = [asyncio.create_task(self._write_groups()) for _ in range(self._writer_count)]
+        self._tasks = [asyncio.create_task(self._write_groups()) for _ in range(self._writer_count)]
+        self._tasks.append(asyncio.create_task(self._ring()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.cancel()
-        await asyncio.gather(*writers, return_exceptions=True)
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         while not self._queue.empty():
             self._queue.get_nowait().tell(Unavailable("shutting down"))
 
     async def store(self, delivery: NewDelivery) -> Outcome:
         """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
-        if not self._writers:
+        if not self._tasks:
             return Unavailable("shutting down")
         if delivery.state == "received":
             delivery = replace(delivery, priority=self._floods.priority(delivery))
@@ -173,8 +177,20 @@ class Inbox:
         else:
             database_answered()
             self.names = stored.names
+            if stored.to_decide:
+                self._to_decide.set()
             for waiting in group:
                 waiting.tell(_outcome(waiting.delivery, stored))
+
+    async def _ring(self) -> None:
+        """Tell the workers of what was committed, after its acknowledgement. Groups soon after each other ring once."""
+        while await self._to_decide.wait():
+            self._to_decide.clear()
+            try:
+                await ring_deciders(self._pool)
+            except DATABASE_AWAY as problem:
+                database_failed(problem, task="inbox")
+            await asyncio.sleep(RING_PAUSE_SECONDS)
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
@@ -190,7 +206,7 @@ class Inbox:
             # Closing the connection also ends the rollback, which would wait for a server that hangs.
             watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
             try:
-                return await deliveries.store(connection, rows)
+                return await deliveries.commit(connection, rows)
             except Exception as problem:
                 if connection.is_closed():
                     # asyncpg also raises an AttributeError where its connection is closed between two steps.

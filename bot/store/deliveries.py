@@ -11,7 +11,7 @@ import orjson
 
 from bot.model import Target, ThreadRef
 from bot.store.database import Connection, repository_of
-from bot.store.jobs import NewJob, defer, lock_queues
+from bot.store.jobs import NewJob, defer, lock_queues, ring_deciders
 
 STORE = """
 -- One statement, since each round trip costs as much as the rest of the acknowledgement. In this order:
@@ -150,10 +150,12 @@ class Stored:
     """The GUIDs that are new, or failed before and now run again; and the bot's names now, joined by commas.
 
     A delivery that was searched for other names is not stored. The names are empty until a worker has told its own.
+    `to_decide`: there are jobs, of which the workers are not told yet.
     """
 
     guids: frozenset[str]
     names: str
+    to_decide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,17 @@ def asked_by_operator(
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
+    """Commit deliveries as `commit` does, and tell the workers."""
+    stored = await commit(connection, deliveries)
+    if stored.to_decide:
+        await ring_deciders(connection)
+    return stored
+
+
+async def commit(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
     """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
 
-    Not for use inside a transaction.
+    Not for use inside a transaction. The caller tells the workers, by `ring_deciders`.
     """
     columns = ("guid", "event", "action", "conversation", "lock_key", "state")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
@@ -189,7 +199,7 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> St
     rest = [[delivery.error for delivery in deliveries], [delivery.searched_for for delivery in deliveries]]
     priorities = [delivery.priority for delivery in deliveries]
     row = await connection.fetchrow(STORE, *values, bodies, *rest, priorities)
-    return Stored(frozenset(row["guids"]), row["names"])
+    return Stored(frozenset(row["guids"]), row["names"], row["jobs"] is not None)
 
 
 async def add_name(connection: Connection, name: str) -> None:
@@ -222,6 +232,7 @@ async def replay(connection: Connection, guid: str) -> Replay:
         if not await connection.fetchval(RECEIVE_AGAIN, guid):
             return "waiting"
         await defer(connection, NewJob(queue="decide", task="decide", lock=row["lock_key"], args={"guid": guid}))
+        await ring_deciders(connection)
     return "replayed"
 
 
@@ -261,4 +272,5 @@ async def decide_forgotten(connection: Connection) -> list[str]:
         await lock_queues(connection, [row["lock_key"] for row in rows])
         # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
         await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
+        await ring_deciders(connection)
     return [row["guid"] for row in rows]

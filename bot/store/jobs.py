@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bot.store.database import Connection
+from bot.store.database import Connection, Pool
 
 LOCK_QUEUES = """
 -- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
@@ -48,6 +48,11 @@ with waiting as ({WAITING_BELL}) select {RINGS} from waiting
 """  # noqa: S608 - of constants
 
 
+RING_DECIDERS = """
+select pg_notify('procrastinate_queue_v1#decide', json_build_object('type', 'job_inserted', 'job_id', 0)::text)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job; those with the same `lock` run one at a time, in the order in which they were enqueued.
@@ -81,6 +86,14 @@ async def ring(connection: Connection, writer: str) -> None:
     """
     if not await connection.fetchval(RING_AGAIN, writer):
         await defer(connection, outbox_bell(writer))
+
+
+async def ring_deciders(connection: Connection | Pool) -> None:
+    """Tell the workers that deliveries wait to be decided, whose jobs ring no bell by themselves (migration 039).
+
+    It may get lost: the workers also look by themselves (`bot.store.engine.POLL_SECONDS`).
+    """
+    await connection.execute(RING_DECIDERS)
 
 
 async def defer(connection: Connection, *jobs: NewJob) -> None:

@@ -17,13 +17,15 @@ from structlog.testing import capture_logs
 
 from bot.store import deliveries, engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
+from bot.store.deliveries import NewDelivery
 from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
-from bot.store.jobs import NewJob, defer, lock_queues, ring
+from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring, ring_deciders
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held, until, until_waiting
 
 QUEUE = "decide"
 WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"
+SENDERS_HEAR = "procrastinate_queue_v1#outbox"
 AN_HOUR_SECONDS = 3600.0
 HERE = WorkerProcess("first", "alive")
 
@@ -39,6 +41,7 @@ async def put(pool: Pool, *jobs: NewJob) -> None:
     async with held(pool) as db:
         await lock_queues(db, [job.lock for job in jobs if job.lock])
         await defer(db, *jobs)
+        await ring_deciders(db)
 
 
 async def unused(*_: object) -> Any:
@@ -114,10 +117,11 @@ async def until_statuses(pool: Pool, *expected: str) -> None:
 
 @pytest.fixture
 async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
-    """Yield the notifications of the queue's workers, which then look for jobs."""
+    """Yield the notifications of the queues' workers, which then look for jobs."""
     messages: asyncio.Queue[object] = asyncio.Queue()
     db = await asyncpg.connect(database_url)
-    await db.add_listener(WORKERS_HEAR, lambda *message: messages.put_nowait(message[-1]))
+    for channel in (WORKERS_HEAR, SENDERS_HEAR):
+        await db.add_listener(channel, lambda *message: messages.put_nowait(message[-1]))
     yield messages
     await db.close()
 
@@ -143,13 +147,43 @@ async def next_heard(heard: "asyncio.Queue[object]") -> object:
     return await asyncio.wait_for(heard.get(), PATIENCE_SECONDS)
 
 
-async def test_workers_are_notified_of_a_job_when_its_transaction_commits(
+async def test_workers_are_notified_of_a_doorbell_when_its_transaction_commits(
     pool: Pool, heard: "asyncio.Queue[object]"
 ) -> None:
     async with held(pool) as db:
-        await defer(db, job("one"))
+        await defer(db, outbox_bell("one"))
+        await pool.execute("select pg_notify($1, 'nothing so far')", SENDERS_HEAR)
+        assert await next_heard(heard) == "nothing so far"
+
+    assert "job_inserted" in str(await next_heard(heard))
+
+
+async def test_deliveries_are_committed_without_waiting_for_transactions_that_notify(
+    pool: Pool, heard: "asyncio.Queue[object]"
+) -> None:
+    one, other = (NewDelivery(guid, "issues", "received", lock_key="thread", body=b"{}") for guid in ("1", "2"))
+    async with pool.acquire() as db:
+        assert (await deliveries.commit(db, [one])).to_decide
         await pool.execute("select pg_notify($1, 'nothing so far')", WORKERS_HEAR)
         assert await next_heard(heard) == "nothing so far"
+
+        await deliveries.store(db, [other])
+
+    assert "job_inserted" in str(await next_heard(heard))
+
+
+async def test_a_replayed_delivery_and_a_forgotten_one_tell_the_workers(
+    pool: Pool, heard: "asyncio.Queue[object]"
+) -> None:
+    async with pool.acquire() as db:
+        await deliveries.commit(db, [NewDelivery("one", "issues", "received", lock_key="thread", body=b"{}")])
+        await db.execute("delete from procrastinate_jobs")
+        await db.execute("update deliveries set received_at = now() - interval '1 minute'")
+        assert await deliveries.decide_forgotten(db) == ["one"]
+        assert "job_inserted" in str(await next_heard(heard))
+        await db.execute("update deliveries set state = 'failed'")
+
+        assert await deliveries.replay(db, "one") == "replayed"
 
     assert "job_inserted" in str(await next_heard(heard))
 
