@@ -157,7 +157,9 @@ class Redactor:
             text, rest = (text[: cut.start()], cut[0]) if cut else (text, b"")
             seen = seen[max(0, len(seen) - known.longest) :] + _stream_text(text)
             as_base64 = _base64_bytes(seen)
-            if any(one in seen for one in plain) or any(one in as_base64 for one in encoded):
+            # Once more, for a `%` of the secret that was cut off from what follows it.
+            readings = (seen, _stream_text(seen)) if b"%" in seen else (seen,)
+            if any(one in reading for reading in readings for one in plain) or any(one in as_base64 for one in encoded):
                 return True
         return False
 
@@ -208,10 +210,10 @@ class _Needles:
 
 
 class _Reading:
-    """A text without gaps, with its escapes decoded or as they are, and the place of each part in the original."""
+    """A text without gaps, with its escapes decoded, or both, and the place of each part in the original."""
 
     def __init__(self, source: str, pattern: re.Pattern[str], inner: "_Reading | None") -> None:
-        self.text = pattern.sub(_decoded, source) if pattern is _ESCAPES_AND_GAPS else pattern.sub("", source)
+        self.text = pattern.sub("" if pattern is _GAPS else _decoded, source)
         self.inner = inner
         self._source = source
         self._pattern = pattern
@@ -234,7 +236,7 @@ class _Reading:
         for match in self._pattern.finditer(self._source):
             length += match.start() - end
             end = match.end()
-            decoded = _decoded(match) if self._pattern is _ESCAPES_AND_GAPS else ""
+            decoded = "" if self._pattern is _GAPS else _decoded(match)
             if decoded:
                 here.append(length)
                 source.append(match.start())
@@ -247,13 +249,19 @@ class _Reading:
 
 
 def _readings(text: str) -> Iterator[_Reading]:
-    """Yield the text as it is, and where it has escapes decoded once and twice; all without gaps."""
+    """Yield the text as it is, and where it has escapes decoded once and twice; all without gaps.
+
+    A gap may be within an escape, or end what would be one without it (`% 00`): the second time both is tried.
+    """
     yield _Reading(text, _GAPS, None)
     if _ESCAPES.search(text):
         once = _Reading(text, _ESCAPES_AND_GAPS, None)
         yield once
         if _ESCAPES.search(once.text):
             yield _Reading(once.text, _ESCAPES_AND_GAPS, once)
+        apart = _Reading(text, _ESCAPES, None)
+        if len(apart.text) > len(once.text) and _ESCAPES.search(apart.text):
+            yield _Reading(apart.text, _ESCAPES_AND_GAPS, apart)
 
 
 def _decoded(match: re.Match[str]) -> str:

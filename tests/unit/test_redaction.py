@@ -7,7 +7,7 @@ import time
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.redaction import MINTED_SECONDS, REDACTED, SHORTEST_SECRET, Redactor
@@ -109,6 +109,7 @@ STREAMED = sorted(encodings(SECRET).keys() - {"HTML"})
 
 
 @given(secret=secrets, before=prose, after=prose)
+@example(secret="00000000000,", before="%", after="")
 def test_a_known_secret_survives_in_no_encoding(secret: str, before: str, after: str) -> None:
     redactor = Redactor([secret])
     for name, spelled in encodings(secret).items():
@@ -162,6 +163,7 @@ def test_redacting_twice_changes_nothing_more(text: str, known: list[str], encod
 
 
 @given(secret=secrets, encoding=st.sampled_from(STREAMED), size=st.integers(1, 30), at=st.integers(0, 30))
+@example(secret="00000000%000", encoding="JSON, all", size=1, at=0)
 def test_a_secret_in_a_stream_is_found_wherever_it_was_cut(secret: str, encoding: str, size: int, at: int) -> None:
     text = ("x" * at + " " + encodings(secret)[encoding] + " and more").encode()
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
