@@ -47,7 +47,6 @@ RING_AGAIN = f"""
 with waiting as ({WAITING_BELL}) select {RINGS} from waiting
 """  # noqa: S608 - of constants
 
-
 RING_DECIDERS = """
 select pg_notify('procrastinate_queue_v1#decide', json_build_object('type', 'job_inserted', 'job_id', 0)::text)
 """
