@@ -2,28 +2,33 @@
 
 import asyncio
 import secrets
-import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bot.compose.base import CannotStartError
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.stage import StoryBrokeError
 from bot.demo.story import tell
 from bot.postgres.embedded import embedded_postgres
+from bot.sandbox.cage import Unusable, cage_for
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.migrate import migrate
 
 
-async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool) -> bool:
-    """Tell the story in a temporary directory; return whether all checks held. With `keep`, then await `stopping`."""
+async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bool, json: bool) -> bool:
+    """Tell the story in a temporary directory; return whether all checks held. With `keep`, then await `stopping`.
+
+    `path` and `sandbox` are PATH and AGENT_SANDBOX. Raises CannotStartError, SettingsError.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     report = Report(json=json)
     with tempfile.TemporaryDirectory(prefix="threadtree-demo-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
+        caged = await asyncio.to_thread(choose_sandbox, sandbox, directory, path, report)
         async with AsyncExitStack() as stack:
             report.note("Starting Postgres …")
             dsn = await stack.enter_async_context(embedded_postgres(directory / "postgres", None))
@@ -32,12 +37,6 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             github = await stack.enter_async_context(
                 SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
             )
-            if shutil.which("bwrap", path=path):
-                report.note("The agent runs in a bubblewrap sandbox.")
-                caged = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(directory)}
-            else:
-                report.note("bubblewrap is not installed here, so the agent runs without its sandbox.")
-                caged = {}
             token = secrets.token_hex(16)
             settings = settings_for(github, directory / "data", path, ADMIN_TOKEN=token, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
@@ -46,7 +45,9 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
             except StoryBrokeError as broken:
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
-            if keep:
+            if not keep:
+                report.note("Try it by hand: make demo ARGS=--keep. For GitHub: see README.md, Connect a repository.")
+            else:
                 report.note(f"\nthe threads         {github.server_url}/ (open an issue or comment there)")
                 report.note(
                     "its agent obeys     @threadtree-bot write FILE: TEXT · plan A | B · say TEXT · hang · fail WHY"
@@ -55,3 +56,18 @@ async def run_demo(path: str, stopping: asyncio.Event, *, keep: bool, json: bool
                 report.note(f"database            {dsn}\nfiles               {directory}\nPress Ctrl-C to stop.")
                 await stopping.wait()
     return report.held
+
+
+def choose_sandbox(wanted: str, directory: Path, path: str, report: Report) -> dict[str, str]:
+    """Return the settings of the agent's sandbox, and report why there is none. Raises CannotStartError."""
+    if wanted == "off":
+        report.note("AGENT_SANDBOX=off: the agent runs without a sandbox.")
+    else:
+        found = cage_for(directory / "data", path).probe()
+        if not isinstance(found, Unusable):
+            report.note("The agent runs in a bubblewrap sandbox.")
+            return {"AGENT_SANDBOX": wanted, "AGENT_COMMAND": agent_in_a_folder(directory)}
+        if wanted != "auto":
+            raise CannotStartError(f"AGENT_SANDBOX={wanted}: {found.why} {found.what_to_do}")
+        report.note(f"The agent runs without a sandbox, which cannot be used here: {found.why}")
+    return {"AGENT_SANDBOX": "off"}
