@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 BIN := .venv/bin
+RUNTIME := .venv/runtime
 INSTALLED := .venv/installed
 # More than two for each core, since half the time tests wait for processes.
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2) + 1)))
@@ -13,26 +14,33 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test histories test-agents chaos lint bench lock clean payloads
+.PHONY: help install venv demo test histories test-agents chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-venv: $(INSTALLED) ## install the pinned packages into .venv
+install: $(RUNTIME) ## install the bot with its pinned packages into .venv
 
-$(INSTALLED): pyproject.toml requirements/dev.txt
+$(RUNTIME): pyproject.toml requirements/runtime.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo "Threadtree needs Python 3.11 or later, and $(PYTHON) is: $$($(PYTHON) --version 2>&1 || true)." \
 	         "Name another: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	@echo 'Installing the pinned packages into .venv (a minute or two, once)'
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@echo 'Installing the pinned packages into .venv (half a minute, once)'
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/runtime.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-demo: venv ## play the demo on this machine, with a simulated GitHub and agent
+venv: $(INSTALLED) ## install that and the tools of developers
+
+$(INSTALLED): $(RUNTIME) requirements/dev.txt
+	@echo 'Installing the tools of developers into .venv (a minute or two, once)'
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: install ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)
 
 test: venv payloads ## run unit, integration and end-to-end tests
@@ -74,11 +82,13 @@ bench: venv ## measure webhooks, rescues, removals, sweeps, new worktrees, flood
 	$(BIN)/python -m bench plans
 	$(BIN)/python -m bench fair
 
+PIN = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-header
+
 lock: venv ## pin the newest versions that pyproject.toml allows in requirements/
-	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra dev --extra embedded --universal --python-version 3.11 \
-	    --generate-hashes --no-emit-index-url --no-header --output-file requirements/dev.txt
-	$(BIN)/uv pip compile pyproject.toml --upgrade --quiet --extra claude --constraint requirements/dev.txt --universal \
-	    --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --output-file requirements/agents.txt
+	$(PIN) --upgrade --extra embedded --extra build --extra dev --output-file requirements/dev.txt
+	$(PIN) --upgrade --extra embedded --extra build --constraint requirements/dev.txt --output-file requirements/runtime.txt
+	$(PIN) --upgrade --extra claude --constraint requirements/dev.txt --output-file requirements/agents.txt
 
 clean: ## delete all generated files
 	rm -rf .venv .node dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
