@@ -1,4 +1,4 @@
--- What processes count and no other row tells: each adds its own, so that all tell the same.
+-- Counters that no other row can provide: each process adds its own, so that all report the same.
 create table counters (
     name  text             not null,
     label text             not null,

@@ -1,21 +1,7 @@
--- What an operator watches: who did a turn and its steps, and news for those who listen.
+-- News for those who listen: the operator's pages, the API's event stream and the command line.
 
-alter table turns add column agent text;                     -- of its session, which may be deleted before the turn
-alter table turns add column model text;                     -- as the agent tells it
-
-create table steps (
-    turn_id bigint      not null references turns (id) on delete cascade,
-    place   integer     not null,
-    at      timestamptz not null default now(),
-    words   text        not null,                            -- plain text, without secrets
-    primary key (turn_id, place)
-);
-
-create view conversation_names as
-select c.id, b.owner || '/' || b.name || '#' || c.number as conversation
-from conversations c join codebases b using (platform, repository_id);
-
--- What is told is whole: those who listen ask for nothing more. Each is far below Postgres' 8,000 bytes.
+-- News carries all that listeners need, except for a plan, which may be longer than a notification: its row is read.
+-- Each is far below Postgres' limit of 8,000 bytes.
 create function threadtree_tell(event text, news jsonb) returns void language sql as $$
     select pg_notify('threadtree_events', jsonb_build_object('event', event, 'news', news)::text)
 $$;
@@ -35,6 +21,18 @@ create trigger threadtree_turn_changes after update of state on turns
     for each row when (new.state <> old.state) execute function threadtree_tell_of_turn();
 create trigger threadtree_turn_is_asked after insert on turns
     for each row execute function threadtree_tell_of_turn();
+
+create function threadtree_tell_of_progress() returns trigger language plpgsql as $$
+begin
+    perform threadtree_tell('turn-progress', jsonb_build_object('turn', new.id));
+    return null;
+end
+$$;
+
+create trigger threadtree_turn_progress after update of plan, latest_words, phase on turns
+    for each row when (new.state = 'running'
+                       and (new.plan, new.latest_words, new.phase) is distinct from (old.plan, old.latest_words, old.phase))
+    execute function threadtree_tell_of_progress();
 
 create function threadtree_tell_of_step() returns trigger language plpgsql as $$
 begin

@@ -1,16 +1,4 @@
--- The life of a worktree beside its turns: what people ask of it, why it goes, what was rescued from it.
-
--- Why a worktree goes or went. 'purged': its conversations keep it, and the next turn makes it again at the same path.
-alter table worktrees add column removal text check (removal in ('closed', 'command', 'retention', 'purged'));
-alter table worktrees add column setup_done boolean not null default false; -- `.threadtree/setup` ran in this checkout
-drop index worktrees_by_codebase;
-create index worktrees_by_codebase on worktrees (platform, repository_id)
-    where state in ('reserved', 'ready', 'removing') or (state = 'removed' and removal = 'purged');
-create index worktrees_by_activity on worktrees (node, updated_at) where state in ('reserved', 'ready');
-
--- The head branch of a pull request that is to work in the worktree of an issue it closes: before the turn the
--- worktree's owner checks whether it can be switched there, and otherwise makes the pull request a worktree of its own.
-alter table turns add column switch_to text;
+-- What is asked of worktrees beside turns, what was rescued from them, and what lies among them.
 
 -- Work that was in the way of a removal or a reset: a commit under `ref` in the clone, or where a commit cannot hold
 -- it the directory itself, as `kept` names it in DATA_DIR/kept. On the node of its worktree.
@@ -19,7 +7,7 @@ create table rescues (
     worktree_id   bigint      not null references worktrees (id),
     ref           text,
     kept          text,
-    removal       text        check (removal in ('closed', 'command', 'retention', 'purged')), -- null: no removal
+    removal       text        check (removal in ('closed', 'command', 'retention', 'purged', 'lost')), -- null: no removal
     conversations integer[]   not null,                    -- the threads that used the worktree then
     branch        text,                                    -- of the worktree; null: detached
     files         integer     not null default 0,          -- uncommitted ones
@@ -38,28 +26,38 @@ create index rescues_by_conversation on rescues using gin (conversations);
 create table operations (
     id              bigint      generated always as identity primary key,
     worktree_id     bigint      not null references worktrees (id),
-    kind            text        not null check (kind in ('create', 'reset', 'restore', 'remove')),
+    kind            text        not null check (kind in ('create', 'reset', 'restore', 'remove', 'pull-request', 'drop')),
     conversation_id bigint      references conversations (id), -- whose thread hears of it; null: an operator asked
     source_kind     text        check (source_kind in ('comment', 'review-comment', 'review', 'issue', 'pull')),
     source_id       bigint,
     turn_id         bigint      references turns (id),     -- the turn that it goes before and whose reply tells of it
+    rescue_id       bigint,                                -- to drop, or to restore in the worktree its thread has now
+    draft           boolean,                               -- of a pull request
+    title           text,                                  -- of a pull request; null: the bot finds one
     requested_by    text        not null,
     asked_at        timestamptz not null,                  -- by GitHub's clock, where it was asked there
     after_turn      bigint      not null default 0,
     state           text        not null default 'queued' check (state in ('queued', 'running', 'done', 'failed')),
     outcome         text,                                  -- for people, once it ended
+    reply_id        bigint      references outbox (id) on delete set null, -- the comment that says it is queued, then its outcome
     claim           uuid,
-    worker          text,                                  -- whose process lock tells whether it is still going on
     created_at      timestamptz not null default now(),
     finished_at     timestamptz,
     check ((conversation_id is null) = (source_kind is null)),
     check (turn_id is null or conversation_id is null),
+    check ((kind = 'pull-request') = (draft is not null)),
+    check (kind <> 'drop' or rescue_id is not null),
+    check (kind in ('drop', 'restore') or rescue_id is null),
     check ((state = 'running') = (claim is not null)),
     check ((state in ('queued', 'running')) = (finished_at is null)),
     check (state in ('queued', 'running') or outcome is not null)
 );
 create unique index operations_one_running_per_worktree on operations (worktree_id) where state = 'running';
 create index operations_unfinished on operations (worktree_id, id) where state in ('queued', 'running');
+create index operations_ended on operations (finished_at) where finished_at is not null;
+create index operations_by_worktree on operations (worktree_id);
+create index operations_by_turn on operations (turn_id) where turn_id is not null;
+create index operations_by_reply on operations (reply_id) where reply_id is not null;
 
 -- What lies among the worktrees and belongs to none: its age counts from when it was first seen.
 create table orphans (
@@ -68,7 +66,3 @@ create table orphans (
     seen_at timestamptz not null default now(),
     primary key (node, path)
 );
-
--- Ended sessions expire within the hour, and each takes its turns' reference with it.
-create index sessions_by_end on sessions (ended_at) where not active;
-create index turns_by_session on turns (session_id) where session_id is not null;
